@@ -1,12 +1,16 @@
 """Send values that JSON can hold from rank to rank."""
 
+from __future__ import annotations
+
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from bert_horovod.collectives.world import World
+from bert_horovod.runtime import lazy_tensorflow as tf
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
 
 
 def from_rank_0(value: Any, world: World, name: str) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.writing import require_new_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
     require_checkpoint(arguments.checkpoint)
+    require_new_directory(arguments.output)
     import_tensorflow()
     import tensorflow as tf
 

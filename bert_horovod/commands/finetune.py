@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in flags, paths and columns; what is read is kept as `arguments.data`."""
-    from bert_horovod.corpus.reading.squad_files import find_squad_file
+    from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 
     require_checkpoint(arguments.checkpoint)
     if arguments.task != SQUAD:
@@ -118,10 +118,11 @@ def _look(arguments: argparse.Namespace) -> None:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
         if not any(files) and arguments.data_dir:
-            find_squad_file(arguments.data_dir, split)
+            files = [find_squad_file(arguments.data_dir, split)]
         for file in filter(None, files):
             if not file.is_file():
                 raise UserError(f"--{split}_file {file}: there is no such file; expected one in SQuAD's format")
+            read_squad(file, scored=True)
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.writing import require_new_directory
 
 if TYPE_CHECKING:
     from bert_horovod.interchange.architectures import Architecture
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
     require_checkpoint(arguments.checkpoint, "CHECKPOINT")
+    require_new_directory(arguments.directory)
     import_tensorflow()
     from bert_horovod.runs.checkpoint import read_checkpoint
 

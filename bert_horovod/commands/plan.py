@@ -45,11 +45,12 @@ from bert_horovod.costs.planner import (
     PhasePlan,
     plan_phase,
 )
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
+from bert_horovod.storage.writing import require_output, write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file
 # Flags for one quick look, with their defaults; with --cluster the cluster file has these values.
@@ -120,6 +121,8 @@ def run(arguments: argparse.Namespace) -> None:
     _check_share("--efficiency", arguments.efficiency)
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
+    if arguments.plot:
+        require_output(arguments.plot, flag="--plot")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
@@ -250,7 +253,4 @@ def _finite(value: Any) -> Any:
 def _draw(path: Path, title: str, plans: list[PhasePlan]) -> None:
     from bert_horovod.reporting.plan_plot import plan_svg
 
-    try:
-        path.write_text(plan_svg(title, plans), encoding="utf-8")
-    except OSError as error:
-        raise file_error(error, f"--plot {path}: {error.strerror}") from error
+    write_output(path, plan_svg(title, plans))

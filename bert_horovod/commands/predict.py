@@ -16,10 +16,12 @@ from typing import Any
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
+from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.table_files import require_columns, require_table_name
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.writing import require_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,13 +98,11 @@ def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
     source, output = Path(arguments.input), arguments.output
     if not output.is_dir():
         require_table_name("--output", output)
-        if not output.absolute().parent.is_dir():
-            raise UserError(f"--output {output}: there is no directory {output.parent}; make it, or name another")
+        require_output(output, [source])
     config = _configuration(arguments.checkpoint)
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":
-        if not source.is_file():
-            raise UserError(f"--input {source}: there is no such file; expected one in SQuAD's format")
+        read_squad(source)
         return
     own = ["question", "context"] if answers else config.get("text_columns")
     require_columns(source, columns or (tuple(map(str, own)) if isinstance(own, list) else ()), "--text_columns")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -132,7 +132,8 @@ def _tokenizer(vocab: str, cased: bool) -> tuple[Path, list[str], "TokenizerSett
     path = Path(vocab)
     if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
         return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
-    import_tensorflow()
+    if newest_configuration(path) is None:
+        import_tensorflow()  # reads checkpoints of TF1
     from bert_horovod.interchange.pretrained import read_tokenizer
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.runs.checkpoint import read_checkpoint

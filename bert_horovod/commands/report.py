@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.reporting.run_record import names_of, read_run, schema
     from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
-    from bert_horovod.storage.writing import write_output
+    from bert_horovod.storage.writing import require_output, write_output
 
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
@@ -39,6 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--watch serves the page and --output writes it; give one of them")
     if not 0 <= arguments.port < 1 << 16:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
+    output = arguments.output or Path("report.html")
+    if not arguments.watch:
+        require_output(output)
 
     def found(watched: bool) -> dict:
         runs = [read_run(directory, cluster) for directory in arguments.runs]
@@ -49,7 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.watch:
         serve(lambda: found(True), arguments.port)
         return
-    output = arguments.output or Path("report.html")
     text = page(found(False))
     write_output(output, text)
     print(f"{output}: {len(text.encode()) / 1000:,.0f} kB; open it in a browser")

@@ -25,7 +25,7 @@ from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides,
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.recipe_files.tuned import fragment
-from bert_horovod.storage.writing import write_output
+from bert_horovod.storage.writing import require_output, write_output
 
 if TYPE_CHECKING:
     from bert_horovod.measuring.tuning.candidates import Machine
@@ -137,8 +137,8 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     for name in ("seconds", "limit"):
         if not 0 < getattr(arguments, name) < math.inf:
             raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
-    if arguments.output and not arguments.output.absolute().parent.is_dir():
-        raise UserError(f"--output {arguments.output}: there is no directory {arguments.output.parent}")
+    if arguments.output:
+        require_output(arguments.output)
 
 
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":

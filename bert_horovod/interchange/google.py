@@ -7,13 +7,14 @@ A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`
 of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are not read.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange import tokenizer_files
@@ -40,13 +41,15 @@ from bert_horovod.model.parameters import (
     pretraining_shapes,
 )
 from bert_horovod.recipe.sections import Model
-from bert_horovod.tasks.base import Task
+from bert_horovod.runtime import lazy_tensorflow as tf
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.base import Task
 
 CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|(.*/)?beta[12]_power(_\d+)?|global_step")
 _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix of each value's key in an object checkpoint of TF2
-_READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # TensorFlow translates some by their text
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # Heads whose weight is not a dense kernel: it is [out, in] already.
 _OUTPUT_WEIGHTS = {
@@ -191,7 +194,7 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
             )
         try:
             array = reader.get_tensor(variable)
-        except _READER_ERRORS as error:
+        except _reader_errors() as error:
             raise DamagedData(f"{prefix} is damaged at {variable}: {_first_line(error)}; copy it again") from error
         array = np.ascontiguousarray(array.T if _is_kernel(variable) else array, np.float32)
         if not np.isfinite(array).all():
@@ -258,7 +261,7 @@ def _shapes(prefix: Path) -> dict[str, list[int]]:
     """The shape of every variable; raises UserError if the checkpoint is not of Google's BERT or ALBERT."""
     try:
         shapes = _reader(prefix).get_variable_to_shape_map()
-    except _READER_ERRORS as error:
+    except _reader_errors() as error:
         raise DamagedData(f"{_index(prefix)} is damaged: {_first_line(error)}; copy it again") from error
     if any(variable.endswith(_OBJECT_KEY) for variable in shapes):
         raise UserError(
@@ -274,7 +277,11 @@ def _shapes(prefix: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _reader(prefix: Path) -> "tf.train.CheckpointReader":
+def _reader_errors() -> tuple[type[Exception], ...]:
+    return (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # TensorFlow translates some by their text
+
+
+def _reader(prefix: Path) -> tf.train.CheckpointReader:
     refuse_lfs_pointer(_index(prefix))
     return tf.train.load_checkpoint(str(prefix))
 

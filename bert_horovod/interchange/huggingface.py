@@ -5,10 +5,12 @@ except an ALBERT's names (albert_names.py). An ALBERT's directory also gets a Wo
 tokenizer_config.json names BertTokenizer, which AutoTokenizer then uses instead of AlbertTokenizer (SentencePiece).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +43,9 @@ from bert_horovod.recipe import sections
 from bert_horovod.recipe_files import loading
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
-from bert_horovod.tasks.base import Task
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.base import Task
 
 _REQUIRED_VALUES = {
     "position_embedding_type": "absolute",

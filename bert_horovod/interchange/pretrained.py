@@ -1,8 +1,10 @@
 """Opens checkpoints of any format with one function: Hugging Face directories and Google's TF1 checkpoints."""
 
+from __future__ import annotations
+
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_horovod.interchange import google, tokenizer_files
 from bert_horovod.interchange.architectures import Architecture
@@ -11,7 +13,9 @@ from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE, 
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import hash_file
-from bert_horovod.tasks.base import Task
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.base import Task
 
 FORMATS = "a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Google's"
 

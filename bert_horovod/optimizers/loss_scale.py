@@ -1,6 +1,8 @@
 """The dynamic loss scale of float16 training."""
 
-import tensorflow as tf
+from __future__ import annotations
+
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: int) -> tuple[float, int]:

@@ -10,12 +10,14 @@
 Gradient accumulators are never stored, because a checkpoint is taken between optimizer steps.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -32,7 +34,9 @@ from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
-from bert_horovod.tasks.base import Task
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.base import Task
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"

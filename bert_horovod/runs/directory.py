@@ -1,13 +1,15 @@
 """The output directory: its lock, the record of the run that it belongs to, and the request to stop."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
@@ -17,6 +19,9 @@ from bert_horovod.runs.status_files import COMMAND, STATUS
 from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
@@ -70,7 +75,7 @@ def claim(
     """
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
-    _refuse_other_things(output_dir)  # before the lock, which is a file, comes into a directory of others
+    refuse_other_things(output_dir)  # before the lock, which is a file, comes into a directory of others
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         held = lock(
@@ -93,7 +98,7 @@ def claim(
 
 def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
     """Make the locked directory that of `run`; raises UserError and DamagedData as `claim`, and OSError."""
-    _refuse_other_things(output_dir)  # once more: the process that held the lock before may have made them
+    refuse_other_things(output_dir)  # once more: the process that held the lock before may have made them
     ours = (output_dir / "run.json").is_file()
     if ours:
         _refuse_another_run(output_dir, recipe, run)
@@ -152,7 +157,8 @@ def stop_requested(output_dir: Path) -> bool:
     return (output_dir / "stop").exists()
 
 
-def _refuse_other_things(output_dir: Path) -> None:
+def refuse_other_things(output_dir: Path) -> None:
+    """Raise UserError if the directory holds what no run makes."""
     entries = sorted(output_dir.iterdir()) if output_dir.is_dir() else []
     # Looked for after the listing: a run that begins in this moment writes run.json before all but these two.
     ours = (output_dir / "run.json").is_file()

@@ -4,6 +4,8 @@ Each rank writes its part in a thread, to a file whose name contains the hash; r
 checkpoint. If some rank does not see the output directory, rank 0 gathers and writes the parts of all ranks.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import threading
@@ -12,15 +14,18 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, RunError
 from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file
+from bert_horovod.runtime import lazy_tensorflow as tf
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
 
 PART = re.compile(r"training/rank-\d{5}\.safetensors")
 _WAITING = re.compile(r"\.part-step-(\d{8,})-rank-(\d{5,})-([0-9a-f]{64})")

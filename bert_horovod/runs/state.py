@@ -1,18 +1,22 @@
 """The state of a run between optimizer steps: parameters, slots and progress."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from bert_horovod.collectives.world import World
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
+from bert_horovod.runtime import lazy_tensorflow as tf
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
 
 
 @dataclass

@@ -4,14 +4,19 @@ import contextlib
 import fcntl
 import glob
 import os
+import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bert_horovod.errors import UserError, file_error
+
+_DESCRIPTOR = re.compile(r"(?:/dev/|/dev/fd/|/proc/self/fd/)(stdout|stderr|\d{1,9})")
+_STREAMS = {"stdout": 1, "stderr": 2}
 
 
 def sync(path: Path) -> None:
@@ -23,14 +28,19 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error."""
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
+
+    `mode`: the file's permissions; None: as the process's umask says.
+    """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
         with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # an existing one may be a link or a FIFO
             file.write(text)
             file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
@@ -39,24 +49,46 @@ def write_atomically(path: Path, text: str) -> None:
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
+def require_output(path: Path, inputs: Iterable[Path] = (), makes_parent: bool = False, flag: str = "--output") -> None:
+    """Raise UserError before any work if a command could not write `path` at its end, or if it is one of its inputs."""
+    if path.is_dir():
+        raise UserError(f"{flag} {path} is a directory; expected the name of a file")
+    if not makes_parent and not path.absolute().parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no directory {path.parent}; make it, or name another")
+    if path.is_file() and (same := [file for file in inputs if file.exists() and file.samefile(path)]):
+        raise UserError(f"{flag} {path} is the input {same[0]}, which would be lost; name another file")
+
+
 def write_output(path: Path, text: str) -> None:
     """Write UTF-8 text to a file that the user named: a new or regular file as write_atomically does it.
 
-    A link is followed to its target. Devices, FIFOs and sockets stay, and the text is written into them. Raises
-    UserError if `path` is a directory, and the error of file_error.
+    A link is followed to its target, and a file keeps its permissions. Character devices, FIFOs and open descriptors
+    (/dev/stdout, /dev/fd/63 of a shell's `>(command)`) stay, and the text is written into them. Raises UserError for a
+    directory, a disk or a socket, and the error of file_error.
     """
     try:
-        target = Path(os.path.realpath(path))
-        kind = target.stat().st_mode if target.exists() else stat.S_IFREG
-        if stat.S_ISDIR(kind):
-            raise UserError(f"{path} is a directory; expected the name of a file")
-        if not stat.S_ISREG(kind):
-            with open(target, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+        if descriptor := _DESCRIPTOR.fullmatch(str(path)):
+            _write_into(_STREAMS.get(descriptor[1]) or int(descriptor[1]), text)
+            return
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:  # a new file, or a link to one
+            mode = None
+        if mode is not None and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+            _write_into(path, text)
             return
     except OSError as error:
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
-    write_atomically(target, text)
+    if mode is not None and not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a disk" if stat.S_ISBLK(mode) else "a socket"
+        raise UserError(f"{path} is {kind}; expected the name of a file")
+    write_atomically(Path(os.path.realpath(path)), text, None if mode is None else stat.S_IMODE(mode))
+
+
+def _write_into(place: Path | int, text: str) -> None:
+    sys.stdout.flush()  # it may be the same place
+    with open(place, "w", encoding="utf-8", newline="\n", closefd=not isinstance(place, int)) as file:
+        file.write(text)
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
@@ -108,14 +140,13 @@ def new_directory(path: Path) -> Iterator[Path]:
     A link to an empty directory is followed. Raises UserError if `path` exists and is no empty directory, is a mount
     point, or is being written by another process; and the error of file_error.
     """
-    target = Path(os.path.realpath(path))
-    _require_place(path, target)
+    target = require_new_directory(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         locked = target.with_name(f".{target.name}.lock")
         descriptor = lock(locked, f"another command is writing {path}; wait for it, or give another name")
         try:
-            _require_place(path, target)  # what held the lock before may have made it
+            require_new_directory(path)  # what held the lock before may have made it
             for left_over in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
                 shutil.rmtree(left_over, ignore_errors=True)  # of a command that was killed
             temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
@@ -135,12 +166,14 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise file_error(error, f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _require_place(path: Path, target: Path) -> None:
-    """Raise UserError unless a new directory can take the place of `target`, which `path` leads to."""
+def require_new_directory(path: Path) -> Path:
+    """The place that `path` leads to; raises UserError unless a new directory can be made there."""
+    target = Path(os.path.realpath(path))
     if os.path.ismount(target):
         raise UserError(f"{path} is a mount point; expected a new directory, such as one inside it")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{path} exists; expected a new or empty directory")
+    return target
 
 
 def _umask() -> int:

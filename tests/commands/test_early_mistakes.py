@@ -1,13 +1,16 @@
 """Mistakes in paths and columns are told before TensorFlow is imported, which takes seconds."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bert_horovod.tasks.classification import Classification
 from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.toy_glue import write_checkpoint
 from tests.toys import write_toy_store
 
 pytestmark = pytest.mark.full
@@ -16,6 +19,7 @@ TEXT = "text,label\ngood,1\nbad,0\n"
 OWN = ["finetune", "--task", "classification", "--checkpoint", "model", "--output_dir", "out", "--train_file"]
 PREPARE = ["prepare", "--output_dir", "out", "--vocab"]
 PRETRAIN = ["pretrain", "--recipe", "quickstart", "--output_dir", "out", "--data_dir"]
+SIZE = ["--set", "model.vocab_size=1000"]
 SQUAD = ["finetune", "--task", "squad", "--checkpoint", "model", "--output_dir", "out", "--data_dir"]
 GLUE = ["finetune", "--task", "sst2", "--output_dir", "out", "--checkpoint"]
 PREDICT = ["predict", "--checkpoint", "model", "--input"]
@@ -33,6 +37,13 @@ CASES = [
     ([*PRETRAIN, "store", "--init_checkpoint", "none"], "--init_checkpoint: there is none at none"),
     ([*PRETRAIN, "store", "--output_dir", "a.txt"], "--output_dir a.txt is a file"),
     ([*PRETRAIN, "store", "--tuned", "none.toml"], "none.toml"),
+    ([*PRETRAIN, "store", "--output_dir", "model"], "--output_dir model holds other things (config.json"),
+    ([*PRETRAIN, "store"], "model.vocab_size = 4096, but the token store store was made with a vocabulary of 1000"),
+    ([*PRETRAIN, "store", *SIZE, "--init_checkpoint", "roberta"], "model_type = 'roberta': expected 'bert'"),
+    ([*PREPARE, "other", "--input", "a.txt"], "tokenizer_class = 'BertJapaneseTokenizer' is not supported"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--output_dir", "model"], "--output_dir model holds other things"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "other"], "tokenizer_class = 'BertJapaneseTokenizer'"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "weightless"], "weightless has no model.safetensors"),
     ([*OWN, "none.csv", "--dev_file", "a.csv"], "cannot read none.csv"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--label_column", "stars"], "no column 'stars', its columns are"),
@@ -41,6 +52,9 @@ CASES = [
     ([*GLUE, "model", "--data_dir", "none"], "--data_dir none has no train.tsv"),
     ([*SQUAD, "none"], "--data_dir none has no train-v1.1.json"),
     ([*SQUAD, ".", "--train_file", "none.json"], "--train_file none.json: there is no such file"),
+    ([*SQUAD, ".", "--train_file", "list.json"], "list.json: the file is [], expected an object with 'data'"),
+    ([*SQUAD, ".", "--train_file", "table.json"], "table.json: data[0] has no 'paragraphs'"),
+    ([*SQUAD, ".", "--train_file", "a.csv"], "a.csv is damaged: expected JSON"),
     (["probe", "none", "--task", "sst2", "--data_dir", "."], "none/checkpoints has no checkpoint"),
     (["probe", "pretrained", "--task", "sst2", "--data_dir", "none"], "--data_dir none has no train.tsv"),
     ([*PREDICT, "none.csv", "--output", "o.csv"], "cannot read none.csv"),
@@ -48,19 +62,37 @@ CASES = [
     ([*PREDICT, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*PREDICT, "a.csv", "--output", "o.xlsx"], "no table is written as .xlsx"),
     ([*PREDICT, "a.csv", "--output", "none/o.csv"], "--output none/o.csv: there is no directory none"),
+    ([*PREDICT, "a.csv", "--output", "a.csv"], "--output a.csv is the input a.csv, which would be lost"),
     (["predict", "--checkpoint", "none", "--input", "-"], "--checkpoint: there is none at none"),
+    (["predict", "--checkpoint", "other", "--input", "-"], "tokenizer_class = 'BertJapaneseTokenizer'"),
+    (
+        ["predict", "--checkpoint", "answers", "--input", "table.json", "--output", "o.json"],
+        "table.json: data[0] has no 'paragraphs'",
+    ),
+    (["fill-mask", "--checkpoint", "other", "[MASK]"], "tokenizer_class = 'BertJapaneseTokenizer'"),
     (["fill-mask", "--checkpoint", "none", "[MASK]"], "--checkpoint: there is none at none"),
     (["fill-mask", "--checkpoint", "run", "[MASK]"], "--checkpoint: run is a run without a checkpoint yet"),
     (["evaluate", "--checkpoint", "model", "--data_dir", "none"], "none is not a token store"),
     (["evaluate", "--checkpoint", "none", "--data_dir", "store"], "--checkpoint: there is none at none"),
     (["export", "--checkpoint", "none", "--output", "o", "--format", "onnx"], "--checkpoint: there is none at none"),
     (["import", "none", "o"], "there is none at none"),
+    (["import", "model", "store"], "store exists; expected a new or empty directory"),
+    (["import", "other", "o"], "tokenizer_class = 'BertJapaneseTokenizer'"),
+    (
+        ["export", "--checkpoint", "model", "--output", "store", "--format", "onnx"],
+        "store exists; expected a new or empty directory",
+    ),
     (["tune", "--recipe", "none.toml", "--data_dir", "store"], "cannot read the recipe none.toml"),
     (["tune", "--recipe", "quickstart", "--data_dir", "none"], "none is not a token store"),
     (["score", "--task", "sst2", "--predictions", "none.tsv", "--dev_file", "none.tsv"], "none.tsv"),
     (["inspect", "--data_dir", "none"], "none is not a token store"),
     (["verify", "--data_dir", "none"], "none is not a token store"),
     (["vocab", "--input", "none.txt", "--output", "v.txt"], "--input none.txt: no such file"),
+    (["vocab", "--input", "a.txt", "--output", "a.txt"], "--output a.txt is the input a.txt, which would be lost"),
+    (["vocab", "--input", "a.txt", "--output", "run"], "--output run is a directory"),
+    (["tune", "--recipe", "quickstart", "--data_dir", "store", "--output", "none/o"], "there is no directory none"),
+    (["plan", "--recipe", "quickstart", "--plot", "none/o.svg"], "--plot none/o.svg: there is no directory none"),
+    (["report", "run", "--output", "none/o.html"], "--output none/o.html: there is no directory none"),
     (["bench", "throughput", "--recipe", "quickstart", "--data_dir", "none"], "none is not a token store"),
     (["bench", "memory", "--recipe", "none.toml", "--limit", "1GiB"], "cannot read the recipe none.toml"),
     (["bench", "compute", "--recipe", "none.toml"], "cannot read the recipe none.toml"),
@@ -94,8 +126,19 @@ def files(tmp_path) -> Path:
     parquet.write_table(pyarrow.table({"body": ["A cat."]}), tmp_path / "a.parquet")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ncat\n.\n")
     (tmp_path / "model").mkdir()
-    config = {"architectures": ["BertForSequenceClassification"], "text_columns": ["sentence"]}
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    write_checkpoint(tmp_path / "model", Classification(("bad", "good"), ("sentence",)))
+    for name, file, content in (
+        ("roberta", "config.json", {"model_type": "roberta"}),
+        ("other", "tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
+        ("answers", "config.json", {"architectures": ["BertForQuestionAnswering"], "model_type": "bert"}),
+    ):
+        shutil.copytree(tmp_path / "model", tmp_path / name)
+        before = json.loads((tmp_path / name / file).read_text())
+        (tmp_path / name / file).write_text(json.dumps(before | content))
+    shutil.copytree(tmp_path / "model", tmp_path / "weightless")
+    (tmp_path / "weightless" / "model.safetensors").unlink()
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "table.json").write_text('{"data": [{"text": "A cat."}]}')
     (tmp_path / "run").mkdir()
     (tmp_path / "pretrained" / "checkpoints" / "step-00000001").mkdir(parents=True)
     (tmp_path / "run" / "run.json").write_text("{}")

@@ -120,7 +120,7 @@ def test_a_plot_is_drawn_on_request(capsys, tmp_path):
     path = tmp_path / "plan.svg"
     plan(capsys, *FLAGS, "--device", "V100", "--plot", str(path))
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
-    with pytest.raises(UserError, match=r"--plot .*/no/such/plan\.svg: No such file"):
+    with pytest.raises(UserError, match=r"--plot .*/no/such/plan\.svg: there is no directory"):
         plan(capsys, *FLAGS, "--device", "V100", "--plot", str(tmp_path / "no/such/plan.svg"))
 
 

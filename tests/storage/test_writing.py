@@ -1,6 +1,7 @@
 """A directory that is made under a temporary name is there whole, or not at all; files that users name."""
 
 import os
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.storage.writing import new_directory, write_output
+from bert_horovod.storage.writing import new_directory, require_output, write_output
 
 
 def names(path) -> list[str]:
@@ -111,6 +112,59 @@ def test_devices_and_fifos_stay_what_they_are(tmp_path):
     reader.join()
     assert received == ["text"]
     assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+def test_text_goes_into_open_descriptors_and_leaves_what_is_there_before(tmp_path):
+    reading, writing = os.pipe()
+    write_output(Path(f"/dev/fd/{writing}"), "text")  # of a shell's >(command)
+    os.close(writing)
+    with open(reading) as pipe:
+        assert pipe.read() == "text"
+    with open(tmp_path / "log", "a") as log:
+        log.write("before\n")
+        log.flush()
+        write_output(Path(f"/proc/self/fd/{log.fileno()}"), "text\n")
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+
+
+def test_a_file_that_is_written_anew_keeps_its_permissions(tmp_path):
+    (tmp_path / "file").touch(mode=0o600)
+    write_output(tmp_path / "file", "text")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", ["987654321", "9" * 30])
+def test_a_descriptor_that_is_not_open_is_told(number):
+    with pytest.raises(UserError, match=f"cannot write .*/fd/{number}: "):
+        write_output(Path(f"/dev/fd/{number}"), "text")
+
+
+def test_sockets_and_circular_links_are_refused_and_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        with pytest.raises(UserError, match="socket is a socket; expected the name of a file"):
+            write_output(Path("socket"), "text")
+    Path("link").symlink_to("link")
+    with pytest.raises(UserError, match="cannot write link: Too many levels of symbolic links"):
+        write_output(Path("link"), "text")
+    assert Path("link").is_symlink()
+
+
+def test_an_output_that_cannot_be_or_is_an_input_is_refused_before_any_work(tmp_path):
+    (tmp_path / "input").write_text("text")
+    (tmp_path / "link").symlink_to("input")
+    for name, message in (
+        ("", "is a directory; expected the name of a file"),
+        ("none/file", r"there is no directory .*none; make it"),
+        ("input", r"--output .*input is the input .*input, which would be lost"),
+        ("link", r"--output .*link is the input .*input, which would be lost"),
+    ):
+        with pytest.raises(UserError, match=message):
+            require_output(tmp_path / name, [tmp_path / "other", tmp_path / "input"])
+    require_output(tmp_path / "new", [tmp_path / "input"])
+    require_output(tmp_path / "none" / "file", makes_parent=True)
 
 
 @pytest.mark.parametrize("place", [".", "/", ""])

@@ -55,8 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.measuring.tables import lines
     from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
     from bert_horovod.reporting.scaling_table import cells, heading
-    from bert_horovod.storage.writing import write_output
+    from bert_horovod.storage.writing import require_output, write_output
 
+    if arguments.output:
+        require_output(arguments.output)
     recipe = step_recipe(arguments)
     require_least("--rounds", arguments.rounds)
     require_least("--micro_batches", arguments.micro_batches)

@@ -19,11 +19,19 @@ def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
 
 
 def require_checkpoint(path: Path, flag: str = "--checkpoint") -> None:
-    """Raise UserError if there is no checkpoint at a path.
+    """Find mistakes in a checkpoint's path, and in the configuration and tokenizer of a Hugging Face directory.
 
-    runs.checkpoint.find_checkpoint tells more, but imports TensorFlow, which takes seconds.
+    It is called before TensorFlow is imported, which takes seconds; runs.checkpoint.find_checkpoint reads every byte.
+    Raises ReportedError.
     """
     prefix = path.with_name(_TF1_FILE.sub("", path.name)) if path.name else path
+    if (path / "config.json").is_file() and not any(path.glob("*.index")):
+        from bert_horovod.interchange.pretrained import read_tokenizer
+        from bert_horovod.interchange.safetensors_file import weight_files
+
+        weight_files(path)
+        read_tokenizer(path)
+        return
     if (path / "config.json").is_file() or prefix.with_name(f"{prefix.name}.index").is_file():
         return
     if any(path.glob("*.index")) or any((path / "checkpoints").glob("step-*")):

@@ -69,7 +69,7 @@ def train_as_rank(
     launched = launch()
     me = f"rank {launched.rank} on {socket.gethostname()}"
     with _one_message(launched.rank, me):
-        _look(arguments)
+        _look(arguments, launched.rank)
         look(arguments)
     import_tensorflow()
     import tensorflow as tf
@@ -98,8 +98,10 @@ def _one_message(rank: int, me: str) -> Iterator[None]:
         raise type(error)(f"{me}: {error}") from error
 
 
-def _look(arguments: argparse.Namespace) -> None:
+def _look(arguments: argparse.Namespace, rank: int) -> None:
     """Check the flags of `add_run`, and add the settings of --tuned to `overrides`."""
+    from bert_horovod.runs.directory import refuse_other_things
+
     require_least("--max_steps", arguments.max_steps)
     output_dir = arguments.output_dir
     if writable(output_dir or "") != str(output_dir or ""):
@@ -109,6 +111,12 @@ def _look(arguments: argparse.Namespace) -> None:
         )
     if output_dir and output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
+    if (
+        output_dir
+        and rank == 0
+        and not any(vars(arguments).get(name) for name in ("seeds", "learning_rates", "run_dir"))
+    ):
+        refuse_other_things(output_dir)  # claim does it again; several runs have directories inside
     arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
