@@ -6,7 +6,7 @@ python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit 
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
-python lab/plot_curves.py --against operations SVG                   curves of growing models, see docs/growing.md
+python docs/pictures/make.py                                     draws kept curves, see docs/growing.md
 
 Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
 has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.

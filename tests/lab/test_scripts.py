@@ -10,8 +10,8 @@ from tests.lab.scripts import DIRECTORY, imported_by_help, run_here, run_script
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 SCRIPTS = sorted(path.stem for path in DIRECTORY.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
-# gpu_parts.py has no flags, plot_curves.py needs matplotlib, the rest import what reads runs.
-OTHERS = ("gpu_kernels", "gpu_parts", "plot_curves", "curves_on_link", "reference_curve")
+# gpu_parts.py has no flags, the rest import what reads runs.
+OTHERS = ("gpu_kernels", "gpu_parts", "curves_on_link", "reference_curve")
 PEERS = ("peers/plain_horovod", "peers/distributed_data_parallel")
 
 
