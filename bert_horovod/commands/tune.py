@@ -165,7 +165,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         if not 0 < getattr(arguments, name) < math.inf:
             raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
     if arguments.output and not arguments.output.absolute().parent.is_dir():
-        raise UserError(f"--output {arguments.output}: there is no directory {arguments.output.parent}")
+        raise UserError(f"--output {arguments.output}: there is no directory {arguments.output.parent}; make it")
 
 
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
