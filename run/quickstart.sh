@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to a small BERT in a few minutes: set-up, corpus, vocabulary, token store, pre-training on 2 ranks, summary, report page.
+# From nothing to a small BERT in a few minutes: set-up, corpus, token store, pre-training on 2 ranks, summary, report page.
 #
 #   run/quickstart.sh [OUTPUT_DIR]     default: quickstart_output at the project's root
 #

@@ -48,9 +48,7 @@ def tiles(recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None,
         Tile("step", f"{last['step']:,}", f"of {total:,}; {state}".removesuffix("; ")),
         Tile("training loss", _figure(last["loss"], ".3f"), f"{_figure(steps[0]['loss'], '.2f')} at first"),
     ]
-    for name, value in newest_evaluations(read.lines).items():
-        form = ".3f" if name.endswith("loss") else ".1%" if name.endswith("accuracy") else ".4g"
-        found.append(Tile(name.replace("_", " ").replace("held out", "held-out"), _figure(value, form)))
+    found += _evaluation_tiles(newest_evaluations(read.lines))
     left_s = seconds_left(recipe, steps, last["step"], total)
     found += [
         Tile("training time", span(3600 * end["hours"]), f"{span(left_s)} left" if left_s else ""),
@@ -62,6 +60,19 @@ def tiles(recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None,
         costs = bill(cluster.costs, end["hours"] / 24, cluster.ranks)
         if costs.price is not None:
             found.append(Tile("cost so far", f"{costs.price:,.2f} {cluster.costs.currency}".strip()))
+    return found
+
+
+def _evaluation_tiles(newest: dict[str, float | None]) -> list[Tile]:
+    """A tile for each metric of evaluations; an accuracy is the note of its loss."""
+    found = []
+    for name, value in newest.items():
+        label = name.replace("_", " ").replace("held out", "held-out")
+        accuracy = newest.get(f"{name.removesuffix('loss')}accuracy") if name.endswith("loss") else None
+        if name.endswith("accuracy") and f"{name.removesuffix('accuracy')}loss" in newest:
+            continue
+        form = ".3f" if name.endswith("loss") else ".1%" if name.endswith("accuracy") else ".4g"
+        found.append(Tile(label, _figure(value, form), "" if accuracy is None else f"{accuracy:.1%} right"))
     return found
 
 

@@ -158,6 +158,17 @@ def test_curves_of_many_runs_have_fewer_points(tmp_path):
     assert len(read_run(write_run(tmp_path / "run", steps=2000), most_points=150)["curves"]["loss"]) <= 150
 
 
+def test_an_accuracy_stands_below_its_loss_and_a_score_alone(tmp_path):
+    run = write_run(tmp_path / "run")
+    newest = {"step": 100, "held_out_nsp_loss": 0.5, "held_out_nsp_accuracy": 0.75, "probe_sst2_accuracy": 0.8}
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps(newest) + "\n")
+    tiles = read_run(run)["tiles"]
+    assert ["held-out nsp loss", "0.500", "75.0% right"] in tiles
+    assert ["probe sst2 accuracy", "80.0%", ""] in tiles
+    assert len(tiles) == 8
+
+
 def test_the_schema_has_units():
     assert schema()["step_s"] == {"unit": "seconds a step"}
     assert schema()["input_wait_s"]["part_of"] == "step_s"
