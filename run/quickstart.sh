@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to a small BERT in a few minutes: set-up, corpus, vocabulary, token store, pre-training on 2 ranks, summary.
+# From nothing to a small BERT in a few minutes: set-up, corpus, token store, pre-training on 2 ranks, summary, report page.
 #
 #   run/quickstart.sh [OUTPUT_DIR]     default: quickstart_output at the project's root
 #
@@ -55,3 +55,4 @@ run horovodrun -np 2 python "$root/run/run_pretraining.py" --recipe "$root/run/r
 
 say 6 "Summary"
 run python "$root/run/quickstart.py" summary "$output"
+run bert-horovod report "$output/run" --output "$output/report.html"

@@ -5,13 +5,17 @@ import errno
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands import bench
+from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.golden import flags
 from tests.horovod_runs import PATIENCE_S, clean_environment
@@ -117,6 +121,24 @@ def test_a_command_line_that_cannot_be_read_exits_with_2_and_says_why(capsys, ar
         parse(["bert-horovod", *arguments])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+PACKAGES = {"": commands, "bench ": bench}
+COMMANDS = [(before, name) for before, package in PACKAGES.items() for name in command_names(package)]
+
+
+@pytest.mark.parametrize(
+    ("before", "name"), [words for words in COMMANDS if words != ("", "bench")], ids=lambda word: word.strip()
+)
+def test_the_help_of_a_command_has_an_example_that_can_be_typed(before, name):
+    help_text = importlib.import_module(f"{PACKAGES[before].__name__}.{name}").__doc__
+    help_text = re.sub(r"\n {17}(?=--)", " ", help_text)  # a long command goes on below
+    typed = re.compile(r"^(?:[A-Z][\w ]*:\s+|echo .* \| |horovodrun .* )?(bert-horovod .*?)(?:\s{2,}.*| && .*| > .*)?$")
+    examples = [found[1] for line in help_text.splitlines() if (found := typed.match(line))]
+    whole = [example for example in examples if "..." not in example]
+    for example in whole:
+        parse(shlex.split(example))
+    assert any(example.startswith(f"bert-horovod {before}{name.replace('_', '-')}") for example in whole)
 
 
 def raiser(error: BaseException) -> argparse.Namespace:

@@ -1,5 +1,9 @@
 """Check the hosts of a run before the run: ssh, versions, names, network, clocks, disks, GPUs, all-reduce.
 
+bert-horovod doctor                          this host
+bert-horovod doctor -hostfile hosts          every host of a file
+bert-horovod doctor -H node1:8,node2:8       the same in one word
+
 Every check prints one line: ok, warning or FAILED, the value found and the value expected; under it, how to mend it.
 If nothing has failed, the last line is the command that starts a run. Without hosts, outside of a scheduler's job, only
 this host is checked. Exit code: 0 if nothing failed, 1 otherwise.

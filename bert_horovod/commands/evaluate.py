@@ -1,5 +1,7 @@
 """Measure a checkpoint on held-out rows, beside the loss that word frequencies alone reach.
 
+bert-horovod evaluate --checkpoint RUN --data_dir STORE
+
 The rows and their masks are the same for every checkpoint: those on which a run evaluates if its recipe has the
 defaults data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false.
 """
@@ -170,8 +172,8 @@ def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store:
     if pretrained.model.vocab_size != len(store.vocabulary) and not padded:
         raise UserError(
             f"--checkpoint {directory} has a vocabulary of {pretrained.model.vocab_size}, the token store "
-            f"{store.path} one of {len(store.vocabulary)}; prepare the data with the checkpoint's "
-            "vocabulary"
+            f"{store.path} one of {len(store.vocabulary)}; prepare the data with "
+            f"--vocab {directory}"
         )
     if pretrained.vocabulary is None:
         return

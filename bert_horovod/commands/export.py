@@ -1,5 +1,8 @@
 """Export a checkpoint as a SavedModel (TensorFlow Serving) or an ONNX file (onnxruntime), for any batch and length.
 
+bert-horovod export --checkpoint RUN --format savedmodel --output EXPORT
+bert-horovod export --checkpoint RUN --format onnx --output EXPORT
+
 The new directory holds the model in float32, config.json and the tokenizer's files. Inputs are input_ids,
 attention_mask and token_type_ids; outputs have Hugging Face's names:
 

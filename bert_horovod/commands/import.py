@@ -1,5 +1,7 @@
 """Turn a checkpoint of other origin into a Hugging Face directory, as pretrain writes it.
 
+bert-horovod import uncased_L-12_H-768_A-12 bert-base --uncased
+
 It reads Google's TF1 checkpoints (google-research/bert), Hugging Face's directories (pytorch_model.bin too, if PyTorch
 is installed) and a run's output_dir. Every other command reads these directly too; import makes one directory that is
 complete in itself and that transformers loads.

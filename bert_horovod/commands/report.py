@@ -1,18 +1,26 @@
-"""One HTML file about a run, or about several side by side; it opens from disk and needs no network.
+"""One HTML file about a run, or a comparison of several; it opens from disk and needs no network.
 
-bert-horovod report RUN [RUN ...] --output report.html
+bert-horovod report RUN --output report.html               a run: its curves and figures
+bert-horovod report DIR                                    all runs below a directory, in a table that sorts
 bert-horovod report RUN --watch                            a page on this host that follows the run
 """
 
 import argparse
+import sys
 from pathlib import Path
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output_dir of a run; it may be running")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="output_dir of a run, which may be running, or a directory with runs below it",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="HTML file to write (default: report.html)")
     parser.add_argument(
         "--cluster", type=Path, metavar="FILE", help="prices and power, as for plan; adds costs to the page"
@@ -27,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the page, or serve it until Ctrl-C."""
     from bert_horovod.costs.clusters import read_cluster
-    from bert_horovod.reporting.page import content, page
-    from bert_horovod.reporting.run_record import names_of, read_run, schema
+    from bert_horovod.reporting.page import page
     from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
     from bert_horovod.storage.writing import require_output, write_output
@@ -43,15 +50,30 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.watch:
         require_output(output)
 
-    def found(watched: bool) -> dict:
-        runs = [read_run(directory, cluster) for directory in arguments.runs]
-        for run, name in zip(runs, names_of(arguments.runs), strict=True):
-            run["name"] = name
-        return content(runs, schema(), watched, tables)
-
     if arguments.watch:
-        serve(lambda: found(True), arguments.port)
+        serve(lambda: _found(arguments.runs, cluster, tables, watched=True), arguments.port)
         return
-    text = page(found(False))
+    found = _found(arguments.runs, cluster, tables)
+    for reason in found["left_out"]:
+        print(f"bert-horovod: warning: left out: {reason}", file=sys.stderr)
+    text = page(found)
     write_output(output, text)
-    print(f"{output}: {len(text.encode()) / 1000:,.0f} kB; open it in a browser")
+    what = f"{len(found['runs'])} runs, " if len(found["runs"]) > 1 else ""
+    print(f"{output}: {what}{len(text.encode()) / 1000:,.0f} kB; open it in a browser")
+
+
+def _found(paths: list[Path], cluster, tables: list[dict], watched: bool = False) -> dict:
+    """The page's content; raises ReportedError if a run that is named itself, or each that is found, is unreadable."""
+    from bert_horovod.reporting.page import content
+    from bert_horovod.reporting.run_directories import find_runs, names_of
+    from bert_horovod.reporting.run_record import points_of_each, read_run, schema
+
+    directories, runs, left_out = find_runs(paths), [], []
+    for directory, name in zip(directories, names_of(directories), strict=True):
+        try:
+            runs.append(read_run(directory, cluster, points_of_each(len(directories))) | {"name": name})
+        except ReportedError as error:
+            if directory in paths or len(left_out) + 1 == len(directories):
+                raise
+            left_out.append(f"{name}: {error}")
+    return content(runs, schema(), watched, tables, left_out)

@@ -1,5 +1,7 @@
 """Check a token store: every hash, every offset, every token id.
 
+bert-horovod verify --data_dir STORE
+
 If shards are damaged, it names them and exits with 1.
 """
 

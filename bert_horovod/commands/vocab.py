@@ -1,14 +1,19 @@
 """Learn a WordPiece vocabulary from text.
 
+bert-horovod vocab --input corpus.txt --size 30522 --output vocab.txt
+
 The same text gives the same file, byte for byte. Use the same --cased and --documents as for `prepare`.
 """
 
 import argparse
+import shlex
 import tempfile
 import time
 from pathlib import Path
 
 from bert_horovod.commands.prepare import add_text_arguments
+
+_MOST_INPUTS = 5  # listed in the next command; of more, as of a glob pattern without quotes, the line would be too long
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,5 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
             f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text "
             "gives a fuller one"
         )
-    cased = " --cased" if arguments.cased else ""
-    print(f"next: bert-horovod prepare --input ... --vocab {arguments.output} --output_dir DIR{cased}")
+    print(f"next: {_next_command(arguments)}")
+
+
+def _next_command(arguments: argparse.Namespace) -> str:
+    """The command that prepares the same text, as it can be typed in any directory."""
+    inputs = [name if name == "-" else str(Path(name).absolute()) for name in arguments.input]
+    words = ["bert-horovod", "prepare", "--input", *(inputs if len(inputs) <= _MOST_INPUTS else ["..."])]
+    words += ["--vocab", str(Path(arguments.output).absolute()), "--output_dir", "STORE"]
+    words += ["--cased"] if arguments.cased else []
+    for flag, default in (("documents", "file"), ("text_field", "text"), ("bad_lines", None)):
+        if (value := getattr(arguments, flag)) != default:
+            words += [f"--{flag}", value]
+    return shlex.join(words)

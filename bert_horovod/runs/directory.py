@@ -15,7 +15,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.checkpoint import paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
-from bert_horovod.runs.status_files import COMMAND, STATUS
+from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
 from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
@@ -35,6 +35,8 @@ CONTENTS = (
     "autotuning.json",
     STATUS,
     COMMAND,
+    NOTES,
+    "report.html",  # a page of `report`, put beside what it is about
     "stop",
     ".lock",
     *_ANSWERS,

@@ -23,7 +23,10 @@ def use_devices(local_rank: int, local_size: int, threads: int) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if local_rank >= len(gpus):
-            raise UserError(f"{local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
+            raise UserError(
+                f"{local_size} ranks on this host but {len(gpus)} GPUs; give each GPU one rank: -np {len(gpus)}, or "
+                f"slots={len(gpus)} for this host in the -hostfile"
+            )
         keep_choices()
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
         tf.config.experimental.set_memory_growth(gpus[local_rank], True)

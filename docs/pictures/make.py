@@ -68,7 +68,9 @@ def slow_link() -> str:
     step_s = json.loads((KEPT / "step_times-100mbit.json").read_text(encoding="utf-8"))
     there = curves()
     lines = [
-        chart.Line(name, [(seconds_of(step, there[key], step_s, 1 / 3600), at) for step, at in there[key]["held_out"]], i)
+        chart.Line(
+            name, [(seconds_of(step, there[key], step_s, 1 / 3600), at) for step, at in there[key]["held_out"]], i
+        )
         for i, (name, key) in enumerate(ON_SLOW_LINK.items())
     ]
     return chart.line_chart(

@@ -151,7 +151,9 @@ def test_without_a_vocabulary_the_sizes_must_agree(toys, capsys):
         tensors[name] = tensors[name][:14].copy()
     save_file(tensors, toys.checkpoint / "model.safetensors", metadata={"format": "pt"})
     assert command(toys, *LENGTH) == 2
-    assert "has a vocabulary of 14, the token store" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has a vocabulary of 14, the token store" in said
+    assert "prepare the data with --vocab " in said
 
 
 def test_a_checkpoint_without_masked_token_head_is_refused(toys, capsys):

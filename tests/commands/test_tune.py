@@ -110,7 +110,7 @@ def test_ranks_are_started_by_launch(toy, quick, tmp_path, monkeypatch):
         (("--seconds", "0"), "--seconds 0: expected a number above 0"),
         (("--limit", "nan"), "--limit nan: expected a number above 0"),
         (("--memory", "much"), "--memory much: expected a size in bytes"),
-        (("--output", "/absent/tuned.toml"), "--output /absent/tuned.toml: there is no directory /absent"),
+        (("--output", "/absent/tuned.toml"), "--output /absent/tuned.toml: there is no directory /absent; make it"),
         (("--set", "model.vocab_size=99"), "model.vocab_size = 99, but the token store"),
         (("--set", "execution.micro_bach=1"), "unknown key execution.micro_bach"),
     ],

@@ -1,6 +1,8 @@
 """The page in a real browser: every metric is drawn, nothing is cut, nothing is said in the console."""
 
+import csv
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -52,47 +54,37 @@ def report(tmp_path_factory) -> Path:
 
 
 @browser_is_there
-@pytest.mark.parametrize("width", [400, 1600])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
 def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
-    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    messages: list[str] = []
-    tab.on("console", lambda message: messages.append(message.text))
-    tab.on("pageerror", lambda error: messages.append(str(error)))
-    tab.on(
-        "request",
-        lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
-    )
-    tab.goto(report.as_uri())
-    for axis in ("step", "tokens", "hours"):
-        tab.check(f"input[value={axis}]")
-        drawn = tab.eval_on_selector_all("figure", "all => all.map(each => each.dataset.metric)")
-        assert {"loss", "mlm_loss", "learning_rate", "step_s", "odd_metric"} <= set(drawn)
-        lines = tab.eval_on_selector_all(
-            "figure", "all => all.map(each => each.querySelectorAll('polyline, circle, polygon').length)"
-        )
-        assert all(lines)
-        # Of each of two runs, what is expected and what is published.
-        assert tab.locator("figure[data-metric=loss] polygon").count() == 4
-        broken = tab.eval_on_selector_all(
-            "polyline, polygon", "all => all.filter(each => /NaN/.test(each.outerHTML)).length"
-        )
-        assert broken == 0
+    tab, messages = opened(browser, report, width, scheme=scheme)
+    tab.click("#machine summary")
+    for seeds in (True, False):
+        tab.set_checked("input[name=seeds]", seeds)
+        for axis in ("step", "tokens", "hours", "bytes"):
+            tab.check(f"input[value={axis}]")
+            drawn = tab.eval_on_selector_all("figure", "all => all.map(each => each.dataset.metric)")
+            assert {"loss", "learning_rate", "step_s", "odd_metric"} <= set(drawn)
+            assert "mlm_loss" not in drawn  # the same numbers as the loss
+            # Of two curves it has a figure of its own; on the mean of the seeds it is points.
+            assert ("held_out_mlm_loss" in drawn) != seeds
+            lines = tab.eval_on_selector_all(
+                "figure", "all => all.map(each => each.querySelectorAll('polyline, circle, polygon').length)"
+            )
+            assert all(lines)
+            assert tab.locator("polyline[points*=NaN], polygon[points*=NaN]").count() == 0
+    # What is expected and what is published is by step: drawn once for runs that share it.
+    assert tab.locator("figure[data-metric=loss] polygon").count() == 0
+    tab.check("input[value=step]")
+    assert tab.locator("figure[data-metric=loss] polygon").count() == 2
     assert messages == []
     wide = tab.evaluate("document.documentElement.scrollWidth")
     assert wide <= width
-    cut = tab.evaluate(
-        """() => [...document.querySelectorAll('h1, h2, dt, dd, figcaption, label, td, svg text')].filter(each => {
-            const box = each.getBoundingClientRect(), scrolls = each.closest('.wide, details');
-            return !scrolls && (box.right > innerWidth + 1 || box.left < -1);
-        }).map(each => each.textContent)"""
-    )
-    assert cut == []
+    assert cut(tab) == []
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
     text = tab.inner_text("main")
     assert "run </script> one" in text
-    assert "data.seed" in text
+    assert "data.seed" in text.replace("\n", "")
     assert "2M1G" in text
     assert "expected: other seeds" in text
     assert "at the end: published" in text
@@ -101,6 +93,150 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     tab.hover("figure[data-metric=loss] svg")
     assert "at " in tab.inner_text("figure[data-metric=loss] .value")
     tab.close()
+
+
+@browser_is_there
+@pytest.mark.parametrize("several", [False, True])
+def test_the_first_curve_is_on_the_first_screen_of_a_phone(browser, tmp_path, several):
+    runs = [write_run(tmp_path / "one")]
+    (runs[0] / "notes.txt").write_text("a try\nwith notes <b>of two lines</b>\n", encoding="utf-8")
+    if several:
+        runs += [
+            write_run(tmp_path / name, {"optimizer": {"beta_2": rate}}) for name, rate in (("two", 0.9), ("x", 0.8))
+        ]
+    tab, messages = opened(browser, written(tmp_path, runs), 400, height=700)
+    box = tab.locator("figure[data-metric=loss] svg").bounding_box()
+    assert box["y"] + box["height"] <= 700
+    assert tab.locator("figure").first.get_attribute("data-metric") == "loss"
+    assert "with notes <b>of two lines</b>" in tab.inner_text("main")
+    assert tab.locator("#tiles div").count() == (0 if several else 6)
+    assert not tab.is_visible("figure[data-metric=step_s]")  # of the machine: folded
+    tab.click("#machine summary")
+    parts = tab.locator("figure[data-metric=step_s] polygon").count()
+    assert parts == (0 if several else 3)  # of the time of a run's step
+    assert cut(tab) == messages == []
+    tab.close()
+
+
+@browser_is_there
+def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(browser, tmp_path):
+    rates = {"a": 1e-3, "b": 1e-5, "c": 2e-3, "running": 4e-3}
+    runs = [write_run(tmp_path / name, {"phase": {"learning_rate": rate}}) for name, rate in rates.items()]
+    scaled(runs[0], "step_s", 2.0)
+    write_run(runs[3], {"phase": {"learning_rate": 4e-3}}, steps=20)
+    tab, messages = opened(browser, written(tmp_path, runs), 800)
+    assert rows(tab, "name") == list(rates)
+    tab.click("th[data-key='phase.0.learning_rate'] button")
+    assert rows(tab, "name") == ["b", "a", "c", "running"]  # by number: as a text 1e-05 is the last
+    tab.click("th[data-key='phase.0.learning_rate'] button")
+    assert rows(tab, "name") == ["running", "c", "a", "b"]
+    assert tab.get_attribute("th[data-key='phase.0.learning_rate']", "aria-sort") == "descending"
+    tab.click("th[data-key=hours] button")
+    assert rows(tab, "name") == ["running", "b", "c", "a"]
+    heads = tab.eval_on_selector_all("#compared th", "all => all.map(each => each.dataset.key)")
+    cells = tab.locator(f"#compared td:nth-child({heads.index('hours') + 1})")
+    assert cells.evaluate_all("all => all.map(each => each.classList.contains('best'))") == [
+        False,
+        True,
+        True,
+        False,
+    ]  # the one that runs has fewer hours because it is not done
+    for axis in ("hours", "bytes"):
+        assert tab.locator(f"figure[data-metric='held_out_mlm_loss by {axis}'] polyline").count() == 4
+    tab.check("input[name=logY]")
+    tab.check("input[name=logX]")
+    labels = tab.locator("figure[data-metric=loss] svg text").all_text_contents()
+    assert {"1", "10", "100", "5"} <= set(labels)
+    assert "linear" not in tab.inner_text("figure[data-metric=loss] figcaption")
+    assert messages == []
+    tab.close()
+
+
+@browser_is_there
+def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
+    runs = [write_run(tmp_path / f"seed-{seed}", {"data": {"seed": seed}}) for seed in (1, 2, 3)]
+    runs.append(write_run(tmp_path / "other", {"optimizer": {"beta_2": 0.9}}))
+    for run, factor in zip(runs, (1.0, 1.2, 1.4, 2.0), strict=True):
+        scaled(run, "loss", factor)
+    tab, messages = opened(browser, written(tmp_path, runs), 800)
+    assert rows(tab, "name") == ["seed-1\n3 seeds", "other"]
+    loss = 4 + 6 * math.exp(-100 / 30)
+    assert f"{1.2 * loss:.3f} \u00b1 {0.2 * loss:.3f}" in tab.inner_text("#compared")
+    drawn = tab.eval_on_selector_all(
+        "figure[data-metric=loss] polyline, figure[data-metric=loss] polygon", "all => all.map(each => each.tagName)"
+    )
+    assert sorted(drawn) == ["polygon", "polyline", "polyline"]
+    tab.hover("figure[data-metric=loss] svg", position={"x": 53, "y": 50})
+    first = 4 + 6 * math.exp(-1 / 30)
+    shown = tab.inner_text("figure[data-metric=loss] .value")
+    assert f"range {first:.4g} to {1.4 * first:.4g}; seed-1 (mean and range of 3 seeds) {1.2 * first:.4g};" in shown
+    tab.uncheck("input[name=seeds]")
+    assert len(rows(tab, "name")) == 4
+    assert tab.locator("figure[data-metric=loss] polyline").count() == 4
+    assert messages == []
+    tab.close()
+
+
+@browser_is_there
+def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(browser, tmp_path):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"optimizer": {"beta_2": 0.9}})]
+    (runs[0] / "notes.txt").write_text('=1+1, "quoted"\nsecond line', encoding="utf-8")
+    tab, _ = opened(browser, written(tmp_path, runs), 800)
+    with tab.expect_download() as download:
+        tab.click("#csv")
+    assert download.value.suggested_filename == "runs.csv"
+    with open(download.value.path(), encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [line["run"] for line in table] == ["a", "b"]
+    assert table[0]["notes"] == '\'=1+1, "quoted"\nsecond line'
+    assert [float(line["optimizer.beta_2"]) for line in table] == [0.999, 0.9]
+    assert float(table[0]["hours"]) == pytest.approx((30 + 99 * 0.5) / 3600)
+    assert float(table[0]["bytes"]) == 100e6
+    assert float(table[0]["held_out_mlm_loss"]) == pytest.approx(4.1 + 6 * math.exp(-100 / 30))
+    tab.close()
+
+
+def opened(browser, report: Path, width: int, height: int = 900, scheme: str = "light"):
+    """A tab with the page, and the list of what its console says and of what it asks the network for."""
+    tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    messages: list[str] = []
+    tab.on("console", lambda message: messages.append(message.text))
+    tab.on("pageerror", lambda error: messages.append(str(error)))
+    tab.on(
+        "request",
+        lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
+    )
+    tab.goto(report.as_uri())
+    return tab, messages
+
+
+def written(directory: Path, runs: list[Path]) -> Path:
+    text = page(content([read_run(run) | {"name": run.name} for run in runs], schema()))
+    (directory / "report.html").write_text(text, encoding="utf-8")
+    return directory / "report.html"
+
+
+def cut(tab) -> list[str]:
+    """Texts that do not fit into the window."""
+    return tab.evaluate(
+        """() => [...document.querySelectorAll('h1, h2, dt, dd, figcaption, label, td, b, svg text')].filter(each => {
+            const box = each.getBoundingClientRect(), scrolls = each.closest('.wide');
+            return !scrolls && (box.right > innerWidth + 1 || box.left < -1);
+        }).map(each => each.textContent)"""
+    )
+
+
+def rows(tab, column: str) -> list[str]:
+    return [text.strip() for text in tab.locator(f"#compared td.{column}").all_inner_texts()]
+
+
+def scaled(run: Path, metric: str, factor: float) -> None:
+    """Multiply a metric in all lines."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:-1]]
+    for line in lines:
+        if metric in line:
+            line[metric] *= factor
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 @browser_is_there
@@ -114,13 +250,14 @@ def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(br
     (tmp_path / "report.html").write_text(text, encoding="utf-8")
     tab = browser.new_page()
     tab.goto((tmp_path / "report.html").as_uri())
+    tab.click("#machine summary")
     marks = tab.locator("figure[data-metric=bytes_reduced] svg text").all_text_contents()
     assert "1M" in marks
     tops = tab.eval_on_selector_all(
         "figure[data-metric=bytes_reduced] polyline",
         "all => all.flatMap(each => [...each.points].map(point => point.y))",
     )
-    assert max(tops) - min(tops) == pytest.approx((220 - 30 - 8), abs=1)  # from the lowest value to the highest
+    assert max(tops) - min(tops) == pytest.approx((190 - 30 - 8), abs=1)  # from the lowest value to the highest
     assert "upper edge" not in tab.inner_text("figure[data-metric=bytes_reduced] figcaption")
     assert "values up to 30 are at the upper edge" in tab.inner_text("figure[data-metric=step_s] figcaption")
     tab.close()
@@ -136,9 +273,9 @@ def test_a_watched_page_follows_its_run(browser, tmp_path):
             address = server.stdout.readline().split()[0]
             tab = browser.new_page()
             tab.goto(address)
-            assert "20 of 100" in tab.inner_text("section.run")
+            assert "20\nof 100" in tab.inner_text("#tiles")
             write_run(run, steps=40)
-            _wait_for(tab, "section.run", "40 of 100")
+            _wait_for(tab, "#tiles", "40\\nof 100")
             news = json.loads(urllib.request.urlopen(address + "report.json").read())
             assert news["runs"][0]["curves"]["step"][-1] == 40
             shutil.rmtree(run)

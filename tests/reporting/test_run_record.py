@@ -10,7 +10,8 @@ from bert_horovod.__main__ import parse
 from bert_horovod.costs.clusters import read_cluster
 from bert_horovod.errors import UserError
 from bert_horovod.reporting.page import content, page
-from bert_horovod.reporting.run_record import MOST_POINTS, names_of, read_run, schema
+from bert_horovod.reporting.run_directories import find_runs, names_of
+from bert_horovod.reporting.run_record import MOST_POINTS, points_of_each, read_run, schema
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import curve_settings
 from tests.reporting.test_run_status import HOSTILE
@@ -26,16 +27,27 @@ def test_hours_and_tokens_are_those_of_steps_and_pauses_are_told(tmp_path):
     assert curves["step"][:3] == [1, 2, 4]
     assert curves["hours"][-1] == pytest.approx(HOURS)
     assert curves["tokens"][-1] == pytest.approx(2000 * 3600 * HOURS)
+    assert curves["bytes"][:3] == [1e6, 2e6, 4e6]
     assert points["step"] == [20, 40, 60, 80, 100]
     assert points["hours"][0] == pytest.approx((30 + 19 * 0.5) / 3600)
     assert len(points["held_out_mlm_loss"]) == 5
     assert [(each["step"], round(each["seconds"])) for each in record["pauses"]] == [(32, 3600)]
     assert record["incidents"] == [{"step": 50, "text": "the loss is not a number: <b>rank 1</b>"}]
-    summary = dict(record["summary"])
-    assert summary["step"] == "100 of 100"
-    assert summary["held out mlm loss"] == f"{points['held_out_mlm_loss'][-1]:.4f}"
-    assert summary["pauses"] == "1, 60.0 min"
-    assert "hours left" not in summary
+    last = points["held_out_mlm_loss"][-1]
+    assert record["tiles"] == [
+        ["step", "100", "of 100"],
+        ["training loss", f"{last - 0.1:.3f}", f"{curves['loss'][0]:.2f} at first"],
+        ["held-out mlm loss", f"{last:.3f}", ""],
+        ["training time", "79 s", ""],
+        ["tokens", "159 k", "2,000 a second"],
+        ["sent by a rank", "100 MB", ""],
+    ]
+    figures = dict(record["figures"])
+    assert figures["pauses"] == "1, 60.0 min"
+    assert "hours left" not in figures
+    totals = record["totals"]
+    assert (totals["step"], totals["steps"], totals["done"], totals["bytes"]) == (100, 100, True, 100e6)
+    assert totals["held_out_mlm_loss"] == last
     assert record["recipe"]["phase.0.steps"] == "100"
     json.dumps(record, allow_nan=False)
 
@@ -47,9 +59,12 @@ def test_what_is_left_and_what_it_costs(tmp_path):
         '[costs]\ndevice_hour = 3600.0\ncurrency = "EUR"\ndevice_w = 1000.0\n',
         encoding="utf-8",
     )
-    summary = dict(read_run(write_run(tmp_path / "run", steps=50), read_cluster(cluster))["summary"])
+    record = read_run(write_run(tmp_path / "run", steps=50), read_cluster(cluster))
+    summary = dict(record["figures"])
     done_s, left_s = 30 + 49 * 0.5, 25.0
     assert summary["hours left"] == f"{left_s / 3600:.2f}"
+    assert record["tiles"][-1] == ["cost so far", f"{2 * done_s:,.2f} EUR", ""]
+    assert record["tiles"][3] == ["training time", "54 s", "25 s left"]
     assert summary["cost so far"] == f"{2 * done_s:,.2f} EUR"
     assert summary["cost at the end"] == f"{2 * (done_s + left_s):,.2f} EUR"
     assert summary["energy at the end"] == f"{2 * (done_s + left_s) / 3600:,.1f} kWh"
@@ -78,7 +93,7 @@ def test_long_curves_are_thinned_to_their_means(tmp_path):
 def test_a_run_that_has_not_begun_has_no_curves(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
-    assert read_run(run)["summary"] == [["step", "0 of 100"]]
+    assert read_run(run)["tiles"] == [["step", "0", "of 100"]]
 
 
 def test_a_last_loss_that_is_not_finite_and_lines_that_no_run_writes_are_told(tmp_path):
@@ -87,16 +102,18 @@ def test_a_last_loss_that_is_not_finite_and_lines_that_no_run_writes_are_told(tm
         file.write("\n" + "\n".join(HOSTILE) + '\n{"step": 100, "loss": null, "step_s": 0.5, "time": null}\n')
         file.write('{"step": 100, "held_out_mlm_loss": null}\n')
     record = read_run(run)
-    summary = dict(record["summary"])
-    assert summary["loss"] == summary["held out mlm loss"] == "not finite"
-    assert summary["unreadable lines"] == f"{len(HOSTILE) + 1} of metrics.jsonl"  # and the one that was cut short
+    tiles = {label: value for label, value, _ in record["tiles"]}
+    assert tiles["training loss"] == tiles["held-out mlm loss"] == "not finite"
+    assert (
+        dict(record["figures"])["unreadable lines"] == f"{len(HOSTILE) + 1} of metrics.jsonl"
+    )  # and the one that was cut short
     page(content([record | {"name": "run"}], schema()))
 
 
 def test_before_the_second_line_nothing_is_said_of_the_time_that_is_left(tmp_path):
     cluster = tmp_path / "cluster.toml"
     cluster.write_text('[hosts]\ncount = 2\n[device]\nname = "T4"\n[between]\nrate = "10Gb/s"\n', encoding="utf-8")
-    summary = dict(read_run(write_run(tmp_path / "run", steps=1), read_cluster(cluster))["summary"])
+    summary = dict(read_run(write_run(tmp_path / "run", steps=1), read_cluster(cluster))["figures"])
     assert "hours left" not in summary
     assert "device-hours so far" in summary
     assert "device-hours at the end" not in summary
@@ -105,6 +122,51 @@ def test_before_the_second_line_nothing_is_said_of_the_time_that_is_left(tmp_pat
 def test_names_tell_runs_apart():
     assert names_of([Path("/a/one"), Path("/a/two")]) == ["one", "two"]
     assert names_of([Path("/a/one/seed-0"), Path("/a/two/seed-0")]) == ["one/seed-0", "two/seed-0"]
+
+
+def test_runs_below_a_directory_are_found_once_and_not_inside_a_run(tmp_path):
+    for name in ("b", "a/seed-1", "a/seed-0"):
+        (tmp_path / name).mkdir(parents=True)
+        write_run(tmp_path / name)
+    write_run(tmp_path / "b" / "copy")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    expected = [tmp_path / name for name in ("a/seed-0", "a/seed-1", "b")]
+    assert find_runs([tmp_path]) == expected
+    assert find_runs([tmp_path / "b", tmp_path]) == [expected[2], *expected[:2]]
+    assert find_runs([tmp_path / "link"]) == [tmp_path / "link" / name for name in ("seed-0", "seed-1")]
+    with pytest.raises(UserError, match=r"tensorboard is not a run's directory, and there is none below it"):
+        find_runs([tmp_path / "b" / "tensorboard"])
+
+
+def test_notes_of_any_kind_are_told_as_far_as_they_go(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert read_run(run)["notes"] == ""
+    (run / "notes.txt").write_bytes(b" a try\r\nwith a smaller rate\n")
+    assert read_run(run)["notes"] == "a try\nwith a smaller rate"
+    (run / "notes.txt").write_text("x" * 5000)
+    assert read_run(run)["notes"] == "x" * 2000 + "..."
+    (run / "notes.txt").write_bytes(b"\xff\xfe")
+    assert read_run(run)["notes"] == ""
+    (run / "notes.txt").unlink()
+    (run / "notes.txt").symlink_to("/etc/hostname")
+    assert read_run(run)["notes"] == ""
+
+
+def test_curves_of_many_runs_have_fewer_points(tmp_path):
+    assert points_of_each(1) == points_of_each(6) == MOST_POINTS
+    assert points_of_each(60) == points_of_each(10**6) == 150
+    assert len(read_run(write_run(tmp_path / "run", steps=2000), most_points=150)["curves"]["loss"]) <= 150
+
+
+def test_an_accuracy_stands_below_its_loss_and_a_score_alone(tmp_path):
+    run = write_run(tmp_path / "run")
+    newest = {"step": 100, "held_out_nsp_loss": 0.5, "held_out_nsp_accuracy": 0.75, "probe_sst2_accuracy": 0.8}
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps(newest) + "\n")
+    tiles = read_run(run)["tiles"]
+    assert ["held-out nsp loss", "0.500", "75.0% right"] in tiles
+    assert ["probe sst2 accuracy", "80.0%", ""] in tiles
+    assert len(tiles) == 8
 
 
 def test_the_schema_has_units():
@@ -119,11 +181,28 @@ def test_the_command_writes_one_file_and_refuses_what_is_no_run(tmp_path, capsys
     assert capsys.readouterr().out.startswith(f"{output}: ")
     assert "http" not in output.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
     for flags, message in (
-        ([str(tmp_path)], "is not a run's directory: it has no run.json"),
+        ([str(tmp_path / "none")], "none is not a run's directory, and there is none below it: found no run.json"),
         ([str(run), "--watch", "--output", "x"], "give one of them"),
         ([str(run), "--watch", "--port", "70000"], "--port 70000: expected 1 to 65535"),
         ([str(run), "--cluster", str(tmp_path / "none.toml")], "none.toml"),
     ):
         arguments = parse(["bert-horovod", "report", *flags])
         with pytest.raises(UserError, match=message):
+            arguments.run(arguments)
+
+
+def test_the_command_compares_all_runs_below_a_directory_and_names_those_it_cannot_read(tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        write_run(tmp_path / name)
+    (tmp_path / "c" / "recipe.toml").write_text("no recipe")
+    output = tmp_path / "page.html"
+    arguments = parse(["bert-horovod", "report", str(tmp_path), "--output", str(output)])
+    arguments.run(arguments)
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{output}: 2 runs, ")
+    assert said.err.startswith("bert-horovod: warning: left out: c: ")
+    assert "left_out" in output.read_text(encoding="utf-8")
+    for named in ([str(tmp_path / "c")], [str(tmp_path / "a"), str(tmp_path / "c")]):
+        arguments = parse(["bert-horovod", "report", *named])
+        with pytest.raises(UserError, match=r"recipe\.toml"):
             arguments.run(arguments)

@@ -16,7 +16,9 @@ def write_run(
 ) -> Path:
     """A pre-training of 100 steps that has done so many, a line every second, with a pause of an hour after step 30."""
     directory.mkdir(exist_ok=True)
-    recipe = recipe_from_table(toy_recipe_table(phase={"steps": 100}, **(sections or {})))
+    sections = sections or {}
+    sections = sections | {"phase": {"steps": 100} | sections.get("phase", {})}
+    recipe = recipe_from_table(toy_recipe_table(**sections))
     (directory / "recipe.toml").write_text(recipe_to_toml(recipe), encoding="utf-8")
     (directory / "run.json").write_text('{"store": "x", "format": 1}\n', encoding="utf-8")
     lines = []

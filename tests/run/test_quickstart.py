@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reporting.toy_record import write_run
+
 PROJECT = Path(__file__).resolve().parents[2]
 QUICKSTART = PROJECT / "run" / "quickstart.py"
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
@@ -74,6 +76,24 @@ def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
         check=True,
     )
     assert shown.stdout.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
+
+
+def test_it_ends_by_writing_and_naming_its_report_page(tmp_path):
+    write_run(tmp_path / "run")
+    script = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
+    function = re.search(r"^run\(\) \{.*?^\}$", script, re.DOTALL | re.MULTILINE)[0]
+    program = f'bert-horovod() {{ "{sys.executable}" -m bert_horovod "$@"; }}\n'
+    last = script.splitlines()[-1]
+    shown = subprocess.run(
+        ["bash", "-c", f"output=$1\n{program}{function}\n{last}", "bash", str(tmp_path)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.startswith(f"{tmp_path / 'report.html'}: ")
+    assert "open it in a browser" in shown.stdout
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.full

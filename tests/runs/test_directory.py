@@ -109,6 +109,13 @@ def test_the_same_run_is_resumed(earlier):
     assert load_recipe(earlier / "recipe.toml") == RECIPE
 
 
+def test_notes_and_a_page_about_the_run_may_stand_in_its_directory(earlier):
+    for name in ("notes.txt", "report.html"):
+        (earlier / name).write_text("tried a smaller rate")
+    claim_and_leave(earlier)
+    assert (earlier / "notes.txt").read_text() == "tried a smaller rate"
+
+
 def test_execution_may_change_on_resume_and_is_recorded(earlier):
     changed = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, micro_batch=8))
     claim_and_leave(earlier, changed)

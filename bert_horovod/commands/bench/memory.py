@@ -1,5 +1,7 @@
 """Find the largest micro-batch that fits into a limit of memory; the global batch stays the recipe's.
 
+bert-horovod bench memory --recipe bert-base --limit 16GiB
+
 It runs real optimizer steps on full synthetic rows, each try in a process of its own. On a GPU the limit is for
 TensorFlow's allocations; on a CPU it is for resident memory, the program itself included, and a try that goes 10 %
 above it is ended. Of the memory that only several ranks need, the buckets' copies are measured, Horovod's own buffers

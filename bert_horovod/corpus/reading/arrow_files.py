@@ -159,7 +159,7 @@ def _pyarrow(source: SourceFile) -> ModuleType:
         import pyarrow
     except ImportError as error:
         raise UserError(
-            f"{source.path} needs pyarrow, which cannot be imported ({error}): pip install 'bert_horovod[parquet]', or "
-            "pip install '.[parquet]' in a checkout"
+            f"{source.path} needs pyarrow, which cannot be imported ({error}); install it: pip install "
+            "'.[parquet]' in the project's directory"
         ) from error
     return pyarrow

@@ -1,0 +1,148 @@
+"""The figures of a run for people: the few that are tiles of the page, and the rest."""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.costs.clusters import Cluster, bill
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.run_clock import RunClock
+from bert_horovod.reporting.run_status import newest_checkpoint
+from bert_horovod.reporting.time_left import seconds_left
+from bert_horovod.runs.metrics_lines import Lines
+from bert_horovod.runs.status_files import read_sign
+from bert_horovod.storage.reading import read_json
+
+EVALUATIONS = ("held_out_", "probe_")  # prefixes of metrics that evaluations measure
+
+
+class Tile(NamedTuple):
+    """A figure in large print."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def is_evaluation(line: dict[str, Any]) -> bool:
+    """Whether a line of metrics is about an evaluation."""
+    return any(name.startswith(EVALUATIONS) for name in line)
+
+
+def newest_evaluations(lines: list[dict[str, Any]]) -> dict[str, float | None]:
+    """The newest value of each metric of an evaluation; None: not finite."""
+    newest: dict[str, float | None] = {}
+    for line in lines:
+        newest |= {name: value for name, value in line.items() if name.startswith(EVALUATIONS)}
+    return newest
+
+
+def tiles(recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None, state: str) -> list[Tile]:
+    """The figures that a reader looks for first."""
+    total, steps = recipe.total_steps, read.steps
+    if not steps:
+        return [Tile("step", "0", f"of {total:,}; {state}".removesuffix("; "))]
+    last, end = steps[-1], clock.end
+    found = [
+        Tile("step", f"{last['step']:,}", f"of {total:,}; {state}".removesuffix("; ")),
+        Tile("training loss", _figure(last["loss"], ".3f"), f"{_figure(steps[0]['loss'], '.2f')} at first"),
+    ]
+    found += _evaluation_tiles(newest_evaluations(read.lines))
+    left_s = seconds_left(recipe, steps, last["step"], total)
+    found += [
+        Tile("training time", span(3600 * end["hours"]), f"{span(left_s)} left" if left_s else ""),
+        Tile("tokens", _short(end["tokens"]), f"{last.get('tokens_per_s') or 0:,.0f} a second"),
+    ]
+    if end["bytes"]:
+        found.append(Tile("sent by a rank", f"{_short(end['bytes'])}B"))
+    if cluster is not None:
+        costs = bill(cluster.costs, end["hours"] / 24, cluster.ranks)
+        if costs.price is not None:
+            found.append(Tile("cost so far", f"{costs.price:,.2f} {cluster.costs.currency}".strip()))
+    return found
+
+
+def _evaluation_tiles(newest: dict[str, float | None]) -> list[Tile]:
+    """A tile for each metric of evaluations; an accuracy is the note of its loss."""
+    found = []
+    for name, value in newest.items():
+        label = name.replace("_", " ").replace("held out", "held-out")
+        accuracy = newest.get(f"{name.removesuffix('loss')}accuracy") if name.endswith("loss") else None
+        if name.endswith("accuracy") and f"{name.removesuffix('accuracy')}loss" in newest:
+            continue
+        form = ".3f" if name.endswith("loss") else ".1%" if name.endswith("accuracy") else ".4g"
+        found.append(Tile(label, _figure(value, form), "" if accuracy is None else f"{accuracy:.1%} right"))
+    return found
+
+
+def figures(directory: Path, recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None) -> list[list[str]]:
+    """Names and values of all else, for the part of the page about machines."""
+    unreadable = [["unreadable lines", f"{read.unreadable:,} of metrics.jsonl"]] if read.unreadable else []
+    place = _place(directory)
+    if not read.steps:
+        return [*unreadable, *place]
+    last, hours = read.steps[-1], clock.end["hours"]
+    rows = [["hours of training", f"{hours:,.2f}"]]
+    left_s = seconds_left(recipe, read.steps, last["step"], recipe.total_steps)
+    if left_s:
+        rows.append(["hours left", f"{left_s / 3600:,.2f}"])
+    if last["step"] < recipe.total_steps and last.get("time") is not None:
+        rows.append(["last line", f"{span(time.time() - last['time'])} ago"])
+    rows.append(["tokens", f"{clock.end['tokens']:,.0f}"])
+    too_low = ", which was measured too low" * ((last.get("flops_share") or 0) > 1)
+    for name, metric, text in (
+        ("share of the peak", "flops_share", "{:.1%}" + too_low),
+        ("skipped steps", "skipped_steps", "{:,}"),
+    ):
+        if last.get(metric) is not None:
+            rows.append([name, text.format(last[metric])])
+    if last.get("memory_bytes") is not None:
+        rows.append(["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"])
+    rows += [["pauses", f"{len(clock.pauses)}, {span(sum(pause['seconds'] for pause in clock.pauses))}"], *unreadable]
+    if cluster is not None:
+        ends = [("so far", hours)] + ([] if left_s is None else [("at the end", hours + left_s / 3600)])
+        for words, when_h in ends:
+            costs = bill(cluster.costs, when_h / 24, cluster.ranks)
+            rows.append([f"device-hours {words}", f"{costs.device_hours:,.1f}"])
+            if costs.price is not None:
+                rows.append([f"cost {words}", f"{costs.price:,.2f} {cluster.costs.currency}".strip()])
+            if costs.kwh is not None:
+                rows.append([f"energy {words}", f"{costs.kwh:,.1f} kWh"])
+    return [*rows, *place]
+
+
+def state_of(directory: Path) -> str:
+    """How the run ended, or what it does, by its last sign of life; "" if there is none."""
+    sign = read_sign(directory)
+    return (sign.ended or sign.doing) if sign is not None else ""
+
+
+def span(seconds: float) -> str:
+    """A time in the largest unit of which there are two or more."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _place(directory: Path) -> list[list[str]]:
+    """Ranks and host from the run's last sign of life, and the program's version from its newest checkpoint."""
+    rows = []
+    if (sign := read_sign(directory)) is not None:
+        rows += [["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
+    if (checkpoint := newest_checkpoint(directory)) is not None:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            rows.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
+    return rows
+
+
+def _figure(figure: float | None, form: str) -> str:
+    return "not finite" if figure is None else format(figure, form)
+
+
+def _short(number: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} "
