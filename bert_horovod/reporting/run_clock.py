@@ -26,7 +26,8 @@ class RunClock:
             hours, tokens, sent = self._at[-1]
             done = line["step"] - self._steps[-1]
             seconds = line["step_s"] * done
-            gap_s = line["time"] - before["time"] - seconds if "time" in line and "time" in before else 0.0
+            now_s, before_s = line.get("time"), before.get("time")
+            gap_s = 0.0 if now_s is None or before_s is None else now_s - before_s - seconds
             if gap_s > PAUSE_S:
                 self.pauses.append({"step": line["step"], "hours": hours, "seconds": gap_s})
             tokens += (line.get("tokens_per_s") or 0.0) * seconds
