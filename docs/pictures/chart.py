@@ -51,10 +51,10 @@ def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "", 
 
 def document(title: str, subtitle: str, parts: Sequence[str], height: float = HEIGHT) -> str:
     """The whole picture."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
+    size = f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
     return "\n".join(
         (
-            f'{head} role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
             f"<title>{escape(title)}</title>",
             STYLE,
             '<rect class="paper" width="100%" height="100%" rx="6"/>',
