@@ -121,24 +121,20 @@ def metrics_page() -> str:
         for name, metrics in metrics_of_tasks().items()
         for metric in metrics
     ]
-    return (
-        "\n\n".join(
-            [
-                "# Metrics",
-                "`metrics.jsonl` of a run has a JSON object on each line, and TensorBoard has its numbers.\n"
-                "A line is written every `execution.log_steps` steps, after the run's first step, and at a phase's end.\n"
-                "This page is made from the code by `python docs/make_reference_pages.py`.",
-                " ".join(doc.split()).replace(". ", ".\n"),
-                "\n".join(["| metric | unit |", "|---|---|", *own]),
-                "## Metrics of tasks\n\nThey come after `loss`.\n"
-                "Lines of an evaluation have `step` and the same names with the prefix `held_out_`, "
-                "those of a probe with `probe_`.\n"
-                "A line with `incident` is a message about the step.",
-                "\n".join(["| task | metric | unit |", "|---|---|---|", *of_tasks]),
-            ]
-        )
-        + "\n"
-    )
+    parts = [
+        "# Metrics",
+        "`metrics.jsonl` of a run has a JSON object on each line, and TensorBoard has its numbers.\n"
+        "A line is written every `execution.log_steps` steps, after the run's first step, and at a phase's end.\n"
+        "This page is made from the code by `python docs/make_reference_pages.py`.",
+        " ".join(doc.split()).replace(". ", ".\n"),
+        "\n".join(["| metric | unit |", "|---|---|", *own]),
+        "## Metrics of tasks",
+        "They come after `loss`.\n"
+        "Lines of an evaluation have `step` and the same names with the prefix `held_out_`, those of a probe with "
+        "`probe_`.\nA line with `incident` is a message about the step.",
+        "\n".join(["| task | metric | unit |", "|---|---|---|", *of_tasks]),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the project's own pages (README, CONTRIBUTING, ...) are pages of the site, with links that fit there."""
+"""A hook of mkdocs: README, CONTRIBUTING and the like are pages of the site, with links that fit there."""
 
 import re
 from pathlib import Path, PurePosixPath

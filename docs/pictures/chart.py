@@ -51,12 +51,10 @@ def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "", 
 
 def document(title: str, subtitle: str, parts: Sequence[str], height: float = HEIGHT) -> str:
     """The whole picture."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
-    )
+    size = f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
     return "\n".join(
         (
-            f'{head} role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
             f"<title>{escape(title)}</title>",
             STYLE,
             '<rect class="paper" width="100%" height="100%" rx="6"/>',
@@ -95,8 +93,7 @@ def line_chart(
         height = at(x.ticks[0], tick)[1]
         parts.append(f'<path class="grid" d="M{LEFT} {height:.1f}H{LEFT + wide}"/>')
         parts.append(text(LEFT - 8, height + 5, y.words(tick), "end", "faint"))
-    for tick in x.ticks:
-        parts.append(text(at(tick, y.ticks[0])[0], TOP + high + 20, x.words(tick), "middle", "faint"))
+    parts += [text(at(tick, y.ticks[0])[0], TOP + high + 20, x.words(tick), "middle", "faint") for tick in x.ticks]
     parts.append(text(LEFT + wide / 2, HEIGHT - 14, x.title, "middle"))
     middle = TOP + high / 2
     parts.append(f'<g transform="rotate(-90 18 {middle:.1f})">{text(18, middle, y.title, "middle")}</g>')

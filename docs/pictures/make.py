@@ -67,12 +67,11 @@ def slow_link() -> str:
     """Held-out loss against hours on a link of 100 Mb/s."""
     step_s = json.loads((KEPT / "step_times-100mbit.json").read_text(encoding="utf-8"))
     there = curves()
-    lines = [
-        chart.Line(
-            name, [(seconds_of(step, there[key], step_s, 1 / 3600), at) for step, at in there[key]["held_out"]], i
-        )
-        for i, (name, key) in enumerate(ON_SLOW_LINK.items())
-    ]
+    lines = []
+    for i, (name, key) in enumerate(ON_SLOW_LINK.items()):
+        curve = there[key]
+        hours = [(seconds_of(step, curve, step_s, 1 / 3600), at) for step, at in curve["held_out"]]
+        lines.append(chart.Line(name, hours, i))
     return chart.line_chart(
         "Fewer bytes reach the same loss sooner on a slow link",
         "BERT-mini from 1,000 trained steps, 2 hosts at 100 Mb/s; held-out masked-token loss",

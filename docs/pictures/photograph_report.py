@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Photograph the first screen of a report page, for README:
+"""Photograph the first screen of a report page, for README.
 
     run/quickstart.sh
     python docs/pictures/photograph_report.py quickstart_output/report.html docs/pictures/report.png

@@ -1,0 +1,191 @@
+"""The pages: links lead somewhere, made pages and pictures are current, commands parse, and they stay short."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from bert_horovod.__main__ import parse
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+
+DOCS = PROJECT / "docs"
+MADE = ("recipe.md", "commands.md", "metrics.md")
+PAGES = sorted(DOCS.rglob("*.md"))
+WRITTEN = [page for page in PAGES if page.name not in MADE]
+FRONT = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+LINK = re.compile(r"(?:\]\(|<img src=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]+))?[)\"]")
+SENTENCE_END = re.compile(r"(?<! al)(?<=[^.\d])[.?!] +[A-Z(\[*]")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(PROJECT))
+
+
+def load(path: Path) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def without_code(page: Path) -> list[str]:
+    """The lines of a page, without blocks of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [line for line in text.splitlines() if not line.startswith("    ")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub names its headings."""
+    lines = without_code(page)
+    headings = [re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()) for line in lines if line.startswith("#")]
+    named = re.findall(r'<a id="([^"]+)">', "\n".join(lines))
+    return {heading.replace(" ", "-") for heading in headings} | set(named)
+
+
+@pytest.mark.parametrize("page", PAGES + FRONT, ids=name_of)
+def test_links_lead_to_pages_files_and_headings(page):
+    for path, anchor in LINK.findall("\n".join(without_code(page))):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_a_line_is_short_and_has_one_sentence(page):
+    for line in page.read_text(encoding="utf-8").splitlines():
+        assert len(line) <= 150 or line.startswith("|"), line
+    for line in without_code(page):
+        if not line.startswith("|"):
+            assert not SENTENCE_END.search(re.sub(r"`[^`]*`", "`", line)), line
+
+
+def test_pages_stay_short():
+    def words(pages: list[Path]) -> int:
+        return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+    assert words([DOCS / "results.md"]) <= 900
+    assert words([*WRITTEN, PROJECT / "README.md"]) <= 30_000
+
+
+def test_results_name_no_commits():
+    for page in [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])(?!\d+e\d+)[0-9a-f]{7,40}\b", text), page.name
+        if page.parent.name == "results":
+            assert text.splitlines()[0].endswith("?"), page.name
+            assert '<details markdown="1">' in text, page.name
+
+
+@pytest.mark.parametrize("page", ["commands", "metrics"])
+def test_pages_of_the_code_are_current(page):
+    maker = load(DOCS / "make_reference_pages.py")
+    made = {"commands": maker.commands_page, "metrics": maker.metrics_page}[page]()
+    assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == made, "run: python docs/make_reference_pages.py"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    return load(DOCS / "pictures" / "make.py")
+
+
+@pytest.mark.parametrize("name", ["loss", "slow-link", "growing", "scaling", "plan", "house"])
+def test_pictures_show_the_kept_results(pictures, name):
+    drawn = pictures.DRAWN[name]()
+    path = DOCS / "pictures" / f"{name}.svg"
+    assert path.read_text(encoding="utf-8") == drawn, "run: python docs/pictures/make.py"
+    assert len(drawn) < 100_000
+    assert ElementTree.fromstring(drawn).get("width") == "800"
+    assert "prefers-color-scheme: dark" in drawn
+
+
+def test_every_picture_that_is_drawn_is_tested_and_shown(pictures):
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in pictures.DRAWN if f"pictures/{name}.svg" not in text] == []
+    assert {path.stem for path in (DOCS / "pictures").glob("*.svg")} == set(pictures.DRAWN)
+
+
+def test_the_slow_link_shows_the_hours_of_the_table(pictures):
+    step_s = {"float16": 2.48, "int8": 1.57, "1-bit Adam": 0.66, "DreamDDP, 8": 0.67}
+    there, hours = pictures.curves(), {}
+    for name, key in pictures.ON_SLOW_LINK.items():
+        hours[name] = pictures.seconds_of(there[key]["held_out"][-1][0], there[key], step_s, 1 / 3600)
+    assert {name: round(value, 2) for name, value in hours.items()} == {
+        "float16": 0.83,
+        "int8": 0.52,
+        "1-bit Adam": 0.44,
+        "DreamDDP": 0.22,
+    }
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines of the program that a page shows, whole: no `...` and no other program's words."""
+    blocks = re.findall(r"^```\n(.*?)^```|^((?:    .*\n)+)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(fenced or indented for fenced, indented in blocks)
+    lines = re.sub(r"\\\n\s*", "", lines).splitlines()
+    shown = [re.split(r"\s+#|\s{4,}", line.strip())[0].removeprefix("$ ") for line in lines]
+    return [line for line in shown if line.startswith("bert-horovod ") and "..." not in line and "[" not in line]
+
+
+@pytest.mark.parametrize("page", [*WRITTEN, PROJECT / "README.md"], ids=name_of)
+def test_commands_that_pages_show_parse(page):
+    for line in commands(page):
+        try:
+            parse(shlex.split(re.split(r" [>|] ", line)[0]))
+        except SystemExit:
+            pytest.fail(f"does not parse: {line}", pytrace=False)
+
+
+def test_the_tutorials_show_commands():
+    assert sum(len(commands(page)) for page in (DOCS / "tutorials").glob("*.md")) >= 15
+
+
+@pytest.mark.full
+def test_the_tutorial_of_a_classifier_runs_as_it_stands(tmp_path):
+    few = {"pretrain": ["--max_steps", "2"], "finetune": ["--max_steps", "2"]}
+    page = (DOCS / "tutorials" / "classifier.md").read_text(encoding="utf-8")
+    typed = re.sub(r"\\\n\s*", "", "".join(re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)))
+    for line in typed.splitlines():
+        program, *words = shlex.split(line)
+        if program == "bert-horovod":
+            command = ["-m", "bert_horovod", *words, *few.get(words[0], [])]
+        else:
+            command = [PROJECT / words[0].removeprefix("../bert_horovod/"), *words[1:]]
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=clean_environment(), timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, line
+    assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 4
+    assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("link", "on_the_site"),
+    [
+        ("[data](docs/data.md#inputs)", "[data](data.md#inputs)"),
+        ("![loss](docs/pictures/loss.svg)", "![loss](pictures/loss.svg)"),
+        ("[changes](CHANGELOG.md)", "[changes](CHANGELOG.md)"),
+        ("[loop.py](bert_horovod/training/loop.py)", "loop.py"),
+        ("[![licence](https://img.shields.io/x)](LICENSE)", "![licence](https://img.shields.io/x)"),
+        ('<img src="docs/pictures/loss.svg">', '<img src="pictures/loss.svg">'),
+        ("[elsewhere](https://example.org/docs/x)", "[elsewhere](https://example.org/docs/x)"),
+    ],
+)
+def test_links_of_the_first_page_fit_the_site(link, on_the_site):
+    assert load(DOCS / "site_pages.py").root_page(link) == on_the_site
+
+
+@pytest.mark.full
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("material", reason="needs mkdocs-material: pip install '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "tutorials" / "classifier" / "index.html").is_file()
