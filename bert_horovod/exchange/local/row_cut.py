@@ -1,4 +1,4 @@
-"""Cuts parameters at rows of tensors into parts of nearly equal size, which are sent one after another. No TensorFlow."""
+"""Cuts parameters, at rows of tensors, into parts of nearly equal size that are sent in turn. No TensorFlow."""
 
 import math
 
