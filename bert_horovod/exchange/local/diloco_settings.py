@@ -23,7 +23,7 @@ class DiLoCoSettings(ExchangeMethod):
     outer_rate: float = setting(0.7, above=0)  # learning rate of the outer step; 1 without outer_momentum: an average
     # Decay of the outer step's Nesterov momentum. Published with 0.9 for inner adamw
     outer_momentum: float = setting(0.9, minimum=0, below=1)
-    # Parts of equal bytes whose outer steps come one after another, each `interval` / `fragments` steps after the one
+    # Parts of equal bytes whose outer steps come one after another, each interval / fragments steps after the one
     # before, so that fewer bytes are sent at once
     fragments: int = setting(1, minimum=1)
     # Steps during which a fragment's sum over ranks is sent, while training goes on; its outer step comes after them.
