@@ -1,5 +1,7 @@
 """DiLoCo: local updates and an outer step, at once and in fragments that are summed while training goes on."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from bert_horovod.measuring.synthetic import LoneRank
 from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
-from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.exchange.local_jobs import (
     RATE,
     SHAPES,
@@ -172,7 +174,9 @@ def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     assert np.abs(owed).max() > 1e-4
 
 
-@pytest.mark.parametrize(("rule", "stop", "wire"), [("plain", 6, "float32"), ("streaming", 9, "int8")])
+@pytest.mark.parametrize(
+    ("rule", "stop", "wire"), [pytest.param("plain", 6, "float32", marks=SLOW), ("streaming", 9, "int8")]
+)
 def test_a_run_resumes_bit_for_bit_in_the_middle_of_an_interval_or_a_delay(two_ranks, rule, stop, wire):
     recipe = diloco_recipe(RULES[rule], numerics={"wire": wire})
     for answer in two_ranks.run(trained_in_parts, recipe, 20, stop=stop):
@@ -212,6 +216,28 @@ def test_a_toy_learns_and_resumes_where_its_ranks_differ(two_ranks, store, tmp_p
     assert held_out[0][-1] == held_out[1][-1]
     lines = metrics(tmp_path / "whole")
     assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]]) - 0.03
+
+
+def killed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: int) -> None:
+    """Train until rank 1 is killed after `step`: a job for two_ranks."""
+
+    class Kill(Hook):
+        def step(self, event: StepEvent) -> None:
+            if event.step == step and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    train_rank(world, store, output_dir, recipe, hooks=(Kill,))
+
+
+@SLOW
+def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, store, tmp_path):
+    recipe = toy_recipe(**TOY | {"execution": TOY["execution"] | {"checkpoint_steps": 2}}, numerics={"wire": "int8"})
+    two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
+    for step in (7, 13):
+        with pytest.raises(AssertionError, match=r"rank \d (ended|raised)"):
+            two_ranks.run(killed, store.path, tmp_path / "killed", recipe, step)
+    two_ranks.run(train_rank, store.path, tmp_path / "killed", recipe)
+    assert_same_files(tmp_path / "whole", tmp_path / "killed", ranks=2)
 
 
 def kept_when_resumed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: int) -> dict[str, np.ndarray]:
@@ -260,7 +286,8 @@ def test_a_copy_and_its_moments_go_through_phases(store, tmp_path):
 @pytest.fixture(scope="module")
 def interrupted(store, tmp_path_factory) -> tuple[Recipe, Path]:
     """A recipe, and its run on one of two ranks: two steps, before the first sum."""
-    recipe = toy_recipe(**TOY | {"exchange": {"method": "diloco", "interval": 4, "delay": 3}})
+    sections = TOY | {"exchange": {"method": "diloco", "interval": 4, "delay": 3}, "execution": {"micro_batch": 16}}
+    recipe = toy_recipe(**sections)
     return recipe, train_recipe(recipe, store, tmp_path_factory.mktemp("run"), LoneRank(2), max_steps=2)
 
 

@@ -47,6 +47,7 @@ from bert_horovod.exchange.local.local_step import update_alone
 from bert_horovod.exchange.local.row_cut import Piece, cut, piece_size
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
+from bert_horovod.model.weights import cast_together
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
@@ -226,24 +227,34 @@ class DiLoCoExchange(Exchange):
         common -= rate * (distance + momentum * b)
         self._assign(self._momentum, pieces, b)
         self._assign(self._common, pieces, common)
-        self._assign(own, pieces, mixing * trained + (1.0 - mixing) * common)
-        self._updater.cast.refresh({name: tf.convert_to_tensor(each) for name, each in own.items()}, narrow=None)
+        # Not row by row: after that TensorFlow would copy the whole variable at each read, and each step reads these.
+        self._assign(own, pieces, mixing * trained + (1.0 - mixing) * common, whole=True)
+        changed = cast_together((name for name, _, _ in pieces), own)
+        self._updater.cast.refresh({name: tf.convert_to_tensor(own[name]) for name in changed}, narrow=None)
 
     def _flat(self, variables: dict[str, tf.Variable], pieces: list[Piece]) -> tf.Tensor:
         """The numbers of the pieces, flat, padded with zeros to whole rows."""
-        flat = [tf.reshape(variables[name][begin:end], [-1]) for name, begin, end in pieces]
+        flat = []
+        for name, begin, end in pieces:
+            part = begin > 0 or end < self._shapes[name][0]
+            # tf.gather reads no other rows.
+            rows = tf.gather(variables[name], tf.range(begin, end)) if part else variables[name].read_value()
+            flat.append(tf.reshape(rows, [-1]))
         padding = self._rows * self._width - sum(part.shape[0] for part in flat)
         return tf.concat([*flat, tf.zeros([padding])], 0)
 
-    def _assign(self, variables: dict[str, tf.Variable], pieces: list[Piece], flat: tf.Tensor) -> None:
-        """Assign numbers in the order of `_flat`."""
-        for (name, begin, end), part in zip(
-            pieces, tf.split(flat, [piece_size(self._shapes[name], *rows) for name, *rows in pieces]), strict=True
-        ):
+    def _assign(
+        self, variables: dict[str, tf.Variable], pieces: list[Piece], flat: tf.Tensor, whole: bool = False
+    ) -> None:
+        """Assign numbers in the order of `_flat`; `whole`: assign whole variables, with their other rows."""
+        parts = tf.split(flat, [piece_size(self._shapes[name], *rows) for name, *rows in pieces])
+        for (name, begin, end), part in zip(pieces, parts, strict=True):
             variable = variables[name]
             part = tf.reshape(part, [end - begin, *variable.shape[1:]])
-            # Not variable[begin:end].assign: after it TensorFlow copies the whole variable at each read.
-            variable.assign(tf.concat([variable[:begin], part, variable[end:]], 0))
+            if whole or end - begin == variable.shape[0]:
+                variable.assign(tf.concat([variable[:begin], part, variable[end:]], 0))
+            else:
+                variable.scatter_update(tf.IndexedSlices(part, tf.range(begin, end)))
 
     def _row_of(self, variable: tf.Variable, row: tf.Variable, shares: int) -> tf.Tensor:
         """A row of float32 [..., width] in equal shares, [shares, n]; zeros pad the last one."""
