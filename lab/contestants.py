@@ -61,6 +61,20 @@ METHODS = {
         ("exchange.method=dreamddp", "exchange.interval=8", *_LOCAL, "exchange.full_interval=960"), 0.5, 8, 8
     ),
 }
+for _wire, _interval, _fragments in (("float16", 30, 6), ("int8", 30, 6), ("float16", 100, 10)):
+    # Fragments are sent without a pause. The first sum of each one compiles its outer step.
+    _streaming = {"interval": _interval, "fragments": _fragments, "delay": _interval // _fragments}
+    METHODS[f"streaming DiLoCo, {_interval}" + ", int8" * (_wire == "int8")] = Method(
+        (
+            "exchange.method=diloco",
+            *(f"exchange.{name}={value}" for name, value in _streaming.items()),
+            f"numerics.wire={_wire}",
+            *_LOCAL,
+        ),
+        NUMBER_BYTES[_wire] / _interval,
+        steps=_interval,
+        warm_up=_interval + _interval // _fragments,
+    )
 RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 # Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command
 PINNED = 'core=$(echo "$0" | cut -d, -f$((HOROVOD_RANK + 1))); exec taskset -c "$core" "$@"'

@@ -14,7 +14,7 @@ from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, re
 LAB = Path(__file__).resolve().parent
 RECIPES = LAB.parent / "run" / "recipes"
 KEPT = LAB / "curves"
-RANKS = 2
+RANKS = 2  # of a curve whose group does not say
 _SEED = re.compile(r", seed \d+$")
 _UNTIMED = re.compile(r", (seed|rate|longer|dense).*")  # what changes no step's seconds
 
@@ -29,6 +29,7 @@ class Curve(NamedTuple):
     baseline: str  # the curve whose last loss it is to reach: of the same first parameters and seed
     timed: str  # under which its step is timed: neither first parameters, seed, rate nor stages count
     results: Path  # the file that keeps it
+    ranks: int
 
     @property
     def recipe(self) -> Recipe:
@@ -51,6 +52,7 @@ def _read(path: Path) -> dict[str, Curve]:
                 begin + group["baseline"] + (seed[0] if seed else ""),
                 group.get("timed") or _UNTIMED.sub("", name),
                 KEPT / f"{group['results']}.jsonl",
+                group.get("ranks", RANKS),
             )
     return curves
 
@@ -58,7 +60,7 @@ def _read(path: Path) -> dict[str, Curve]:
 CURVES = _read(LAB / "curves.toml")  # in the order in which they are trained
 
 
-def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> str:
+def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None, ranks: int = RANKS) -> str:
     """What decides a curve: settings that are defaults do not count, so that new ones change no key.
 
     `start_hash` is of the parameters that a continued curve begins with.
@@ -73,7 +75,7 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> st
         pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
         pairs = pairs or [(settings[section], defaults[section])]
         changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
-    decided_by = [changed, store_hash, RANKS, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
+    decided_by = [changed, store_hash, ranks, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
     text = json.dumps(decided_by, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -72,12 +72,13 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     """
     name, recipe, work = curve.name, curve.recipe, arguments.work
     directory = work / key
-    alone = arguments.gpu and one_rank_is_enough(recipe)
-    words = [] if alone else ["horovodrun", "-np", str(RANKS), *(["-H", ONE_GPU] if arguments.gpu else own_cores())]
+    alone = arguments.gpu and one_rank_is_enough(recipe)  # in place of its ranks
+    ranks = 1 if alone else curve.ranks
+    words = ["horovodrun", "-np", str(ranks), *(["-H", ONE_GPU] if arguments.gpu else own_cores())] if ranks > 1 else []
     words += training_words(curve, arguments, start)
     words += ["--output_dir", str(directory)]
     if arguments.gpu:  # one micro-batch a step
-        words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // (1 if alone else RANKS)}"]
+        words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"]
     say(f"{name}: training in {directory}")
     environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
@@ -105,9 +106,9 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         "phases": [
             {
                 "steps": phase.steps,
-                "flops": phase.global_batch * derive(recipe, phase, RANKS).flops_per_row,
+                "flops": phase.global_batch * derive(recipe, phase, curve.ranks).flops_per_row,
                 # Alone: float32 sums, sent 2 (n - 1) / n times by each of n = 2 ranks.
-                "wire_bytes": 4.0 * derive(recipe, phase, RANKS).trained
+                "wire_bytes": 4.0 * derive(recipe, phase, curve.ranks).trained
                 if alone
                 else statistics.fmean(line["wire_bytes"] for line in trained if line["phase"] == i),
             }
@@ -240,7 +241,11 @@ def keys(names: list[str], arguments: argparse.Namespace) -> dict[str, str]:
     """The keys of these curves; raises ReportedError where there is no store or no start."""
     store_hash = open_store(arguments.data_dir).hash
     start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
-    return {name: key_of(CURVES[name].recipe, store_hash, start_hash if CURVES[name].begin else None) for name in names}
+    curves = {name: CURVES[name] for name in names}
+    return {
+        name: key_of(curve.recipe, store_hash, start_hash if curve.begin else None, curve.ranks)
+        for name, curve in curves.items()
+    }
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -101,8 +101,8 @@ def choices(
         return planned(f"phase.{phase}.global_batch = {batch}", _with_batch(recipe, phase, times), price, times)
 
     def rarer(method: type[ExchangeMethod], steps: int) -> Choice:
-        setting = f'exchange.method = "{method.method}", exchange.interval = {steps}'
-        return planned(setting, _offered(method, recipe, steps) or recipe, method.price)
+        changed = _offered(method, recipe, steps) or recipe
+        return planned(_described(changed.exchange), changed, method.price)
 
     def least(choice: Callable[[int], Choice]) -> Choice:
         number = 2
@@ -118,7 +118,7 @@ def choices(
     offered.append(least(larger))
     for method in methods.values() if gradients else ():
         changed = _offered(method, recipe, 2)
-        if changed is not None and changed.exchange.agreement == 1:
+        if changed is not None and changed.exchange.cycle == 1:
             offered.append(planned(f'exchange.method = "{method.method}"', changed, method.price))
         elif changed is not None:
             offered.append(least(partial(rarer, method)))
@@ -147,9 +147,16 @@ def alternatives(recipe: Recipe, methods: Methods) -> dict[str, Recipe]:
         return recipes | {f'exchange.method = "{recipe.exchange.method}"': recipe}
     for method in methods.values():
         changed = _offered(method, recipe, 2)
-        if changed is not None and changed.exchange.agreement == 1:
+        if changed is not None and changed.exchange.cycle == 1:
             recipes[f'exchange.method = "{method.method}"'] = changed
     return recipes
+
+
+def _described(exchange: ExchangeMethod) -> str:
+    """The settings of [exchange] that a user would change: the method, and those that are not its defaults."""
+    defaults, settings = dataclasses.asdict(type(exchange)()), dataclasses.asdict(exchange)
+    changed = [f"exchange.{name} = {value}" for name, value in settings.items() if value != defaults[name]]
+    return ", ".join([f'exchange.method = "{exchange.method}"', *changed])
 
 
 def _gradients(methods: Methods) -> type[ExchangeMethod]:

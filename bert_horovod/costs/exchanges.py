@@ -4,7 +4,7 @@ A method says what its stages are (recipe.sections.ExchangeMethod.stages); all s
 sent at one of three times:
 
     during backward   of the last micro-batch: gradients, momenta as signs, chunks
-    meanwhile         during the whole step: dreamddp's parts of the parameters
+    meanwhile         during the whole step: dreamddp's parts of the parameters, diloco's fragments
     after             after the step, where nothing hides them: averages of local methods, syncs of zero_one_adam
 
 Not counted: the all-reduces of one number that tell ranks whether a step is finite, and the time of encoding.
@@ -59,7 +59,8 @@ def sent_bytes(stage: Stage, buckets: Sequence[int], world_size: int, inside: in
         return 0.0
     ring = 2 * (world_size - 1) / world_size
     width, hosts = NUMBER_BYTES[stage.wire], world_size // inside
-    sent = ring * width * stage.meanwhile * sum(buckets)
+    meanwhile = 2 * (hosts - 1) / world_size if stage.reduction == "two_step" else ring
+    sent = meanwhile * width * stage.meanwhile * sum(buckets)
     for numbers in buckets:
         chunks = -(-numbers // stage.chunk) if stage.chunk else 0
         if stage.reduction == "two_step":

@@ -65,7 +65,8 @@ def memory_bytes(
     trained = trained_shapes(shapes, model, trained_layers)
     numbers = sum(map(math.prod, trained.values()))
     updated = 4 * (numbers + slot_numbers(recipe, trained))
-    own = 4 * recipe.exchange.kept_numbers(recipe, trained) if world_size > 1 else 0
+    keeps = world_size > 1 or recipe.exchange.trains_copies
+    own = 4 * recipe.exchange.kept_numbers(recipe, trained) if keeps else 0
     staying = 4 * (parameters - numbers) + updated + working + own + 4 * numbers * (micro_batches > 1)
     # 16-bit gradients are cast to float32 to add them up, to send them, or to divide by the loss scale; the sparse
     # embedding gradient is always added in float32.

@@ -10,9 +10,9 @@
   whom an operation lasts max(FLOPs / (peak x share), bytes / bandwidth).
 - Communication: the bytes that exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
   (costs/link.py), by ring or by two_step, with the buckets that the program itself would choose for this link and this
-  backward (costs/buckets.py). Exposed communication is the part after the last micro-batch's backward; for dreamddp's
-  parts, the part after the micro-batches that they run beside; for averages of local updates, all of it. A phase's
-  values are means over its stages, weighted by their shares of the steps.
+  backward (costs/buckets.py). Exposed communication is the part after the last micro-batch's backward; for parts of
+  dreamddp and fragments of diloco, the part after the micro-batches that they run beside; for averages of local
+  updates, all of it. A phase's values are means over its stages, weighted by their shares of the steps.
 - Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
 - Input: a core of the host assembles a rank's rows during the step; exposed input is the part that takes longer.
 - Memory: costs/memory_estimate.py.
@@ -253,7 +253,6 @@ def _stage_plan(
     """The plan of a stage: its bytes, and the times of its communication."""
     shapes, profile, plan = gradients
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
-    ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
     bytes_sent = sent_bytes(stage, numbers, world_size, network.devices if by_host else 1)
@@ -267,7 +266,7 @@ def _stage_plan(
             rows_bytes = buckets.rows_bytes(plan.rows, shapes, width, profile)
             bytes_sent += 2 * (world_size - 1) / world_size * (rows_bytes + bitmap_bytes)
     if stage.meanwhile:
-        part_s = ring.seconds(NUMBER_BYTES[stage.wire] * stage.meanwhile * sum(numbers) / micro_batches)
+        part_s = link.seconds(NUMBER_BYTES[stage.wire] * stage.meanwhile * sum(numbers) / micro_batches)
         communication_s += micro_batches * part_s
         exposed_s += micro_batches * max(0.0, part_s - profile.end_s)
     if stage.after:

@@ -5,6 +5,7 @@ from bert_horovod.exchange.compressed.onebit_adam_settings import OneBitAdamSett
 from bert_horovod.exchange.compressed.onebit_lamb_settings import OneBitLambSettings
 from bert_horovod.exchange.compressed.zero_one_adam_settings import ZeroOneAdamSettings
 from bert_horovod.exchange.dense.gradients_settings import GradientsSettings
+from bert_horovod.exchange.local.diloco_settings import DiLoCoSettings
 from bert_horovod.exchange.local.dreamddp_settings import DreamDdpSettings
 from bert_horovod.exchange.local.local_sgd_settings import LocalSgdSettings
 from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
@@ -21,5 +22,6 @@ METHODS: dict[str, type[ExchangeMethod]] = {
         LocalSgdSettings,
         MtDaoSettings,
         DreamDdpSettings,
+        DiLoCoSettings,
     )
 }

@@ -72,6 +72,17 @@ class TwoStep:
         own_errors = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
         return own_errors, own_errors.reshape(self._across.size, -1)[self._across.rank]
 
+    def by_number(self, errors: Errors) -> tf.Tensor:
+        """This rank's errors at the places of their numbers, float32 [numbers]: to be added to its next values.
+
+        An error of a sum is then a part of its maker's next values. Only the sum of all ranks' errors counts.
+        """
+        inside, across = self._inside, self._across
+        rows = tf.tensor_scatter_nd_add(errors.worker, [[across.rank]], errors.server[None])
+        own = across.size * self.part
+        before = inside.rank * own
+        return tf.pad(tf.reshape(rows, [-1]), [[before, self.padded - before - own]])[: self._numbers]
+
     def sent_bytes(self, encoding: Encoding) -> float:
         """Bytes that a rank sends to other hosts for one sum."""
         return 2 * (self._across.size - 1) * encoding.sent_bytes(self.part)

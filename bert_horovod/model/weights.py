@@ -70,6 +70,17 @@ def cast_names(parameters: Iterable[str]) -> list[str]:
     return [*names, *([DECODER_WEIGHT_COPY] if DECODER_BIAS in parts and WORD_EMBEDDINGS in parts else [])]
 
 
+def cast_together(names: Iterable[str], parameters: Iterable[str]) -> list[str]:
+    """Of `parameters`, those of which the cast weights of `names` are made, for CastWeights.refresh."""
+    needed = set(names)
+    for name in tuple(needed):
+        part = query_key_or_value(name)
+        needed |= {name.replace(part, other) for other in _PARTS} if part else set()
+    if needed & {WORD_EMBEDDINGS, DECODER_BIAS}:
+        needed |= {WORD_EMBEDDINGS, DECODER_BIAS}
+    return [name for name in parameters if name in needed]
+
+
 class CastWeights:
     """The cast weights of a training run: computed when parameters change, read by every micro-batch.
 

@@ -14,14 +14,10 @@ if TYPE_CHECKING:
     Slots = dict[str, tf.Tensor]
 
 
-def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
-    """Shapes of all slots of a run: the numbers that it keeps per tensor beside the parameters.
+def optimizer_slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """Shapes of the optimizer's slots by slot, then by parameter; `shapes` are the parameters'.
 
-    Args:
-        recipe: its optimizer and its exchange determine the slots.
-        shapes: of the parameters, by name.
-
-    Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
+    A slot may lack some parameters.
     """
     shapes_of = {
         slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
@@ -30,14 +26,27 @@ def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str,
     return {
         slot: {name: shape for name, shape in shapes_by_name.items() if shape is not None}
         for slot, shapes_by_name in shapes_of.items()
-    } | {slot: dict(shapes) for slot in recipe.exchange.slots}
+    }
+
+
+def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """Shapes of the slots that are equal on all ranks: numbers that a run keeps per tensor beside the parameters.
+
+    Args:
+        recipe: its optimizer and its exchange determine the slots.
+        shapes: of the parameters, by name.
+
+    Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
+    """
+    own = recipe.exchange.trains_copies  # then the optimizer's slots are in each rank's copy
+    of_optimizer = {} if own else optimizer_slot_shapes(recipe, shapes)
+    return of_optimizer | {slot: dict(shapes) for slot in recipe.exchange.slots}
 
 
 def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
-    """How many numbers all slots hold; `shapes` are the parameters'."""
-    return sum(
-        math.prod(shape) for shapes_by_name in slot_shapes(recipe, shapes).values() for shape in shapes_by_name.values()
-    )
+    """How many numbers all slots of a rank hold; `shapes` are the parameters'."""
+    slots = optimizer_slot_shapes(recipe, shapes) | slot_shapes(recipe, shapes)
+    return sum(math.prod(shape) for shapes_by_name in slots.values() for shape in shapes_by_name.values())
 
 
 def _rate_is_learning_rate(learning_rate: "tf.Tensor", norms: "Tensors", decay: bool, settings: Optimizer) -> "Tensors":

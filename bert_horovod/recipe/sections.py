@@ -144,7 +144,7 @@ class Stage(NamedTuple):
     during_backward: bool = True  # whether all parameters' numbers, or a fraction of them, are summed during backward
     fraction: float = 1.0  # share of the numbers that is sent during backward
     chunk: int = 0  # numbers of a chunk, whose norm is sent too; 0: no norms are sent
-    meanwhile: float = 0.0  # ring averages of all parameters during the whole step: less than one
+    meanwhile: float = 0.0  # sums over all parameters' numbers during the whole step: less than one
     after: float = 0.0  # sums over all parameters' numbers after the step, which nothing hides: how many
 
 
@@ -171,6 +171,9 @@ class ExchangeMethod:
     grows: ClassVar[bool] = False  # whether tensors may come, or begin to train, in a later phase
     in_place: ClassVar[bool] = False  # whether compiled updates need no second copy of a group of parameters
     for_one_rank: ClassVar[bool] = False  # whether it has a use with one rank
+    # Whether each rank trains a copy of its own of parameters and optimizer slots, which only it keeps; the parameters
+    # that are compared, evaluated and saved are then those on which ranks agreed last
+    trains_copies: ClassVar[bool] = False
     price: ClassVar[str] = ""  # its disadvantage for learning, for plans; "": plans do not offer it
 
     def code(self) -> Callable[..., Any]:

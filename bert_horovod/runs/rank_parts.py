@@ -185,6 +185,22 @@ def restore(
     return shares(owed, kinds, layout, world.rank)
 
 
+def restore_copies(checkpoint: Path, saved_ranks: int, world: World) -> dict[str, np.ndarray]:
+    """Read this rank's copy of the state (TrainingState.copy_to_train) from a checkpoint, float32 by variable.
+
+    With as many ranks as saved it each rank gets its own copy, with another number all get the mean of the copies. The
+    arguments are those of `restore`.
+    """
+    if saved_ranks == world.size and _all_see_theirs(checkpoint, world):
+        return {name: np.array(array) for name, array in map_file(checkpoint / part_file(world.rank)).items()}
+    parts = [map_file(checkpoint / part_file(rank)) for rank in range(saved_ranks)] if world.rank == 0 else []
+    names = from_rank_0(sorted(parts[0]) if parts else [], world, "parts.names")
+    if saved_ranks == world.size:
+        return _as_it_was(parts, names, world)
+    means = {name: np.mean([part[name] for part in parts], 0) for name in names} if parts else {}
+    return _broadcast(means, names, world)
+
+
 def _all_see_theirs(checkpoint: Path, world: World) -> bool:
     sees = tf.constant([int((checkpoint / part_file(world.rank)).is_file())], tf.int32)
     return int(world.all_reduce(sees, "parts.seen").numpy()[0]) == world.size
@@ -192,11 +208,18 @@ def _all_see_theirs(checkpoint: Path, world: World) -> bool:
 
 def _as_it_was(parts: list[dict[str, np.ndarray]], names: list[str], world: World) -> dict[str, np.ndarray]:
     own_arrays: dict[str, np.ndarray] = {}
-    for name in names:
-        shape = from_rank_0(list(parts[0][name].shape) if parts else None, world, "parts.shape")
-        for rank in range(world.size):
-            array = parts[rank][name] if parts else np.zeros(shape, np.float32)
-            array = world.broadcast(tf.constant(array), "parts.values").numpy()
-            if rank == world.rank:
-                own_arrays[name] = array
+    for rank in range(world.size):
+        arrays = _broadcast(parts[rank] if parts else {}, names, world)
+        if rank == world.rank:
+            own_arrays = arrays
     return own_arrays
+
+
+def _broadcast(arrays: dict[str, np.ndarray], names: list[str], world: World) -> dict[str, np.ndarray]:
+    """Rank 0's arrays, float32, on every rank."""
+    received = {}
+    for name in names:
+        shape = from_rank_0(list(arrays[name].shape) if arrays else None, world, "parts.shape")
+        array = arrays[name] if arrays else np.zeros(shape, np.float32)
+        received[name] = world.broadcast(tf.constant(array), "parts.values").numpy()
+    return received

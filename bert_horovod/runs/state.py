@@ -58,7 +58,7 @@ class TrainingState:
     as optimizers.base.slot_shapes returns them.
 
     Parameters, slots and progress are replicated: equal on all ranks, checked, saved. `per_rank` holds the variables
-    that an exchange keeps on each rank alone, by name; the exchange makes them (exchange/base.py).
+    that each rank keeps alone, by name: an exchange makes them (exchange/base.py), or `copy_to_train`.
     """
 
     def __init__(
@@ -82,14 +82,38 @@ class TrainingState:
         self.per_rank: dict[str, tf.Variable] = {}
         self.restored: dict[str, np.ndarray] = {}  # values of a checkpoint for `own`
 
-    def own(self, name: str, shape: tuple[int, ...]) -> tf.Variable:
-        """A float32 variable of this rank alone, by name: its value in `restored`, padded with zeros, or all zeros."""
+    def own(self, name: str, shape: tuple[int, ...], first: tf.Variable | None = None) -> tf.Variable:
+        """A float32 variable of this rank alone, by name.
+
+        Its value is that in `restored`, padded with zeros, else that of `first`, else zeros.
+        """
         if name not in self.per_rank:
             array = np.zeros(math.prod(shape), np.float32)
             if (restored := self.restored.pop(name, None)) is not None:
                 array[: restored.size] = restored.reshape(-1)
+            elif first is not None:
+                array[:] = first.numpy().reshape(-1)
             self.per_rank[name] = tf.Variable(array.reshape(shape), trainable=False)
         return self.per_rank[name]
+
+    def copy_to_train(self, slot_shapes: dict[str, Shapes]) -> TrainingState:
+        """A state with this rank's own parameters and slots, for an exchange that trains copies.
+
+        Its variables are in this state's `per_rank`, so that they are saved. They begin with this state's parameters
+        and zeros; parameters that do not train are shared, and so is the progress. `slot_shapes`: as the optimizer's.
+        """
+        copy = TrainingState({}, {}, self.progress)
+        copy.per_rank = self.per_rank
+        copy.trained = {
+            name: self.own(f"parameters/{name}", tuple(variable.shape), variable)
+            for name, variable in self.trained.items()
+        }
+        copy.parameters = self.parameters | copy.trained
+        copy.slots = {
+            slot: {name: self.own(f"{slot}/{name}", shape) for name, shape in shapes.items()}
+            for slot, shapes in slot_shapes.items()
+        }
+        return copy
 
     def variables(self) -> dict[str, tf.Variable]:
         """Parameters by name and slots by slot/name, in a fixed order."""

@@ -24,7 +24,7 @@ from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.runs.rank_parts import restore
+from bert_horovod.runs.rank_parts import restore, restore_copies
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
@@ -94,9 +94,11 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         "wire": wire,
         "reduction": recipe.execution.reduction,
     }
+    copies = recipe.exchange.trains_copies
     if run.exchange is not None:  # of the phase before: what its ranks owe is dropped
         run.exchange.remember()
-        state.per_rank.clear()
+        if not copies:
+            state.per_rank.clear()
 
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
     if not plan_is_measured(recipe, world):
@@ -109,14 +111,19 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
     before, layout = state.progress.plan, Layout(world.size, world.hosts.inside.size, plan.buckets)
-    if state.progress.ranks_with_parts and before["made_for"]["phase"] == run.phase.number and not state.per_rank:
+    same_phase = before.get("made_for", {}).get("phase") == run.phase.number
+    if state.progress.ranks_with_parts and (same_phase or copies) and not state.per_rank:
         saved = Layout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
         checkpoint = path_of(run.job.output_dir, state.progress.step)
-        state.restored = restore(checkpoint, saved, layout, shapes, world)
+        if copies:
+            state.restored = restore_copies(checkpoint, saved.ranks, world)
+        else:
+            state.restored = restore(checkpoint, saved, layout, shapes, world)
         if saved.ranks != layout.ranks:
+            begin = "each begins with the mean of what they kept" if copies else "what they owed is shared out anew"
             run.say(
-                f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: what they owed is shared out "
-                "anew; with this exchange the number of ranks changes later losses more than by rounding"
+                f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: {begin}; with this exchange the "
+                "number of ranks changes later losses more than by rounding"
             )
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
     # The exchange's plan: the exchange may sum in another way than a plan by size says.

@@ -27,6 +27,7 @@ from bert_horovod.model.gpu_kernels.trial import try_layer, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
+from bert_horovod.optimizers.base import optimizer_slot_shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale_on_device
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
@@ -338,12 +339,16 @@ def build_step(
     may replace them.
     """
     policy = compute_policy(recipe)
-    cast = CastWeights(state.parameters, policy.dtype)
+    trained = state
+    if recipe.exchange.trains_copies:
+        shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
+        trained = state.copy_to_train(optimizer_slot_shapes(recipe, shapes))
+    cast = CastWeights(trained.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     step_type, updater_type = classes
-    updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
+    updater = updater_type(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once)
     exchange = recipe.exchange.code()(recipe, world, state, updater, plan, **options)
-    step = step_type(recipe, task, state, exchange, cast, world, micro_batches)
+    step = step_type(recipe, task, trained, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
     step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
     return step

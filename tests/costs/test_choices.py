@@ -75,9 +75,10 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
         "phase.0.global_batch",
         "exchange.method",
         "exchange.method",
+        "exchange.method",
         "model.embedding_size",
     ]
-    alone, float16, int8, larger, one_bit, averages, shared = offered
+    alone, float16, int8, larger, one_bit, averages, outer_steps, shared = offered
     assert shared.efficiency > float16.efficiency
     assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
     assert all(each.price for each in offered[1:])
@@ -95,6 +96,11 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
     reached = [plan_phase(each, 0, 8, DEVICE, slow).efficiency for each in local]
     assert reached[0] == averages.efficiency
     assert reached[0] >= 0.8 > reached[1]
+    assert outer_steps.setting == (
+        'exchange.method = "diloco", exchange.interval = 4, exchange.fragments = 4, exchange.delay = 1'
+    )
+    diloco = dataclasses.replace(toy, exchange=exchange_of("diloco", interval=4, fragments=4, delay=1))
+    assert outer_steps.efficiency == plan_phase(diloco, 0, 8, DEVICE, slow).efficiency >= 0.8
 
 
 def test_what_the_recipe_has_is_not_offered():

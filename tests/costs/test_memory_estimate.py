@@ -95,6 +95,10 @@ def test_what_an_exchange_keeps_on_each_rank_is_counted():
     assert of(1, "largest_chunks") == of(1)
     dreamddp = dataclasses.replace(RECIPE, exchange=exchange_of("dreamddp", interval=8))
     assert memory_bytes(dreamddp, SHAPES, ROWS, 2, gpu=True) - of(2) == PARAMETERS // 2
+    diloco = dataclasses.replace(RECIPE, exchange=exchange_of("diloco", interval=8, fragments=4))
+    for ranks in (1, 2):  # the copy, the outer momentum, and a fragment
+        estimated = memory_bytes(diloco, SHAPES, ROWS, ranks, gpu=True)
+        assert estimated - of(ranks) == pytest.approx(4 * 2.25 * PARAMETERS, rel=0.2)
 
 
 def test_the_int8_wire_keeps_what_it_owes_on_each_rank():

@@ -1,5 +1,6 @@
 """An exchange alone on two ranks, on gradients that are random, to be compared with NumPy: jobs for two_ranks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from bert_horovod.costs.buckets import by_size
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
-from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.base import optimizer_slot_shapes, slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime.clock import clock
@@ -68,6 +69,9 @@ def trained(
     bad: int = 0,
     micro_batches: int = 1,
     known: dict[str, Any] | None = None,
+    first: Callable[[], dict[str, np.ndarray]] = initial,
+    gradients: Callable[[int, int], dict[str, np.ndarray]] = share,
+    rate: float = RATE,
 ) -> dict[str, Any]:
     """Run an exchange.
 
@@ -78,16 +82,20 @@ def trained(
         bad: the step in which rank 1's gradient holds a NaN; 0: none.
         micro_batches: of a step, of which the last one has the gradients.
         known: go on from what this returned.
+        first: the parameters at the beginning.
+        gradients: a rank's shares by rank and step.
+        rate: the learning rate.
 
-    Returns: by step parameters, norms and payload in bytes, and whether ranks agree; state at the end.
+    Returns: by step parameters (those that train, and the common ones), norms and payload in bytes; state at the end.
     """
     counted = Counted(world)
     progress = Progress(**(known["progress"] if known else {}))
-    parameters, slots = (known["parameters"][-1], known["slots"]) if known else (initial(), None)
+    parameters, slots = (known["common"][-1], known["slots"]) if known else (first(), None)
     state = TrainingState(parameters, slot_shapes(recipe, SHAPES), progress, slots)
     for name, value in (known["own"] if known else {}).items():
         state.own(name, value.shape).assign(value)
-    updater = Updater(state.parameters, state.slots, CastWeights(state.parameters, tf.float32), recipe.optimizer, False)
+    own = state.copy_to_train(optimizer_slot_shapes(recipe, SHAPES)) if recipe.exchange.trains_copies else state
+    updater = Updater(own.parameters, own.slots, CastWeights(own.parameters, tf.float32), recipe.optimizer, False)
     exchange = recipe.exchange.code()(recipe, counted, state, updater, by_size(SHAPES, BUCKET_BYTES))
     exchange.begin(1, recipe.phase[0].steps)
 
@@ -96,17 +104,18 @@ def trained(
         exchange.beside(micro_batches)
 
     @tf.function(autograph=False)
-    def work(gradients: dict[str, tf.Tensor], inputs: UpdateInputs):
+    def work(mine: dict[str, tf.Tensor], inputs: UpdateInputs):
         exchange.beside(micro_batches)
-        update = exchange.update(gradients, {}, inputs, clock)
+        update = exchange.update(mine, {}, inputs, clock)
         return update.gradient_norm, update.finite, update.done_s, update.updated_s
 
-    record: dict[str, Any] = {name: [] for name in ("parameters", "norms", "bytes", "stated_bytes", "own_by_step")}
+    lists = ("parameters", "common", "norms", "bytes", "stated_bytes", "own_by_step")
+    record: dict[str, Any] = {name: [] for name in lists}
     for step in range(progress.step + 1, steps + 1):
-        mine = share(world.rank, step)
+        mine = gradients(world.rank, step)
         if step == bad and world.rank == 1:
             mine["c.weight"][-1, -1] = np.nan
-        inputs = UpdateInputs(tf.constant(RATE), tf.constant(progress.updates + 1.0))
+        inputs = UpdateInputs(tf.constant(rate), tf.constant(progress.updates + 1.0))
         bytes_before = counted.payload_bytes
         for _ in range(micro_batches - 1):
             accumulate()
@@ -118,7 +127,8 @@ def trained(
             record.setdefault("notices", []).append((step, notice))
         record["bytes"].append(counted.payload_bytes - bytes_before)
         record["norms"].append(float(norm))
-        record["parameters"].append({name: variable.numpy() for name, variable in state.parameters.items()})
+        record["parameters"].append({name: variable.numpy() for name, variable in own.parameters.items()})
+        record["common"].append({name: variable.numpy() for name, variable in state.parameters.items()})
         record["own_by_step"].append({name: variable.numpy() for name, variable in state.per_rank.items()})
     exchange.remember()
     record["slots"] = {

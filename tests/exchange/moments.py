@@ -8,7 +8,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
-from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.base import optimizer_slot_shapes, slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime.clock import no_clock
@@ -74,8 +74,11 @@ class Toy:
         self.state = TrainingState(parameters(), slot_shapes(recipe, SHAPES), progress or Progress())
         for name, value in (values or {}).items():
             self.state.variables()[name].assign(value)
-        cast = CastWeights(self.state.parameters, tf.float32)
-        updater = Updater(self.state.parameters, self.state.slots, cast, recipe.optimizer, fused)
+        trained = self.state
+        if recipe.exchange.trains_copies:
+            trained = self.state.copy_to_train(optimizer_slot_shapes(recipe, SHAPES))
+        cast = CastWeights(trained.parameters, tf.float32)
+        updater = Updater(trained.parameters, trained.slots, cast, recipe.optimizer, fused)
         self.exchange = recipe.exchange.code()(recipe, world, self.state, updater, BucketPlan(BUCKETS))
         self.exchange.begin(1, recipe.total_steps)
         self._update = tf.function(

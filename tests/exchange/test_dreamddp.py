@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.local.dreamddp import cut, judged
+from bert_horovod.exchange.local.dreamddp import judged
+from bert_horovod.exchange.local.row_cut import cut
 from tests.exchange.local_jobs import (
     RANKS,
     RATE,

@@ -13,7 +13,9 @@ from bert_horovod.model.parameters import (
     DECODER_BIAS,
     DECODER_WEIGHT_COPY,
     EMBEDDINGS,
+    KEY,
     QUERY,
+    VALUE,
     WORD_EMBEDDINGS,
     classifier_shapes,
     encoder_shapes,
@@ -22,7 +24,7 @@ from bert_horovod.model.parameters import (
     layer_prefix,
 )
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import QUERY_KEY_VALUE, CastWeights, cast_weights, parameter_gradients
+from bert_horovod.model.weights import QUERY_KEY_VALUE, CastWeights, cast_together, cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, random_batch, random_parameters
 
 ARRAYS = random_parameters(MODEL, pairs=True)
@@ -64,6 +66,19 @@ def test_cast_weights_follow_the_parameters_at_a_refresh(dtype):
     weights.refresh(new, {name: tf.cast(value, dtype) for name, value in new.items()})
     same(weights.values(variables), cast_weights(new, dtype))
     assert all(np.any(value != before[name]) for name, value in weights.values(variables).items())
+
+
+@pytest.mark.parametrize(
+    "name", [DECODER_BIAS, WORD_EMBEDDINGS, f"{layer_prefix(1)}{KEY}.bias", f"{layer_prefix(0)}{VALUE}.weight"]
+)
+def test_a_refresh_of_what_is_cast_together_with_a_parameter_is_enough(name):
+    variables = {name: tf.Variable(value) for name, value in ARRAYS.items()}
+    weights = CastWeights(variables, tf.bfloat16)
+    variables[name].assign_add(tf.ones_like(variables[name]))
+    together = cast_together([name], variables)
+    assert len(together) <= 3
+    weights.refresh({each: tf.convert_to_tensor(variables[each]) for each in together}, narrow=None)
+    same(weights.values(variables), cast_weights(variables, tf.bfloat16))
 
 
 def test_a_task_without_the_masked_token_head_trains_the_word_embeddings_by_their_lookup_alone():

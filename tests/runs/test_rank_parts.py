@@ -12,7 +12,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.owed import Layout, total
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.rank_parts import PartWriter, part_file, remove_waiting, take
+from bert_horovod.runs.rank_parts import PartWriter, part_file, remove_waiting, restore_copies, take
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import metrics, newest, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
@@ -124,3 +124,13 @@ def test_a_part_that_does_not_come_is_named_and_what_others_left_is_removed(tmp_
     assert take(tmp_path, 4, 1, patience_s=0)
     remove_waiting(tmp_path, step=5)
     assert not list(tmp_path.iterdir())
+
+
+def test_another_number_of_ranks_gets_the_mean_of_copies_and_the_same_number_its_own(tmp_path):
+    copies = [{"m/a": np.full((2, 3), rank, np.float32), "sum": np.arange(4, dtype=np.float32)} for rank in (1, 4)]
+    (tmp_path / "training").mkdir()
+    for rank, arrays in enumerate(copies):
+        safetensors.numpy.save_file(arrays, tmp_path / part_file(rank))
+    means = {"m/a": np.full((2, 3), 2.5, np.float32), "sum": copies[0]["sum"]}
+    np.testing.assert_equal(restore_copies(tmp_path, 2, World()), means)
+    np.testing.assert_equal(restore_copies(tmp_path, 1, World()), copies[0])

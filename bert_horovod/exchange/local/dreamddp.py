@@ -32,6 +32,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.local.local_step import LocalExchange, numbers, update_alone
+from bert_horovod.exchange.local.row_cut import cut, piece_size
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -39,8 +40,6 @@ from bert_horovod.runtime.clock import Clock
 _TIMED = 10  # steps of a phase that are timed to judge the interval, after the untimed ones
 _UNTIMED = 3  # first steps, which trace and compile
 _FULL = 0.9  # if a part's average takes more than this share of a step, it is assumed to have made the step longer
-
-Piece = tuple[str, int, int]  # a parameter, its first row, its last row + 1
 
 
 class DreamDdpExchange(LocalExchange):
@@ -52,7 +51,7 @@ class DreamDdpExchange(LocalExchange):
         self._interval = recipe.exchange.interval
         shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         self._parts = cut(shapes, self._interval)
-        self._sizes = [sum(_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
+        self._sizes = [sum(piece_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
         if world.size > 1:
             self._part_values = tf.Variable(tf.zeros([max(self._sizes)]), trainable=False)
             with tf.device("/CPU:0"):
@@ -122,7 +121,7 @@ class DreamDdpExchange(LocalExchange):
         place = 0
         for name, begin, end in self._parts[part]:
             variable = self._updater.parameters[name]
-            size = _size(tuple(variable.shape), begin, end)
+            size = piece_size(tuple(variable.shape), begin, end)
             rows = tf.reshape(means[place : place + size], [end - begin, *variable.shape[1:]])
             # Not variable[begin:end].assign: after it TensorFlow copies the whole variable at each read.
             variable.assign(tf.concat([variable[:begin], rows, variable[end:]], 0))
@@ -141,24 +140,6 @@ class DreamDdpExchange(LocalExchange):
         return judged(self._interval, self._all_s, step_s)
 
 
-def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
-    """Cut parameters, one after another, at rows of tensors, into `parts` parts of nearly equal size (or empty)."""
-    total = sum(math.prod(shape) for shape in shapes.values())
-    pieces: list[list[Piece]] = [[] for _ in range(parts)]
-    place = 0
-    for name, shape in shapes.items():
-        rows, width = shape[0], math.prod(shape[1:])
-        begin = 0
-        while begin < rows:
-            part = place * parts // total
-            # Up to the first row that begins in the next part.
-            end = min(rows, begin + -(-((part + 1) * total - place * parts) // (parts * width)))
-            pieces[part].append((name, begin, end))
-            place += (end - begin) * width
-            begin = end
-    return pieces
-
-
 def judged(interval: int, all_s: float, step_s: float) -> str:
     """Judge the interval by measured times: a line for people.
 
@@ -171,8 +152,3 @@ def judged(interval: int, all_s: float, step_s: float) -> str:
     if all_s / interval > _FULL * step_s:
         return f"warning: {times}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"
     return f"{times}: hidden; the smallest exchange.interval that hides it is {math.ceil(all_s / step_s / _FULL)}"
-
-
-def _size(shape: tuple[int, ...], begin: int, end: int) -> int:
-    """How many numbers rows begin to end have."""
-    return (end - begin) * math.prod(shape[1:])

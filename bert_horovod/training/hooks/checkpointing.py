@@ -74,7 +74,7 @@ class CheckpointHook(Hook):
     def _write_part(self) -> None:
         """Begin to write this rank's own state (state.per_rank); either all ranks have such state or none has."""
         run = self.run
-        own_arrays = run.state.per_rank if run.world.size > 1 else {}
+        own_arrays = run.state.per_rank
         run.state.progress.ranks_with_parts = run.world.size if own_arrays else 0
         if own_arrays:
             if self._parts is None:
