@@ -251,6 +251,8 @@ def _stage_plan(
     """The plan of a stage: its bytes, and the times of its communication."""
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
     ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
+    if stage.sent is not None:
+        shapes = {name: (stage.sent[name],) for name in shapes}
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
     bytes_sent = sent_bytes(stage, numbers, world_size, network.devices if by_host else 1)

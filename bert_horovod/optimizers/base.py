@@ -23,14 +23,17 @@ def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str,
 
     Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
     """
+    optimizer, exchange = recipe.optimizer, recipe.exchange
     shapes_of = {
-        slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
-        for slot in recipe.optimizer.slots
+        slot: {name: optimizer.slot_shape(slot, shape) for name, shape in shapes.items()} for slot in optimizer.slots
+    } | {
+        slot: {name: exchange.slot_shape(slot, name, shape) for name, shape in shapes.items()}
+        for slot in exchange.slots
     }
     return {
         slot: {name: shape for name, shape in shapes_by_name.items() if shape is not None}
         for slot, shapes_by_name in shapes_of.items()
-    } | {slot: dict(shapes) for slot in recipe.exchange.slots}
+    }
 
 
 def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
