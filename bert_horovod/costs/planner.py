@@ -32,7 +32,7 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, stages
+from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, sent_shapes, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
@@ -251,8 +251,7 @@ def _stage_plan(
     """The plan of a stage: its bytes, and the times of its communication."""
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
     ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
-    if stage.sent is not None:
-        shapes = {name: (stage.sent[name],) for name in shapes}
+    shapes = sent_shapes(stage, shapes)
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
     bytes_sent = sent_bytes(stage, numbers, world_size, network.devices if by_host else 1)

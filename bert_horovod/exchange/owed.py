@@ -1,8 +1,8 @@
 """Moves the errors and residuals of compressed sums to another number of ranks or to other buckets.
 
 Compressed sums leave errors (exchange/two_step.py) and residuals (exchange/compressed/largest_chunks.py), each on one
-rank and by bucket: the rank owes them to later sums. Only their sum over ranks enters later results, so any other
-distribution with the same sum is as good.
+rank and by bucket, or by parameter (exchange/compressed/powersgd.py): the rank owes them to later sums. Only their sum
+over ranks enters later results, so any other distribution with the same sum is as good.
 """
 
 import math
@@ -51,7 +51,8 @@ def total(
             kind, _, bucket = name.rpartition(".")
             if kind not in (WORKER, SERVER, RESIDUAL) or not bucket.isdecimal() or int(bucket) >= len(sums):
                 raise ValueError(
-                    f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N, or {OF_PARAMETER}PARAMETER"
+                    f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N, or "
+                    f"{OF_PARAMETER}PARAMETER"
                 )
             whole = sums[int(bucket)]
             if kind == RESIDUAL:

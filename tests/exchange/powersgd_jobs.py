@@ -1,11 +1,16 @@
-"""PowerSGD alone on some ranks, on random gradients, to be compared with NumPy: jobs for two_ranks."""
+"""PowerSGD alone on some ranks, on random gradients, to be compared with NumPy: jobs for two_ranks and for more."""
 
+import json
+import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.launched import launch
+from bert_horovod.collectives.world import World, connect
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
@@ -17,7 +22,7 @@ from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime.clock import clock
 from tests.exchange.local_jobs import Counted, exchange_recipe
 
-RATE = 0.01
+RATE = 0.32
 SHAPES = {
     WORD_EMBEDDINGS: (70, 24),
     "a.weight": (24, 24),
@@ -30,12 +35,12 @@ SHAPES = {
 BUCKET_BYTES = 4 * 1600  # three buckets; the word embeddings have one of their own
 
 
-def powersgd_recipe(steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] | None = None, **exchange: Any) -> Recipe:
+def powersgd_recipe(
+    steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] | None = None, **exchange: Any
+) -> Recipe:
     """A recipe of one phase of so many steps without warm-up, of which a tenth is dense."""
     optimizer = optimizer or {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
     exchange = {"method": "powersgd", "rank": 2, "dense": 0.1, "chunk": 16} | exchange
-    if exchange.get("words") != "largest_chunks":
-        del exchange["chunk"]
     return exchange_recipe(steps, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
@@ -47,7 +52,7 @@ def initial() -> dict[str, np.ndarray]:
 def share(rank: int, step: int) -> dict[str, np.ndarray]:
     """A rank's share of a step's gradient; tensors are of different size, and most rows of a table zero."""
     random = np.random.default_rng([rank, step])
-    gradients = {name: (i + 1) * random.standard_normal(shape) for i, (name, shape) in enumerate(SHAPES.items())}
+    gradients = {name: (i + 1) / 32 * random.standard_normal(shape) for i, (name, shape) in enumerate(SHAPES.items())}
     gradients[WORD_EMBEDDINGS] *= random.random((70, 1)) < 0.3
     return {name: value.astype(np.float32) for name, value in gradients.items()}
 
@@ -56,7 +61,12 @@ class Ranked:
     """An exchange on one rank, step by step; it resumes with what `kept` gave."""
 
     def __init__(
-        self, world: World, recipe: Recipe, known: dict[str, Any] | None = None, fused: bool = False, at_once: bool = False
+        self,
+        world: World,
+        recipe: Recipe,
+        known: dict[str, Any] | None = None,
+        fused: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.world, self.recipe = Counted(world), recipe
         self.progress = Progress(**(known["progress"] if known else {}))
@@ -95,6 +105,17 @@ class Ranked:
         }
 
 
+def main(directory: str, *recipes: str) -> None:
+    """A rank of several: writes what each recipe, from powersgd_recipe's arguments as JSON, gives."""
+    named = [powersgd_recipe(**json.loads(arguments)) for arguments in recipes]
+    world = connect(launch(), named[-1])
+    for number, recipe in enumerate(named):
+        records = trained(world, recipe, recipe.phase[0].steps)
+        Path(directory, f"{number}.{world.rank}").write_bytes(pickle.dumps((world.hosts.inside.size, records)))
+    world.barrier()
+    world.shutdown()
+
+
 def _values(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in variables.items()}
 
@@ -102,7 +123,7 @@ def _values(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
 def trained(
     world: World, recipe: Recipe, steps: int, bad: int = 0, known: dict[str, Any] | None = None, **options: bool
 ) -> list[dict[str, Any]]:
-    """What each step gives, up to the last one, `steps`; in step `bad` rank 1's gradient holds an infinite number."""
+    """What each step gives, up to the last one, `steps`; in step `bad` rank 1's gradient has an infinite number."""
     ranked, records = Ranked(world, recipe, known, **options), []
     for step in range(ranked.progress.step + 1, steps + 1):
         mine = share(world.rank, step)
@@ -112,7 +133,11 @@ def trained(
     return records
 
 
-def trained_in_parts(world: World, recipe: Recipe, steps: int, stops: list[int]) -> list[dict[str, Any]]:
+def trained_in_parts(world: World, recipe: Recipe, steps: int, stops: tuple[int, ...]) -> list[dict[str, Any]]:
     """What the last step gives in one go, and, for each of `stops`, if it stops there and is resumed."""
     records = trained(world, recipe, steps)
     return [records[-1]] + [trained(world, recipe, steps, known=records[stop - 1])[-1] for stop in stops]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

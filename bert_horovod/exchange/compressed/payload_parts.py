@@ -26,9 +26,9 @@ class Decoded(NamedTuple):
     """What a part makes of its sum; of the parameters that it has."""
 
     gradients: Tensors
-    owed: Tensors = {}  # the new e_i; without those that do not change
-    factors: Tensors = {}  # the factor that was summed
-    norms: tf.Tensor | None = None  # float32 [chunks]: of the word embeddings' chunks
+    owed: Tensors  # the new e_i; without those that do not change
+    factors: Tensors  # the factors that were summed
+    norms: tf.Tensor | None  # float32 [chunks]: of chunks
 
 
 class WholePart:
@@ -50,9 +50,8 @@ class WholePart:
         return tf.concat([tf.reshape(tensor, [-1]) for tensor in whole.values()], 0), self._finish
 
     def _finish(self, total: tf.Tensor, lost: tf.Tensor | None) -> Decoded:
-        if not self._owing:
-            return Decoded(self._named(total))
-        return Decoded(self._named(total), self._named(tf.zeros_like(total) if lost is None else lost))
+        owed = self._named(tf.zeros_like(total) if lost is None else lost) if self._owing else {}
+        return Decoded(self._named(total), owed, {}, None)
 
     def _named(self, flat: tf.Tensor) -> Tensors:
         tensors = zip(self._shapes.items(), tf.split(flat, self._sizes), strict=True)
@@ -86,8 +85,8 @@ class LowRankPart:
         self._shape = (len(names), shape[0], rank) if summed == LEFT else (len(names), rank, shape[1])
         self.numbers = math.prod(self._shape)
         self._basis = [factors[RIGHT if summed == LEFT else LEFT][name] for name in names]
-        self._share = compiled(_left_share if summed == LEFT else _right_share) if at_once else None
-        self._share = self._share or (_left_share if summed == LEFT else _right_share)
+        share = _left_share if summed == LEFT else _right_share
+        self._share = compiled(share) if at_once else share
         # On a CPU XLA's products of matrices are slower than TensorFlow's; a product of rank 1 is elementwise.
         in_xla = at_once or (fused and rank == 1)
         self._product, self._remainder = map(compiled if in_xla else _as_it_is, (product, remainder))
@@ -105,7 +104,7 @@ class LowRankPart:
             else:
                 factors, summed, own = tf.linalg.matrix_transpose(total), (basis, total), (basis, sent)
             made = (self._product(*summed), self._remainder(matrices, *own), factors)
-            return Decoded(*(dict(zip(self._names, tf.unstack(tensors), strict=True)) for tensors in made))
+            return Decoded(*(dict(zip(self._names, tf.unstack(tensors), strict=True)) for tensors in made), None)
 
         return tf.reshape(share, [-1]), finish
 
@@ -132,7 +131,7 @@ class ChunksPart:
         def finish(total: tf.Tensor, lost: tf.Tensor | None) -> Decoded:
             chunks, norms = unpacked(total, ids, left_owed.shape)
             after = left_owed if lost is None else left_owed + unpacked(lost, ids, left_owed.shape)[0]
-            return Decoded(self._named(chunks), self._named(after), norms=norms)
+            return Decoded(self._named(chunks), self._named(after), {}, norms)
 
         return payload, finish
 

@@ -4,16 +4,15 @@ This is the form with one sum a step, in which the two factors of a matrix take 
 2306.08881). g_i is rank i's share of the gradient of a matrix, [rows, columns]; e_i is what rank i owes:
 
     M_i = g_i + e_i
-    right step   B = basis of the left factor L;   R_i = M_i^T B;  R = sum over i of R_i;  g = B R^T;  e_i = M_i - B R_i^T
-    left step    B = basis of the right factor R;  L_i = M_i B;    L = sum over i of L_i;  g = L B^T;  e_i = M_i - L_i B^T
+    right step    B: basis of L    R_i = M_i^T B    R = sum over i of R_i    g = B R^T    e_i = M_i - B R_i^T
+    left step     B: basis of R    L_i = M_i B      L = sum over i of L_i    g = L B^T    e_i = M_i - L_i B^T
 
-L is random at the start of a phase, and the same on all ranks; steps follow each other in turn, beginning with a right
-one. A basis is orthonormal, and computed from the factor of the step before, while forward runs. Other than in the
-published form, where each step makes both factors, no sum waits for another one.
+L [rows, rank] is the left factor, R [columns, rank] the right one. L is random at the start of a phase, and the same
+on all ranks; the first step is a right one. A basis is orthonormal, and computed from the factor of the step before,
+while forward runs. In the published form each step makes both factors, and the second sum waits for the first one.
 
 Vectors, and matrices too small to gain, are sent as they are, behind the factors of their bucket, so that they need no
-sum of their own. exchange.words says how the word embeddings are sent: their gradient is sparse in rows, and of full
-rank sooner than others.
+sum of their own. exchange.words says how the word embeddings are sent, whose gradient is sparse in rows.
 
 In the first steps of a phase, exchange.dense, all numbers are sent. What int8 takes from factors and gradients goes to
 e_i too. g is clipped by its own norm and given to the ordinary optimizer. If a number is not finite on one rank, its
@@ -200,11 +199,9 @@ class PowerSgdExchange(Exchange):
 
     def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> "_Made":
         """Sum all buckets over ranks, each as soon as its gradients exist."""
-        slots = self._state.slots
-        owed: dict[str, tf.Tensor] = {name: tf.convert_to_tensor(variable) for name, variable in self._owed.items()}
-        factors = {slot: dict(zip(slots[slot], map(tf.convert_to_tensor, slots[slot].values()))) for slot in _KINDS[1:]}
-        made, norms, spans = {}, tf.zeros([0]), []
-        after = dict(owed)
+        owed = _read(self._owed)
+        factors = {slot: _read(self._state.slots[slot]) for slot in (LEFT, RIGHT)}
+        made, after, norms, spans = {}, dict(owed), tf.zeros([0]), []
         for payloads in self._payloads[kind]:
             begun = [[part.begin(gradients, owed) for part in parts] for _, parts in payloads]
             own = [tf.concat([numbers for numbers, _ in parts], 0) for parts in begun]
@@ -226,6 +223,10 @@ class PowerSgdExchange(Exchange):
             norms = tf.reduce_mean(tf.abs(chunked(made[WORD_EMBEDDINGS], self._settings.chunk)), 1)
         ready_s, done_s = (tf.stack(kind_of_time) for kind_of_time in zip(*spans, strict=True))
         return _Made({name: made[name] for name in gradients}, after, factors, norms, ready_s, done_s)
+
+
+def _read(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
 
 
 class _Made(NamedTuple):

@@ -32,8 +32,7 @@ class PowerSgdSettings(ExchangeMethod):
     # largest_chunks: as exchange.method = "largest_chunks" does; int8: all numbers, in int8
     words: str = setting("low_rank", choices=("low_rank", "largest_chunks", "int8"))
     words_rank: int = setting(0, minimum=0, maximum=64)  # rank of the word embeddings with words = "low_rank"; 0: rank
-    # Fraction of the word embeddings' chunks that is sent with words = "largest_chunks". GradientFlow (arXiv 1902.06855)
-    # sent 0.1 to 0.15
+    # Fraction of the word embeddings' chunks that is sent, with words = "largest_chunks"
     fraction: float = setting(0.1, above=0, maximum=1)
     chunk: int = setting(256, minimum=16, maximum=1 << 20)  # numbers per chunk; 256 divides the usual hidden sizes
 
@@ -113,14 +112,6 @@ class PowerSgdSettings(ExchangeMethod):
                 f"execution.reduction = 'two_step': exchange.method = {self.method!r} sums "
                 f"{recipe.numerics.wire} numbers by ring; expected auto or ring"
             )
-        unused = {"low_rank": ("fraction", "chunk"), "largest_chunks": ("words_rank",)}
-        for name in unused.get(self.words, ("words_rank", "fraction", "chunk")):
-            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
-            if value != default:
-                raise UserError(
-                    f"exchange.{name} = {value}: exchange.words = {self.words!r} does not read it; expected {default}, "
-                    f"or exchange.words = {'low_rank' if name == 'words_rank' else 'largest_chunks'}"
-                )
 
     @classmethod
     def offered(cls, recipe: Recipe, steps: int) -> Recipe | None:
