@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from bert_horovod.costs.link import BLOCK, NUMBER_BYTES, reductions
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.recipe.sections import Phase, Recipe, Stage
 
 
@@ -42,12 +42,17 @@ def number_bytes(stage: Stage) -> float:
     return NUMBER_BYTES[stage.wire] * (stage.fraction + (1 / stage.chunk if stage.chunk else 0.0))
 
 
+def sent_shapes(stage: Stage, shapes: Shapes) -> Shapes:
+    """The shapes of what is sent of parameters with these shapes: their own, or [numbers] if the stage counts them."""
+    return shapes if stage.sent is None else {name: (stage.sent[name],) for name in shapes}
+
+
 def sent_bytes(stage: Stage, buckets: Sequence[int], world_size: int, inside: int = 1) -> float:
     """Bytes that a rank sends in a step; with two_step only those to other hosts.
 
     Args:
         stage: what is sent.
-        buckets: how many numbers each has.
+        buckets: how many numbers each has, by sent_shapes.
         world_size: ranks.
         inside: ranks of a host, which sum among themselves first; it makes no difference for the ring.
 

@@ -33,7 +33,7 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, stages
+from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, sent_shapes, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
@@ -253,6 +253,8 @@ def _stage_plan(
     """The plan of a stage: its bytes, and the times of its communication."""
     shapes, profile, plan = gradients
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
+    ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
+    shapes = sent_shapes(stage, shapes)
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
     bytes_sent = sent_bytes(stage, numbers, world_size, network.devices if by_host else 1)
@@ -266,7 +268,7 @@ def _stage_plan(
             rows_bytes = buckets.rows_bytes(plan.rows, shapes, width, profile)
             bytes_sent += 2 * (world_size - 1) / world_size * (rows_bytes + bitmap_bytes)
     if stage.meanwhile:
-        part_s = link.seconds(NUMBER_BYTES[stage.wire] * stage.meanwhile * sum(numbers) / micro_batches)
+        part_s = ring.seconds(NUMBER_BYTES[stage.wire] * stage.meanwhile * sum(numbers) / micro_batches)
         communication_s += micro_batches * part_s
         exposed_s += micro_batches * max(0.0, part_s - profile.end_s)
     if stage.after:

@@ -3,6 +3,7 @@
 from bert_horovod.exchange.compressed.largest_chunks_settings import LargestChunksSettings
 from bert_horovod.exchange.compressed.onebit_adam_settings import OneBitAdamSettings
 from bert_horovod.exchange.compressed.onebit_lamb_settings import OneBitLambSettings
+from bert_horovod.exchange.compressed.powersgd_settings import PowerSgdSettings
 from bert_horovod.exchange.compressed.zero_one_adam_settings import ZeroOneAdamSettings
 from bert_horovod.exchange.dense.gradients_settings import GradientsSettings
 from bert_horovod.exchange.local.diloco_settings import DiLoCoSettings
@@ -16,6 +17,7 @@ METHODS: dict[str, type[ExchangeMethod]] = {
     for method in (
         GradientsSettings,
         LargestChunksSettings,
+        PowerSgdSettings,
         OneBitAdamSettings,
         OneBitLambSettings,
         ZeroOneAdamSettings,

@@ -1,8 +1,8 @@
 """Moves the errors and residuals of compressed sums to another number of ranks or to other buckets.
 
 Compressed sums leave errors (exchange/two_step.py) and residuals (exchange/compressed/largest_chunks.py), each on one
-rank and by bucket: the rank owes them to later sums. Only their sum over ranks enters later results, so any other
-distribution with the same sum is as good.
+rank and by bucket, or by parameter (exchange/compressed/powersgd.py): the rank owes them to later sums. Only their sum
+over ranks enters later results, so any other distribution with the same sum is as good.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from bert_horovod.costs.exchanges import part_size
 
 WORKER, SERVER, RESIDUAL = "error.worker", "error.server", "residual"  # a variable's name is one of these, then .bucket
+OF_PARAMETER = "residual/"  # or this, then the name of a parameter, whose shape the variable has
 
 
 class Layout(NamedTuple):
@@ -37,12 +38,22 @@ def total(
     Raises ValueError if a variable's name or size does not fit the layout.
     """
     sums = [np.zeros(layout.ranks * part_size(_numbers(bucket, shapes), layout.ranks)) for bucket in layout.buckets]
+    by_parameter = {name: np.zeros(shape) for name, shape in shapes.items()}
     for rank, variables in enumerate(kept):
         host, place = divmod(rank, layout.inside)
         for name, array in variables.items():
+            if name.startswith(OF_PARAMETER):
+                parameter = name.removeprefix(OF_PARAMETER)
+                if array.shape != shapes.get(parameter):
+                    raise ValueError(f"{name[:100]}: {array.shape}, expected a parameter's name and its shape")
+                by_parameter[parameter] += array
+                continue
             kind, _, bucket = name.rpartition(".")
             if kind not in (WORKER, SERVER, RESIDUAL) or not bucket.isdecimal() or int(bucket) >= len(sums):
-                raise ValueError(f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N")
+                raise ValueError(
+                    f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N, or "
+                    f"{OF_PARAMETER}PARAMETER"
+                )
             whole = sums[int(bucket)]
             if kind == RESIDUAL:
                 flat = array.reshape(-1)[: len(whole)]
@@ -60,22 +71,25 @@ def total(
     for bucket, whole in zip(layout.buckets, sums, strict=True):
         ends = np.cumsum([math.prod(shapes[name]) for name in bucket])
         parts = np.split(whole[: ends[-1]], ends[:-1])
-        summed |= {
-            name: part.reshape(shapes[name]).astype(np.float32) for name, part in zip(bucket, parts, strict=True)
-        }
+        for name, part in zip(bucket, parts, strict=True):
+            summed[name] = (part.reshape(shapes[name]) + by_parameter[name]).astype(np.float32)
     return summed
 
 
-def shares(owed: dict[str, np.ndarray], kinds: set[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
+def shares(owed: dict[str, np.ndarray], names: Iterable[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
     """One rank's share of the owed numbers, float32 by variable; all ranks that may owe a number get equal shares.
 
     Args:
         owed: by parameter; see `total`.
-        kinds: the kinds of variables that the ranks kept: WORKER, SERVER, RESIDUAL.
+        names: of the variables that each of the ranks kept.
         layout: the new one.
         rank: the rank, in the new layout.
     """
-    share: dict[str, np.ndarray] = {}
+    parameters = [name.removeprefix(OF_PARAMETER) for name in names if name.startswith(OF_PARAMETER)]
+    share = {OF_PARAMETER + name: owed[name] / np.float32(layout.ranks) for name in parameters}
+    kinds = {name.rpartition(".")[0] for name in names if not name.startswith(OF_PARAMETER)}
+    if not kinds:
+        return share
     hosts, place = layout.ranks // layout.inside, rank % layout.inside
     for i, bucket in enumerate(layout.buckets):
         flat = np.concatenate([owed[name].reshape(-1) for name in bucket])

@@ -19,14 +19,12 @@ def optimizer_slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str,
 
     A slot may lack some parameters.
     """
-    shapes_of = {
-        slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
-        for slot in recipe.optimizer.slots
-    }
-    return {
-        slot: {name: shape for name, shape in shapes_by_name.items() if shape is not None}
-        for slot, shapes_by_name in shapes_of.items()
-    }
+    return _without_none(
+        {
+            slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
+            for slot in recipe.optimizer.slots
+        }
+    )
 
 
 def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
@@ -40,7 +38,20 @@ def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str,
     """
     own = recipe.exchange.trains_copies  # then the optimizer's slots are in each rank's copy
     of_optimizer = {} if own else optimizer_slot_shapes(recipe, shapes)
-    return of_optimizer | {slot: dict(shapes) for slot in recipe.exchange.slots}
+    exchange = recipe.exchange
+    return of_optimizer | _without_none(
+        {
+            slot: {name: exchange.slot_shape(slot, name, shape) for name, shape in shapes.items()}
+            for slot in exchange.slots
+        }
+    )
+
+
+def _without_none(shapes_by_slot: dict[str, dict[str, Shape | None]]) -> dict[str, dict[str, Shape]]:
+    return {
+        slot: {name: shape for name, shape in shapes.items() if shape is not None}
+        for slot, shapes in shapes_by_slot.items()
+    }
 
 
 def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:

@@ -6,7 +6,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -146,6 +146,8 @@ class Stage(NamedTuple):
     chunk: int = 0  # numbers of a chunk, whose norm is sent too; 0: no norms are sent
     meanwhile: float = 0.0  # sums over all parameters' numbers during the whole step: less than one
     after: float = 0.0  # sums over all parameters' numbers after the step, which nothing hides: how many
+    # Numbers that are summed during backward, by parameter; None: all of them, or their fraction
+    sent: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class ExchangeMethod:
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16", "int8")  # values of numerics.wire that fit
     why_wires: ClassVar[str] = ""  # the reason if some do not: what it does with the numbers
     intervals: ClassVar[tuple[str, ...]] = ()  # names of the settings that make `agreement`
-    slots: ClassVar[tuple[str, ...]] = ()  # further slots of each parameter and its shape, equal on all ranks
+    slots: ClassVar[tuple[str, ...]] = ()  # names of further slots, equal on all ranks
     overlaps: ClassVar[bool] = True  # buckets are sent during backward, and cut by the measured link and backward
     clips_buckets: ClassVar[bool] = False  # whether optimizer.clipping = "bucket" fits
     grows: ClassVar[bool] = False  # whether tensors may come, or begin to train, in a later phase
@@ -190,6 +192,10 @@ class ExchangeMethod:
             reduction: way to sum gradients.
         """
         raise NotImplementedError
+
+    def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:
+        """The shape of a further slot for a parameter of this name and shape; None: it has no such slot."""
+        return shape
 
     @property
     def agreement(self) -> int:

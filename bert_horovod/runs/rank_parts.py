@@ -171,7 +171,6 @@ def restore(
     names = from_rank_0(sorted(parts[0]) if parts else [], world, "parts.names")
     if saved == layout:
         return _as_it_was(parts, names, world)
-    kinds = {name.rpartition(".")[0] for name in names}
     owed = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     if parts:
         try:
@@ -182,7 +181,7 @@ def restore(
             ) from error
     for name in shapes:
         owed[name] = world.broadcast(tf.constant(owed[name]), f"owed.{name}").numpy()
-    return shares(owed, kinds, layout, world.rank)
+    return shares(owed, names, layout, world.rank)
 
 
 def restore_copies(checkpoint: Path, saved_ranks: int, world: World) -> dict[str, np.ndarray]:

@@ -76,11 +76,13 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
         "exchange.method",
         "exchange.method",
         "exchange.method",
+        "exchange.method",
         "model.embedding_size",
     ]
-    alone, float16, int8, larger, one_bit, averages, outer_steps, shared = offered
+    alone, float16, int8, larger, low_rank, one_bit, averages, outer_steps, shared = offered
     assert shared.efficiency > float16.efficiency
     assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
+    assert int8.efficiency < low_rank.efficiency
     assert all(each.price for each in offered[1:])
     times = int(larger.setting.split()[-1]) // 64
     assert larger.efficiency >= 0.8 > plan_phase(recipe(32 * times), 0, 8, DEVICE, slow).efficiency
@@ -117,11 +119,12 @@ def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
     assert list(recipes) == [
         'numerics.wire = "float16"',
         'numerics.wire = "int8"',
+        'exchange.method = "powersgd"',
         'exchange.method = "onebit_lamb"',
     ]
     for each in recipes.values():
         check_exchange(each)
-    assert list(alternatives(recipe(optimizer={"name": "sgd"}), METHODS)) == list(recipes)[:2]
+    assert list(alternatives(recipe(optimizer={"name": "sgd"}), METHODS)) == list(recipes)[:3]
     own = method_recipe("parameters")
     assert alternatives(own, METHODS)['exchange.method = "parameters"'] == own
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bert_horovod.costs.exchanges import sent_bytes, stages
+from bert_horovod.costs.exchanges import sent_bytes, sent_shapes, stages
+from bert_horovod.costs.link import reductions
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.measuring.synthetic import LoneRank
 from bert_horovod.model.parameters import pretraining_shapes
@@ -28,6 +29,9 @@ CASES: dict[str, dict[str, Any]] = {
         "exchange": {"method": "largest_chunks", "dense": 0.4, "fraction": 0.2, "chunk": 16},
         "numerics": {"wire": "float16"},
     },
+    "powersgd": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4}, "numerics": {"wire": "float16"}},
+    "powersgd, int8": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4, "dense_wire": "int8"}},
+    "powersgd, chunks": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4, "words": "largest_chunks"}},
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}, "numerics": {"wire": "float16"}},
     "frozen v alone": {"exchange": {"method": "onebit_adam", "dense": 0.4, "encoding": "none"}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
@@ -56,8 +60,11 @@ def test_a_rank_sends_what_its_exchange_says(case):
         toy.exchange.after_step(step, 1.0)
         # Chunks' are those of the step that was done, others' those of the step that comes.
         step_bytes.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
-    numbers = [sum(math.prod(SHAPES[name]) for name in bucket) for bucket in BUCKETS]
-    planned = [(stage.share, sent_bytes(stage, numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
+    planned = []
+    for stage in recipe.exchange.stages(recipe, recipe.phase[0], SHAPES, reductions(recipe)[0]):
+        shapes = sent_shapes(stage, SHAPES)
+        numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in BUCKETS]
+        planned.append((stage.share, sent_bytes(stage, numbers, 2)))
     # Parts of parameters end with a row.
     close = 0.03 if recipe.exchange.method in ("dreamddp", "diloco") else 1e-12
     assert sum(share for share, _ in planned) == pytest.approx(1, abs=1e-12)

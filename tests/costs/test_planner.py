@@ -142,6 +142,7 @@ METHODS = {
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.25}, "optimizer": {"name": "lamb"}},
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.1, "interval": 4}},
     "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.1}},
+    "powersgd": {"exchange": {"method": "powersgd", "dense": 0.1}},
     "parameters": {"exchange": {"method": "parameters", "interval": 10}},
     "mt_dao": {"exchange": {"method": "mt_dao", "interval": 10, "momentum_interval": 20}},
     "dreamddp": {"exchange": {"method": "dreamddp", "interval": 10, "full_interval": 100}},

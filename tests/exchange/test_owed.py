@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.exchange.owed import RESIDUAL, SERVER, WORKER, Layout, part_size, shares, total
+from bert_horovod.exchange.owed import OF_PARAMETER, RESIDUAL, SERVER, WORKER, Layout, part_size, shares, total
 
 SHAPES = {"a": (700,), "b": (3, 5), "c": (40, 13)}
 ONE, TWO = [["a", "b", "c"]], [["c"], ["b", "a"]]
@@ -27,6 +27,9 @@ def kept(layout: Layout, kinds: tuple[str, ...], seed: int = 0) -> list[dict[str
             if WORKER in kinds:
                 variables[f"{WORKER}.{i}"] = padded(begin, hosts * size).reshape(hosts, size)
                 variables[f"{SERVER}.{i}"] = padded(begin + host * size, size)
+            if OF_PARAMETER in kinds and not i:
+                for name, shape in SHAPES.items():
+                    variables[OF_PARAMETER + name] = random.standard_normal(shape).astype(np.float32)
             if RESIDUAL in kinds:
                 variables[f"{RESIDUAL}.{i}"] = padded(0, numbers + 3)
     return of_ranks
@@ -36,7 +39,7 @@ def everything(variables: list[dict[str, np.ndarray]]) -> float:
     return sum(float(values.astype(np.float64).sum()) for each in variables for values in each.values())
 
 
-@pytest.mark.parametrize("kinds", [(WORKER,), (RESIDUAL,)])
+@pytest.mark.parametrize("kinds", [(WORKER,), (RESIDUAL,), (OF_PARAMETER,)])
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -51,7 +54,7 @@ def test_what_is_owed_is_kept_by_parameter_in_another_layout(old, new, kinds):
     owed = total(before, old, SHAPES)
     assert {name: values.shape for name, values in owed.items()} == SHAPES
     assert sum(float(values.sum()) for values in owed.values()) == pytest.approx(everything(before), abs=1e-2)
-    after = [shares(owed, set(kinds), new, rank) for rank in range(new.ranks)]
+    after = [shares(owed, before[0], new, rank) for rank in range(new.ranks)]
     again = total(after, new, SHAPES)
     for name in SHAPES:
         np.testing.assert_allclose(again[name], owed[name], rtol=1e-5, atol=1e-6)
@@ -74,7 +77,14 @@ def test_a_number_is_found_where_its_owner_kept_it():
 
 @pytest.mark.parametrize(
     "name_and_shape",
-    [("error.worker.0", (5,)), ("error.worker.9", (1, 1280)), ("momentum.0", (3,)), ("error.server", (1,))],
+    [
+        ("residual/a", (5,)),
+        ("residual/d", (1,)),
+        ("error.worker.0", (5,)),
+        ("error.worker.9", (1, 1280)),
+        ("momentum.0", (3,)),
+        ("error.server", (1,)),
+    ],
 )
 def test_what_does_not_fit_the_layout_is_refused(name_and_shape):
     name, shape = name_and_shape

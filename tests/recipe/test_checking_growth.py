@@ -52,7 +52,8 @@ def test_a_growth_that_cannot_be_is_refused(phases, expected):
 
 
 @pytest.mark.parametrize(
-    "method", ["largest_chunks", "onebit_adam", "zero_one_adam", "parameters", "mt_dao", "dreamddp", "diloco"]
+    "method",
+    ["largest_chunks", "powersgd", "onebit_adam", "zero_one_adam", "parameters", "mt_dao", "dreamddp", "diloco"],
 )
 @pytest.mark.parametrize("phases", [({"num_hidden_layers": 3}, {"grow": "stack"}), ({"trained_layers": 3},)])
 def test_exchanges_that_keep_something_of_each_tensor_are_refused(method, phases):

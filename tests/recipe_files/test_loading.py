@@ -76,6 +76,8 @@ def another(field: dataclasses.Field):
         return [3, 5]
     if default == "auto" and "minimum" in limits:
         return 1 << 20
+    if default == "warmup":
+        return 0.5
     if "choices" in limits:
         return next(choice for choice in limits["choices"] if choice != default)
     if field in dataclasses.fields(Phase) and field.name == "num_hidden_layers":
@@ -87,7 +89,7 @@ def another(field: dataclasses.Field):
 
 def outside(field: dataclasses.Field) -> list:
     """Values just outside of each of the setting's limits."""
-    limits, kind = field.metadata, int if field.default == "auto" else type(field.default)
+    limits, kind = field.metadata, {"auto": int, "warmup": float}.get(field.default, type(field.default))
     step = 1 if issubclass(kind, int) else 1e-6
     values = ["nonsense"] if "choices" in limits else []
     values += [kind(limits["minimum"] - step)] if "minimum" in limits else []
@@ -145,7 +147,8 @@ def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field
     }
     kind = type(field.default)
     if kind is str and "minimum" in field.metadata:  # a number, or a word for the program to find it
-        wrong[str], expected[str] = [True, 1.0, "1", "AUTO", [1]], "a whole number or 'auto'"
+        number, wrong_number = ("a whole number", 1.0) if field.default == "auto" else ("a number", "0.5")
+        wrong[str], expected[str] = [True, wrong_number, "1", "AUTO", [1]], f"{number} or {field.default!r}"
     for value in wrong[kind]:
         text = refusal(table_with(section, field.name, value))
         assert text.startswith(f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}")
@@ -339,7 +342,7 @@ def test_other_methods_differ_by_their_name_alone():
 def test_a_method_that_there_is_not_is_refused_with_those_that_there_are(method):
     text = refusal({"exchange": {"method": method, "rank": 4}})
     assert text.startswith(f"exchange.method = {method!r}: expected ")
-    assert ("one of gradients, largest_chunks, onebit_adam" in text) == isinstance(method, str)
+    assert ("one of gradients, largest_chunks, powersgd, onebit_adam" in text) == isinstance(method, str)
 
 
 def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):

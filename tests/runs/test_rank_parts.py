@@ -21,6 +21,7 @@ METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.2}},
     "int8": {"numerics": {"wire": "int8"}},
     "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.2, "chunk": 64, "fraction": 0.3}},
+    "powersgd": {"exchange": {"method": "powersgd", "dense": 0.2, "rank": 2, "words": "largest_chunks"}},
 }
 STEPS, STOP = 20, 9
 
@@ -52,7 +53,7 @@ def files(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "method", ["onebit_adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "largest_chunks"))]
+    "method", ["onebit_adam", *(pytest.param(name, marks=pytest.mark.slow) for name in list(METHODS)[1:])]
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_with_what_ranks_owe(two_ranks, store, tmp_path, method):
     recipe = parts_recipe(method)

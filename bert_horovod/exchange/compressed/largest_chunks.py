@@ -69,9 +69,7 @@ class LargestChunksExchange(Exchange):
         if progress.wire_maxima:
             self._reducer.restore_maxima(progress.wire_maxima)
         for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
-            chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
-            if len(chosen) == variable.shape[0]:  # else another plan has written it
-                variable.assign(chosen)
+            choose(variable, count, bits)
         self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))
         self._dense_before = progress.step + 1 <= self._dense_until
         self._dense.assign(self._dense_before)
@@ -90,8 +88,7 @@ class LargestChunksExchange(Exchange):
         def apply() -> tf.Tensor:
             for i, residual in enumerate(residuals):
                 self._residuals[i].assign(residual)
-                largest = tf.math.top_k(norms[i], self._chosen[i].shape[0]).indices
-                self._chosen[i].assign(tf.sort(largest))
+                choose_largest(self._chosen[i], norms[i])
             return clock(self._updater.apply(grouped, norm, inputs))
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
@@ -111,12 +108,8 @@ class LargestChunksExchange(Exchange):
     def remember(self) -> None:
         progress = self._state.progress
         progress.wire_maxima = self._reducer.maxima_by_name()
-        chosen = []
-        for variable, count in zip(self._chosen, self._counts, strict=True):
-            is_chosen = np.zeros(count, bool)
-            is_chosen[variable.numpy()] = True
-            chosen.append(np.packbits(is_chosen).tobytes().hex())
-        progress.exchange = {"chosen": chosen}
+        chosen = zip(self._chosen, self._counts, strict=True)
+        progress.exchange = {"chosen": [bits_of(variable, count) for variable, count in chosen]}
 
     def bytes_reduced(self, rows: int = 0) -> float:
         """Payload of the last finished step, dense or chunks; see Exchange."""
@@ -171,11 +164,49 @@ class LargestChunksExchange(Exchange):
             the chunk's size; the largest magnitude in the all-reduce; the times at which its input and its sum existed.
         """
         ids = None if chosen is None else chosen.read_value()[:, None]
-        sent = owed if ids is None else tf.gather_nd(owed, ids)
-        left_owed = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
-        norms = tf.reduce_mean(tf.abs(left_owed + gradient), 1)
-        flat, ready, done = self._reducer.all_reduce(tf.concat([tf.reshape(sent, [-1]), norms], 0), i, clock)
-        total = tf.reshape(flat[: -owed.shape[0]], sent.shape)
-        if ids is not None:
-            total = tf.scatter_nd(ids, total, owed.shape)
-        return total, left_owed, flat[-owed.shape[0] :], tf.reduce_max(tf.abs(flat)), ready, done
+        payload, left_owed = packed(owed, gradient, ids)
+        flat, ready, done = self._reducer.all_reduce(payload, i, clock)
+        total, norms = unpacked(flat, ids, owed.shape)
+        return total, left_owed, norms, tf.reduce_max(tf.abs(flat)), ready, done
+
+
+def packed(owed: tf.Tensor, gradient: tf.Tensor, ids: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Take chunks out of what a rank owes.
+
+    Args:
+        owed: r_i + g_i, float32 [chunks, chunk].
+        gradient: g_i, float32 [chunks, chunk].
+        ids: of the chunks to send, int32 [sent, 1]; None: all.
+
+    Returns: the payload, float32 [numbers sent + chunks]: these chunks, then the norms of all chunks, divided by the
+        chunk's size; and the new r_i, [chunks, chunk].
+    """
+    sent = owed if ids is None else tf.gather_nd(owed, ids)
+    left_owed = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
+    return tf.concat([tf.reshape(sent, [-1]), tf.reduce_mean(tf.abs(left_owed + gradient), 1)], 0), left_owed
+
+
+def unpacked(payload: tf.Tensor, ids: tf.Tensor | None, shape: tf.TensorShape) -> tuple[tf.Tensor, tf.Tensor]:
+    """The chunks, float32 of `shape` = [chunks, chunk], and the norms, [chunks], of a payload; zero: not sent."""
+    count, chunk = shape
+    sent = tf.reshape(payload[:-count], [-1, chunk])
+    return sent if ids is None else tf.scatter_nd(ids, sent, shape), payload[-count:]
+
+
+def choose_largest(chosen: tf.Variable, norms: tf.Tensor) -> None:
+    """Choose the chunks with the largest norms, float32 [chunks], as many as `chosen` has: int32, in rising order."""
+    chosen.assign(tf.sort(tf.math.top_k(norms, chosen.shape[0]).indices))
+
+
+def bits_of(chosen: tf.Variable, count: int) -> str:
+    """Which of `count` chunks are chosen, a bit each, in hexadecimal digits: for the progress; see `choose`."""
+    is_chosen = np.zeros(count, bool)
+    is_chosen[chosen.numpy()] = True
+    return np.packbits(is_chosen).tobytes().hex()
+
+
+def choose(chosen: tf.Variable, count: int, bits: str) -> None:
+    """Choose the chunks of `bits_of`; does nothing if they are not as many, because another plan has written them."""
+    indices = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
+    if len(indices) == chosen.shape[0]:
+        chosen.assign(indices)

@@ -1,0 +1,167 @@
+"""Parts of a payload: what a rank sends of some gradients, and what it owes afterwards.
+
+g_i is rank i's share of a gradient, e_i what it owes of former steps, and M_i = g_i + e_i. A part makes its numbers of
+the payload from M_i. From the sum over ranks, and from what rounding took from its own numbers, it then makes the
+gradient, equal on all ranks, and the new e_i. The sum of gradients over all steps is the sum of all g_i, minus the e_i
+that are left at the end.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_horovod.exchange.compressed.largest_chunks import packed, unpacked
+from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
+from bert_horovod.exchange.compressed.powersgd_settings import LEFT, RIGHT
+from bert_horovod.recipe.sections import Shape
+from bert_horovod.runtime.xla import compiled
+
+Tensors = dict[str, tf.Tensor]  # float32, by parameter
+Finish = Callable[[tf.Tensor, tf.Tensor | None], "Decoded"]  # of the part's numbers: their sum, and what rounding took
+
+
+class Decoded(NamedTuple):
+    """What a part makes of its sum; of the parameters that it has."""
+
+    gradients: Tensors
+    owed: Tensors  # the new e_i; without those that do not change
+    factors: Tensors  # the factors that were summed
+    norms: tf.Tensor | None  # float32 [chunks]: of chunks
+
+
+class WholePart:
+    """Gradients as they are.
+
+    Args:
+        shapes: of the parameters.
+        owing: whether ranks owe anything of them.
+    """
+
+    def __init__(self, shapes: dict[str, Shape], owing: bool) -> None:
+        self._shapes, self._owing = shapes, owing
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
+        self.numbers = sum(self._sizes)
+
+    def begin(self, gradients: Tensors, owed: Tensors) -> tuple[tf.Tensor, Finish]:
+        """The payload's numbers, float32 [numbers], and a function of what comes back; arguments by parameter."""
+        whole = {name: gradients[name] + owed[name] if self._owing else gradients[name] for name in self._shapes}
+        return tf.concat([tf.reshape(tensor, [-1]) for tensor in whole.values()], 0), self._finish
+
+    def _finish(self, total: tf.Tensor, lost: tf.Tensor | None) -> Decoded:
+        owed = self._named(tf.zeros_like(total) if lost is None else lost) if self._owing else {}
+        return Decoded(self._named(total), owed, {}, None)
+
+    def _named(self, flat: tf.Tensor) -> Tensors:
+        tensors = zip(self._shapes.items(), tf.split(flat, self._sizes), strict=True)
+        return {name: tf.reshape(tensor, shape) for (name, shape), tensor in tensors}
+
+
+class LowRankPart:
+    """Matrices of one shape in low rank; see exchange/compressed/powersgd.py.
+
+    Args:
+        names: of the matrices.
+        shape: [rows, columns].
+        rank: of their factors.
+        summed: the factor that is summed over ranks, LEFT or RIGHT; the other one gives the basis.
+        factors: of these matrices, by slot and name.
+        fused: whether XLA compiles the functions.
+        at_once: whether it compiles them as a whole.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        shape: Shape,
+        rank: int,
+        summed: str,
+        factors: dict[str, dict[str, tf.Variable]],
+        fused: bool,
+        at_once: bool,
+    ) -> None:
+        self._names, self._summed = names, summed
+        self._shape = (len(names), shape[0], rank) if summed == LEFT else (len(names), rank, shape[1])
+        self.numbers = math.prod(self._shape)
+        self._basis = [factors[RIGHT if summed == LEFT else LEFT][name] for name in names]
+        share = _left_share if summed == LEFT else _right_share
+        self._share = compiled(share) if at_once else share
+        # On a CPU XLA's products of matrices are slower than TensorFlow's; a product of rank 1 is elementwise.
+        in_xla = at_once or (fused and rank == 1)
+        self._product, self._remainder = map(compiled if in_xla else _as_it_is, (product, remainder))
+
+    def begin(self, gradients: Tensors, owed: Tensors) -> tuple[tf.Tensor, Finish]:
+        """See WholePart."""
+        lists = ([tensors[name] for name in self._names] for tensors in (gradients, owed))
+        matrices, basis, share = self._share(*lists, [tf.convert_to_tensor(factor) for factor in self._basis])
+
+        def finish(total: tf.Tensor, lost: tf.Tensor | None) -> Decoded:
+            total = tf.reshape(total, self._shape)
+            sent = share if lost is None else share - tf.reshape(lost, self._shape)
+            if self._summed == LEFT:
+                factors, summed, own = total, (total, basis), (sent, basis)
+            else:
+                factors, summed, own = tf.linalg.matrix_transpose(total), (basis, total), (basis, sent)
+            made = (self._product(*summed), self._remainder(matrices, *own), factors)
+            return Decoded(*(dict(zip(self._names, tf.unstack(tensors), strict=True)) for tensors in made), None)
+
+        return tf.reshape(share, [-1]), finish
+
+
+class ChunksPart:
+    """The largest chunks of one parameter; see exchange/compressed/largest_chunks.py.
+
+    Args:
+        name, shape: of the parameter.
+        chunk: numbers of a chunk.
+        chosen: indices of the chunks to send.
+    """
+
+    def __init__(self, name: str, shape: Shape, chunk: int, chosen: tf.Variable) -> None:
+        self._name, self._shape, self._chunk, self._chosen = name, shape, chunk, chosen
+        self.numbers = chosen.shape[0] * chunk + -(-math.prod(shape) // chunk)
+
+    def begin(self, gradients: Tensors, owed: Tensors) -> tuple[tf.Tensor, Finish]:
+        """See WholePart."""
+        gradient, before = (chunked(each[self._name], self._chunk) for each in (gradients, owed))
+        ids = self._chosen.read_value()[:, None]
+        payload, left_owed = packed(before + gradient, gradient, ids)
+
+        def finish(total: tf.Tensor, lost: tf.Tensor | None) -> Decoded:
+            chunks, norms = unpacked(total, ids, left_owed.shape)
+            after = left_owed if lost is None else left_owed + unpacked(lost, ids, left_owed.shape)[0]
+            return Decoded(self._named(chunks), self._named(after), {}, norms)
+
+        return payload, finish
+
+    def _named(self, chunks: tf.Tensor) -> Tensors:
+        flat = tf.reshape(chunks, [-1])[: math.prod(self._shape)]
+        return {self._name: tf.reshape(flat, self._shape)}
+
+
+def chunked(tensor: tf.Tensor, chunk: int) -> tf.Tensor:
+    """The numbers of a tensor as rows of `chunk` numbers, the last one padded with zeros."""
+    flat = tf.reshape(tensor, [-1])
+    padding = -flat.shape[0] % chunk
+    return tf.reshape(tf.pad(flat, [[0, padding]]) if padding else flat, [-1, chunk])
+
+
+def _right_share(
+    gradients: list[tf.Tensor], owed: list[tf.Tensor], left: list[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """M_i [n, rows, columns], the basis B [n, rows, rank] of the left factors, and B^T M_i [n, rank, columns]."""
+    matrices, basis = tf.stack(gradients) + tf.stack(owed), orthonormal(tf.stack(left))
+    return matrices, basis, tf.matmul(tf.linalg.matrix_transpose(basis), matrices)
+
+
+def _left_share(
+    gradients: list[tf.Tensor], owed: list[tf.Tensor], right: list[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """M_i [n, rows, columns], B^T [n, rank, columns] of the right factors' basis B, and M_i B [n, rows, rank]."""
+    matrices, basis = tf.stack(gradients) + tf.stack(owed), orthonormal(tf.stack(right))
+    return matrices, tf.linalg.matrix_transpose(basis), tf.matmul(matrices, basis)
+
+
+def _as_it_is(function: Callable) -> Callable:
+    return function
