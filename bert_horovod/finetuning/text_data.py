@@ -110,6 +110,11 @@ def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_colum
         raise UserError(f"--task {name}: expected --train_file, one --dev_file, and at most one --test_file")
     if not 1 <= len(text_columns) <= 2:
         raise UserError(f"--text_columns {','.join(text_columns)}: expected one name, or two with a comma between")
+    if len({*text_columns, label_column}) <= len(text_columns):
+        raise UserError(
+            f"--text_columns {','.join(text_columns)} and --label_column {label_column} name a column twice; expected "
+            "each once"
+        )
     form = Format(text_columns, label_column, {} if name == "regression" else None, own=True)
     if form.labels is None:
         form = learn_labels(files.train, form)

@@ -44,6 +44,8 @@ CASES = [
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--output_dir", "model"], "--output_dir model holds other things"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "other"], "tokenizer_class = 'BertJapaneseTokenizer'"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "weightless"], "weightless has no model.safetensors"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "label"], "name a column twice"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "text,text"], "name a column twice"),
     ([*OWN, "none.csv", "--dev_file", "a.csv"], "cannot read none.csv"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--label_column", "stars"], "no column 'stars', its columns are"),
@@ -58,6 +60,9 @@ CASES = [
     (["probe", "none", "--task", "sst2", "--data_dir", "."], "none/checkpoints has no checkpoint"),
     (["probe", "pretrained", "--task", "sst2", "--data_dir", "none"], "--data_dir none has no train.tsv"),
     ([*PREDICT, "none.csv", "--output", "o.csv"], "cannot read none.csv"),
+    ([*PREDICT, "empty.csv", "--output", "o.csv"], "empty.csv is empty; expected an example in each row"),
+    ([*PREDICT, "a.parquet", "--output", "o.csv"], "a.parquet: no table is read from .parquet; save it as .csv"),
+    ([*PREDICT, "a.XLSX", "--output", "o.csv"], "a.XLSX: no table is read from .XLSX"),
     ([*PREDICT, "a.csv", "--output", "o.csv"], "no column 'sentence', its columns are"),
     ([*PREDICT, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*PREDICT, "a.csv", "--output", "o.xlsx"], "no table is written as .xlsx"),
@@ -122,6 +127,8 @@ def files(tmp_path) -> Path:
     write_toy_store(tmp_path / "store")
     (tmp_path / "a.txt").write_text("A cat.")
     (tmp_path / "a.csv").write_text(TEXT)
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "a.XLSX").write_bytes(b"PK\x03\x04\x00")
     (tmp_path / "a.jsonl").write_text('{"body": "A cat."}\n')
     parquet.write_table(pyarrow.table({"body": ["A cat."]}), tmp_path / "a.parquet")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ncat\n.\n")

@@ -147,7 +147,7 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
             counts = [kind_count.rpartition(":")[2] for kind_count in slots.split(",")]
             slots = str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
         if slots:
-            return dict(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
+            return _summed(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
     return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
 
 
@@ -210,6 +210,6 @@ def _add(hosts: Hosts, host: str, slots: str, where: str) -> None:
 
 def _read(path: Path, what: str) -> str:
     try:
-        return read_text(path, limit_bytes=_LIMIT_BYTES)
+        return read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}; expected a file") from error

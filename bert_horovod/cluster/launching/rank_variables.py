@@ -20,8 +20,13 @@ _NAMES = re.compile(
     # Of SLURM's job, its number and end for --stop_before
     "|SLURM_JOB_(ID|END_TIME|NODELIST|NUM_NODES|CPUS_PER_NODE)"
 )
-# Words of a secret's name; `--env NAME` still passes one on.
-_SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(KEY|TOKEN|PASS)(_|$)")
+# Words of a secret's name; `--env NAME` still passes one on. A partition key of InfiniBand (NCCL_IB_PKEY) is no secret,
+# nor is the path SSH_AUTH_SOCK.
+_SECRET = re.compile(
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|COOKIE|JWT|(?<![A-Z])PWD|(?<!SSH_)AUTH(?!OR)|"
+    r"((?<!IB_P)KEY|TOKEN|PASS|CRED)(S|FILE)?\d*(_|$)",
+    re.IGNORECASE,
+)
 # mpirun reads these in a scheduler's job; it does not pass them on.
 _OF_MPIRUN = re.compile(r"(SLURM|PBS|LSB|LSF|SGE|PE)_\w+|JOB_ID")
 

@@ -29,8 +29,8 @@ def require_checkpoint(path: Path, flag: str = "--checkpoint") -> None:
         from bert_horovod.interchange.pretrained import read_tokenizer
         from bert_horovod.interchange.safetensors_file import weight_files
 
-        weight_files(path)
         read_tokenizer(path)
+        weight_files(path)
         return
     if (path / "config.json").is_file() or prefix.with_name(f"{prefix.name}.index").is_file():
         return

@@ -16,6 +16,7 @@ from bert_horovod.storage.reading import shown
 _CSV_FIELD_CHARACTERS = 1 << 24  # a long text may exceed Python's limit of 131,072
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
 _WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
+_OTHER_TABLES = (".xlsx", ".xls", ".ods", ".numbers", ".parquet", ".arrow", ".feather", ".zip")  # no text
 _BLANKS = str.maketrans("\t\n\r", "   ")
 
 
@@ -70,7 +71,7 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
     if len(set(columns)) < len(columns):
         raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
     if not columns:
-        raise UserError(f"{path} is empty; expected an example in each row, with {_separators(path)}")
+        raise _empty(path)
     if not rows:
         raise UserError(f"{path} has no rows{'' if headless else ' under its header'}; expected one for each example")
     return Table(path, columns, rows, skipped)
@@ -80,15 +81,22 @@ def require_columns(path: Path, names: tuple[str, ...], flag: str) -> None:
     """Raise the errors of read_table and Table.places that a file's first row shows."""
     with _opened(path) as reader:
         columns, _ = _columns_and_rows(path, reader)
-    if columns:
-        Table(path, columns, []).places(names, flag)
+    if not columns:
+        raise _empty(path)
+    Table(path, columns, []).places(names, flag)
 
 
 def _opened(path: Path) -> SourceReader:
+    if path.suffix.lower() in _OTHER_TABLES:
+        raise UserError(f"{path}: no table is read from {path.suffix}; save it as .csv, .tsv or .jsonl, in UTF-8")
     try:
         return SourceReader(SourceFile(path, path.name, path.stat().st_size), bad_lines="refuse")
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+
+
+def _empty(path: Path) -> UserError:
+    return UserError(f"{path} is empty; expected an example in each row, with {_separators(path)}")
 
 
 def _columns_and_rows(path: Path, reader: SourceReader) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:

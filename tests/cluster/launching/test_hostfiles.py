@@ -105,6 +105,7 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
             {"a1": 2, "a2": 2, "a3": 1},
             "SLURM_TASKS_PER_NODE",
         ),
+        ({"SLURM_JOB_NODELIST": "a1,a1", "SLURM_TASKS_PER_NODE": "2,1"}, {"a1": 3}, "SLURM_TASKS_PER_NODE"),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:4"}, {"a1": 4, "a2": 4}, "SLURM_GPUS_PER_NODE"),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:2,v100:3"}, {"a1": 5, "a2": 5}, "SLURM_GPUS_PER_NODE"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
@@ -194,8 +195,8 @@ def test_a_hostfile_that_was_written_is_read_again(tmp_path):
     assert list(read_hostfile(tmp_path / "hosts")) == list(hosts)
 
 
-def test_a_hostfile_may_have_comments_and_empty_lines(tmp_path):
-    (tmp_path / "hosts").write_text("# rack 1\n\na slots=2  # fast\n  \n  b\tslots=1#\r\n\t# c slots=4\n")
+def test_a_hostfile_may_have_comments_empty_lines_and_a_byte_order_mark(tmp_path):
+    (tmp_path / "hosts").write_text("\ufeff# rack 1\n\na slots=2  # fast\n  \n  b\tslots=1#\r\n\t# c slots=4\n")
     assert read_hostfile(tmp_path / "hosts") == {"a": 2, "b": 1}
 
 
