@@ -142,7 +142,10 @@ def test_the_layout_of_the_products_does_not_change_the_numbers(two_ranks, ranks
             np.testing.assert_allclose(value, alone[8]["parameters"][name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=NARROW)
+@pytest.fixture(
+    scope="module",
+    params=["float16", "int8", pytest.param("int8 words", marks=pytest.mark.slow)],
+)
 def narrow(two_ranks, request) -> list[list[dict]]:
     wire, exchange = NARROW[request.param]
     return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS, wire, **exchange), 12, bad=BAD)]
