@@ -19,7 +19,11 @@ from lab.cluster import INTERFACE, Cluster, bits_per_s
 PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
 NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
-WIRES = {"ours": ("float32", "float16", "int8"), "horovod": ("float32",), "ddp": ("float32", "float16", "powersgd")}
+WIRES = {
+    "ours": ("float32", "float16", "int8"),
+    "horovod": ("float32",),
+    "ddp": ("float32", "float16", "powersgd", "powersgd4"),
+}
 MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
 WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
 
@@ -53,6 +57,12 @@ METHODS = {
         warm_up=16,
     ),
     "largest chunks, 0.1": Method(("exchange.method=largest_chunks", *_COMPRESSED), 0.4, steps=4),
+    "PowerSGD, 1": Method(("exchange.method=powersgd", "exchange.rank=1", *_COMPRESSED), 0.02, 4),
+    "PowerSGD, 4": Method(("exchange.method=powersgd", *_COMPRESSED), 0.06, 4),
+    "PowerSGD, 16": Method(("exchange.method=powersgd", "exchange.rank=16", *_COMPRESSED), 0.2, 4),
+    "PowerSGD, 4, words in chunks": Method(
+        ("exchange.method=powersgd", "exchange.words=largest_chunks", *_COMPRESSED), 0.3, 4
+    ),
     "local AdamW, 8": Method(("exchange.method=parameters", "exchange.interval=8", *_LOCAL), 1.5, 8, 8),
     "local AdamW, 32": Method(("exchange.method=parameters", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
     "MT-DAO, 32": Method(("exchange.method=mt_dao", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
@@ -181,7 +191,7 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     compute_s = cell.micro_batches * passes + profile["update_s"]
     wire_s = 0.0
     if cell.link:
-        method, wires = METHODS.get(cell.wire), NUMBER_BYTES | {"powersgd": 0.1}
+        method, wires = METHODS.get(cell.wire), NUMBER_BYTES | {"powersgd": 0.1, "powersgd4": 0.2}
         number_bytes = method.number_bytes if method else wires[cell.wire]
         sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * number_bytes
         wire_s = sent * 8 / bits_per_s(cell.link)

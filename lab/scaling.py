@@ -191,7 +191,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--wire",
         choices=sorted({wire for wires in WIRES.values() for wire in wires}),
         action="append",
-        help="repeatable (default: float32 float16); int8: ours alone, powersgd: DistributedDataParallel's",
+        help="repeatable (default: float32 float16); int8: ours alone, powersgd (of rank 1) and powersgd4: DDP's",
     )
     parser.add_argument(
         "--method",

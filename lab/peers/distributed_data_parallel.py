@@ -2,9 +2,9 @@
 
 horovodrun -np 2 -H node1:1,node2:1 python lab/peers/distributed_data_parallel.py --wire float16
 
-horovodrun is the launcher alone. float16 and powersgd are PyTorch's own hooks, the second of rank 1 and with its error
-feedback, from its third step on, with all gradients in one bucket; all micro-batches but a step's last are under
-no_sync. How it is measured, says lab/scaling.py.
+horovodrun is the launcher alone. float16, powersgd (rank 1) and powersgd4 (rank 4) are PyTorch's own hooks. PowerSGD
+has its error feedback and all gradients in one bucket, and begins with the third step. All micro-batches but a step's
+last are under no_sync. How it is measured, says lab/scaling.py.
 """
 
 # ruff: noqa: E402 (flags are read before anything that takes seconds to import)
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ranks
 
-arguments, recipe = ranks.parse(__doc__, ("float32", "float16", "powersgd"))
+arguments, recipe = ranks.parse(__doc__, ("float32", "float16", "powersgd", "powersgd4"))
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 PORT = 29511
 IGNORED = -100  # a label that is none
+POWER_SGD = {"powersgd": 1, "powersgd4": 4}  # rank by wire
 DENSE_STEPS = 2  # at the start of PowerSGD, as few as it allows
 WHOLE_MODEL_MB = 100_000
 
@@ -49,14 +50,15 @@ def main() -> None:
     network = kind(BertConfig(**dataclasses.asdict(recipe.model))).train()
     profile = ranks.delays(arguments)
     # PowerSGD's callbacks wait for further sums in Gloo's two threads: with a second bucket both wait for ever.
-    bucket_mb = WHOLE_MODEL_MB if arguments.wire == "powersgd" else None
+    bucket_mb = WHOLE_MODEL_MB if arguments.wire in POWER_SGD else None
     trained = network if profile is None else Delayed(network, profile, rank)
     parallel = DistributedDataParallel(trained, bucket_cap_mb=bucket_mb)
     if arguments.wire == "float16":
         parallel.register_comm_hook(None, fp16_compress_hook)
     step = real_step(parallel, rank) if profile is None else delayed_step(parallel, profile)
-    if arguments.wire == "powersgd":
-        state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=DENSE_STEPS)
+    if arguments.wire in POWER_SGD:
+        rank_of_factors = POWER_SGD[arguments.wire]
+        state = PowerSGDState(None, matrix_approximation_rank=rank_of_factors, start_powerSGD_iter=DENSE_STEPS)
         parallel.register_comm_hook(state, powerSGD_hook)
         for _ in range(DENSE_STEPS):
             step(True)
@@ -66,10 +68,12 @@ def main() -> None:
 
 
 def numbers_sent(parameter: torch.Tensor) -> int:
-    """Of a parameter's gradient: all, or with PowerSGD a matrix's two vectors."""
-    if arguments.wire == "powersgd" and parameter.dim() > 1:
-        return parameter.shape[0] + parameter[0].numel()
-    return parameter.numel()
+    """Of a parameter's gradient: all, or with PowerSGD a matrix's two factors, if these are less than half of it."""
+    numbers = parameter.numel()
+    if arguments.wire in POWER_SGD and parameter.dim() > 1:
+        factors = POWER_SGD[arguments.wire] * (parameter.shape[0] + parameter[0].numel())
+        return factors if 2 * factors < numbers else numbers
+    return numbers
 
 
 def real_step(parallel: DistributedDataParallel, rank: int):

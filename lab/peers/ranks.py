@@ -29,7 +29,7 @@ from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe.sections import Recipe
 
-WIRE_BYTES = {"float32": 4, "float16": 2, "powersgd": 4}  # of a number
+WIRE_BYTES = {"float32": 4, "float16": 2, "powersgd": 4, "powersgd4": 4}  # of a number
 _LEAST = {"micro_batches": 1, "steps": 1}
 
 

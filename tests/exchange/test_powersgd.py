@@ -5,6 +5,7 @@ import math
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ from tests.exchange.powersgd_jobs import (
     trained,
     trained_in_parts,
 )
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun
-from tests.toy_runs import metrics, newest, train_rank
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_script
+from tests.toy_runs import metrics, newest, pretrain_arguments, train_rank
 from tests.toys import toy_recipe
 
 STEPS, BAD, CHUNK = 50, 9, 16
@@ -142,7 +143,10 @@ def test_the_layout_of_the_products_does_not_change_the_numbers(two_ranks, ranks
             np.testing.assert_allclose(value, alone[8]["parameters"][name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=NARROW)
+@pytest.fixture(
+    scope="module",
+    params=["float16", "int8", pytest.param("int8 words", marks=pytest.mark.slow)],
+)
 def narrow(two_ranks, request) -> list[list[dict]]:
     wire, exchange = NARROW[request.param]
     return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS, wire, **exchange), 12, bad=BAD)]
@@ -256,6 +260,35 @@ def test_the_metrics_of_a_run_have_the_planned_bytes(two_ranks, store, tmp_path)
     moved = [load_file(newest(tmp_path) / part_file(rank)) for rank in range(2)]
     assert moved[0].keys() == moved[1].keys()
     assert any(owed.any() for owed in moved[0].values())
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_bits_of_one_that_was_not(store, tmp_path):
+    """Two ranks are killed with steps behind their last checkpoint; all are in low rank."""
+    execution = {"micro_batch": 8, "evaluate_steps": 0, "checkpoint_steps": 4, "log_steps": 1}
+    sections = {"exchange": {"method": "powersgd", "rank": 2, "dense": 0.1}, "phase": {"steps": 40}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    script = str(PROJECT / "run" / "run_pretraining.py")
+    for output_dir in (killed, killed, whole):
+        words = [script, *pretrain_arguments(tmp_path, store, output_dir, execution=execution, **sections)]
+        if output_dir is killed and not killed.exists():
+            with subprocess.Popen(
+                [*horovodrun(2), sys.executable, *words], env=clean_environment(), start_new_session=True
+            ) as run:
+                try:
+                    end = time.monotonic() + PATIENCE_S
+                    while not (killed / "metrics.jsonl").exists() or len(metrics(killed)) < 10:
+                        assert run.poll() is None
+                        assert time.monotonic() < end
+                        time.sleep(0.1)
+                finally:
+                    kill_tree(run.pid)
+            assert len(metrics(killed)) < 40
+        else:
+            done = run_script(2, *words)
+            assert done.returncode == 0, done.stdout + done.stderr
+    for file in ("model.safetensors", "training/optimizer.safetensors", part_file(0), part_file(1)):
+        assert (newest(killed) / file).read_bytes() == (newest(whole) / file).read_bytes(), file
 
 
 @pytest.mark.slow
