@@ -41,8 +41,7 @@ def make_store(tmp_path, vocabulary):
             [str(path) for path in inputs],
             vocabulary_path or vocabulary,
             output or tmp_path / "store",
-            tokenizer_settings=TokenizerSettings(lowercase),
-            settings=Settings(**settings),
+            settings=Settings(tokenizer=TokenizerSettings(lowercase), **settings),
         )
 
     return make

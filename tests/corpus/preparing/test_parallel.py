@@ -221,7 +221,7 @@ def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_pat
     write_json_lines(tmp_path / "a.jsonl", ["One.", "Two.", "One."])
     before = tree(make_store(tmp_path / "a.jsonl").path)
     (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
-    with pytest.raises(DamagedData, match=r"duplicates\.npy is damaged"):
+    with pytest.raises(DamagedData, match=r"duplicates\.npy is missing or damaged"):
         verify(tmp_path / "store")
     assert make_store(tmp_path / "a.jsonl").kept_parts == 1
     assert tree(tmp_path / "store") == before
