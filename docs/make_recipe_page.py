@@ -29,7 +29,7 @@ All other sections decide the result, and may not.
 A setting that is not given has its default.
 
 Update rules and exchanges have settings of their own; others do not take them.
-A setting of another method is passed over where it has its default, because the files of earlier runs list all settings.
+A setting of another method is passed over if it has its default, because the files of earlier runs list all settings.
 
 This page is made from the code by `python docs/make_recipe_page.py`."""
 
