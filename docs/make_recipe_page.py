@@ -22,16 +22,16 @@ from bert_horovod.recipe_files.loading import SECTIONS  # noqa: E402
 PAGE = ROOT / "docs" / "recipe.md"
 HEAD = """# Settings of a recipe
 
-A recipe is a TOML file; `bert-horovod recipes` lists those that come along, and `--recipe` takes their names too, as
-in `--recipe bert-base`. `--set section.key=value` changes one
-setting of it, `--set phase.0.key=value` one of a phase. `[execution]` says how the work is done, and may change when a
-run is resumed; all other sections decide the result, and may not. A setting that is not given has its default.
+A recipe is a TOML file; `bert-horovod recipes` lists those that come along, and `--recipe bert-base` takes one by name.
+`--set section.key=value` changes one setting of it, `--set phase.0.key=value` one of a phase.
+`[execution]` says how the work is done, and may change when a run is resumed.
+All other sections decide the result, and may not.
+A setting that is not given has its default.
 
-Update rules and exchanges have settings of their own; others do not take them. A setting of another method is passed
-over where it has its default, because the files of earlier runs list all settings.
+Update rules and exchanges have settings of their own; others do not take them.
+A setting of another method is passed over if it has its default, because the files of earlier runs list all settings.
 
-This page is made from `bert_horovod/recipe/sections.py`, and from the files of update rules and exchanges, by
-`python docs/make_recipe_page.py`."""
+This page is made from the code by `python docs/make_recipe_page.py`."""
 
 EXPERIMENTAL = " Experimental: measured, and it did not pay."
 

@@ -45,7 +45,8 @@ from bert_horovod.recipe.sections import Phase, Recipe, Stage
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
 # These include the update, kernels between products and everything else in a step.
 PRODUCT_SHARE = 0.35
-# Rings over TCP carried 0.88 to 0.94 of 100 Mb/s in docs/results.md, and 0.92 of 10 Gb/s in HKBU's published runs.
+# Rings over TCP carried 0.88 to 0.94 of 100 Mb/s (docs/results/scaling.md), and 0.92 of 10 Gb/s in HKBU's published
+# runs.
 LINK_SHARE = 0.9
 # HKBU's published fits over 10 Gb/s Ethernet: 0.9, 4.0 and 7.0 ms for all-reduces over 16, 32 and 64 ranks (30, 62 and
 # 126 hops), which are 0.03 to 0.065 ms a hop.
@@ -54,7 +55,7 @@ HOP_LATENCY_S = 5e-5
 # to 7 % below those of one. The slowest device would be as slow if devices' speeds differed by 3.1 to 4.5 % (standard
 # deviation): see slowest().
 SPREAD = 0.037
-# docs/results.md, "Packing": a core assembles 46,400 rows/s of length 128 and 27,400 of 512.
+# docs/results/packing.md: a core assembles 46,400 rows/s of length 128 and 27,400 of 512.
 ROW_S, POSITION_S = 1.65e-5, 3.9e-8
 DAY_S = 86400
 

@@ -11,7 +11,8 @@ from bert_horovod.measuring.tuning.trials import Settings, Trial
 from bert_horovod.model.parameters import pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Recipe
 
-# The memory estimate is within 15 % of the measured peak (docs/results.md): above this times the limit it cannot fit.
+# The memory estimate is within 15 % of the measured peak (docs/results/memory.md): above this times the limit a
+# candidate cannot fit.
 ESTIMATE_MARGIN = 1.15
 
 
