@@ -1,4 +1,4 @@
-"""README keeps its promises: every command runs, every figure is a measured or a computed one, every link leads on."""
+"""README keeps its promises: every command runs, and every figure is a measured or a computed one."""
 
 import dataclasses
 import math
@@ -21,7 +21,6 @@ from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
-DRAWN = re.compile(r"docs/pictures/\w+\.svg")  # by docs/pictures/make.py, which has tests of its own
 # What a command of README is run as here: a run is short, hosts are this one, and no file is outside of the test.
 SHORT = "--set phase.0.steps=2 --set execution.log_steps=1"
 REPLACED = {
@@ -64,27 +63,12 @@ def test_it_is_short_and_fits_a_window():
     assert max(map(len, lines)) <= 160
 
 
-def test_every_link_leads_to_a_file_and_a_heading():
-    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", README) + [
-        (src, "") for src in re.findall(r'src="([^"]*)"', README)
-    ]
-    assert len(links) > 30
-    for path, anchor in links:
-        if path.startswith("https://img.shields.io/badge/") or DRAWN.fullmatch(path):
-            continue
-        assert (PROJECT / path).exists(), path
-        if anchor:
-            page = (PROJECT / path).read_text(encoding="utf-8")
-            headings = [re.sub(r"[^\w -]", "", line.lstrip("# ").lower()) for line in re.findall("^#+ .*", page, re.M)]
-            assert anchor in {heading.replace(" ", "-") for heading in headings} or f'id="{anchor}"' in page, anchor
-
-
 def test_every_command_is_named_and_every_line_parses():
     assert [name for name in command_names(commands) if f"`{name.replace('_', '-')}`" not in README] == []
     lines = [line for line in command_lines() if line.startswith("bert-horovod")]
     assert len(lines) == 8
     for line in lines:
-        parse(shlex.split(line))
+        parse(shlex.split(line.partition(" | ")[0]))
 
 
 def test_figures_of_the_table_are_those_of_the_pages_of_results():
@@ -112,7 +96,7 @@ def test_days_of_bert_base_follow_from_the_shares_of_the_peak_that_it_names(shar
 def test_the_plan_prints_what_it_shows(capsys):
     block = next(block for block in blocks() if "bert-horovod plan" in block[0])
     shown = block[1 : next(i for i, line in enumerate(block) if i and line.startswith("$"))]
-    assert dispatch(parse(shlex.split(block[0].removeprefix("$ ")))) == 0
+    assert dispatch(parse(shlex.split(block[0].removeprefix("$ ").partition(" | ")[0]))) == 0
     assert capsys.readouterr().out.endswith("\n".join(shown) + "\n")
 
 
