@@ -116,7 +116,12 @@ def test_every_command_runs(tmp_path):
 
     def run(line: str) -> str:
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+            ["bash", "-o", "pipefail", "-c", line],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         if not line.startswith("bert-horovod doctor"):  # it may find a fault of this host
             assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
