@@ -8,8 +8,12 @@ bert-horovod report RUN --watch                            a page on this host t
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.errors import ReportedError, UserError
+
+if TYPE_CHECKING:
+    from bert_horovod.costs.clusters import Cluster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +66,10 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{output}: {what}{len(text.encode()) / 1000:,.0f} kB; open it in a browser")
 
 
-def _found(paths: list[Path], cluster, tables: list[dict], watched: bool = False) -> dict:
-    """The page's content; raises ReportedError if a run that is named itself, or each that is found, is unreadable."""
+def _found(
+    paths: list[Path], cluster: "Cluster | None", tables: list[dict[str, Any]], watched: bool = False
+) -> dict[str, Any]:
+    """The page's content; raises ReportedError if a run that is named, or if every run that is found, is unreadable."""
     from bert_horovod.reporting.page import content
     from bert_horovod.reporting.run_directories import find_runs, names_of
     from bert_horovod.reporting.run_record import points_of_each, read_run, schema

@@ -28,6 +28,7 @@ def photograph(page: Path, picture: Path, scheme: str = "light") -> None:
 
 
 def main() -> None:
+    """Photograph the page that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="a file that bert-horovod report wrote")
     parser.add_argument("picture", type=Path, help="the PNG to write")
