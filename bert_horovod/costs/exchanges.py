@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from bert_horovod.costs.link import BLOCK, NUMBER_BYTES, reductions
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Phase, Recipe, Stage
 
 

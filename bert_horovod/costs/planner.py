@@ -36,7 +36,8 @@ from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_by
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
-from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
+from bert_horovod.model.parameters import Shapes, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe, Stage
 

@@ -22,7 +22,7 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.model.parameters import class_name
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span

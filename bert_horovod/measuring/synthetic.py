@@ -12,7 +12,8 @@ import tensorflow as tf
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.model.parameters import initial_values, pretraining_shapes, trained_shapes
+from bert_horovod.model.parameters import initial_values, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState

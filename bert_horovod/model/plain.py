@@ -71,7 +71,7 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
     x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
     x = _layer_norm(model, parameters, EMBEDDINGS_NORM, x)
-    if model.albert:
+    if f"{EMBEDDING_MAPPING}.weight" in parameters:  # an ALBERT
         x = _dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
     states = [x]
     for i in range(model.num_hidden_layers):

@@ -45,11 +45,6 @@ class Model:
     shared_layers: int = setting(0, minimum=0, maximum=1024)
 
     @property
-    def albert(self) -> bool:
-        """Whether the model is an ALBERT, for which Hugging Face has separate classes."""
-        return bool(self.embedding_size or self.shared_layers)
-
-    @property
     def embedding_width(self) -> int:
         """Width of the embeddings."""
         return self.embedding_size or self.hidden_size

@@ -8,10 +8,12 @@ import tensorflow as tf
 
 from bert_horovod.batches.span_windows import STRIDE
 from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import SPAN_HEAD, Shapes, class_name, encoder_shapes, span_head_shapes
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes
+from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForQuestionAnswering"

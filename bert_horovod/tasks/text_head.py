@@ -6,12 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import pooled
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, Shapes, class_name, classifier_shapes, encoder_shapes
+from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForSequenceClassification"

@@ -27,7 +27,8 @@ import tensorflow as tf
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
+from bert_horovod.model.parameters import decays, initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.costs.exchanges import sent_bytes, stages
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.measuring.synthetic import LoneRank
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import Recipe
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
