@@ -13,8 +13,8 @@ from bert_horovod.batches.span_windows import STRIDE, cut_spans
 from bert_horovod.batches.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.corpus.reading.sources import COMPRESSIONS
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.errors import UserError
