@@ -25,9 +25,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.index import RowIndex, open_index
-from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.products import matrix_products

@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.rows import open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.cluster.doctor.facts import available_memory_bytes
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.batches.examples.span_cache import open_spans
+from bert_horovod.batches.examples.span_rows import SpanDataset, SpanRows
+from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.examples.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.packing import templates_of
-from bert_horovod.batches.span_cache import open_spans
-from bert_horovod.batches.span_rows import SpanDataset, SpanRows
-from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError

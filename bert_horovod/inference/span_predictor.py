@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.span_rows import SpanRows
-from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import SpanTexts, tokenised_spans
+from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.compression import COMPRESSIONS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text

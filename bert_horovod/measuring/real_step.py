@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.prefetch import prefetch
-from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.collectives.messages import from_all_ranks
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store

@@ -15,7 +15,7 @@ import time
 from functools import partial
 from typing import Any
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe, step_flops
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table

@@ -20,7 +20,7 @@ ARCHITECTURE = "BertForSequenceClassification"
 
 
 class TextTask:
-    """What classification and regression share, see tasks.base.Task; batches/labelled.py makes the rows."""
+    """What classification and regression share, see tasks.base.Task; batches/examples/labelled.py makes the rows."""
 
     output_names: tuple[str, ...]  # of the head's outputs, in the order of their numbers
     text_columns: tuple[str, ...]  # the texts' column names in files

@@ -16,7 +16,7 @@ from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
 from bert_horovod.training.transfer import StepInputs, as_arrays
 
-# The dropout stream of the recipe's seed; batches/rows.py uses other stream numbers.
+# The dropout stream of the recipe's seed; batches/text/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.description import report
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import ARRAYS, Store, hash_shard, open_store, verify

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import WORD_EMBEDDINGS

@@ -13,7 +13,7 @@ import tensorflow as tf
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bert_horovod.batches.labelled import LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import LabelledTexts, tokenised
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import ReportedError
 from bert_horovod.model.parameters import initial_values

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.index_check import ARRAYS, narrow, positions_of, read_arrays
 from bert_horovod.batches.packing import Templates, fill, pack, single
-from bert_horovod.batches.windows import Windows, cut_windows
+from bert_horovod.batches.text.index_check import ARRAYS, narrow, positions_of, read_arrays
+from bert_horovod.batches.text.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.storage.reading import hash_file

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.shown_rows import RowText
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.shown_rows import RowText
 from bert_horovod.recipe.sections import Objective
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sit", "##ting", "##s", "##"]

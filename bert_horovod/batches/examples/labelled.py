@@ -21,7 +21,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
-# Streams of the recipe's seed, other ones than in batches/rows.py; phase i trains on _PHASE_STREAM + i.
+# Streams of the recipe's seed, other ones than in batches/text/rows.py; phase i trains on _PHASE_STREAM + i.
 _OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.labelled import (
+from bert_horovod.batches.examples.labelled import (
     LabelledDataset,
     LabelledRows,
     LabelledTexts,

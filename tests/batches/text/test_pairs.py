@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.index import Classes
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.pairs import PairExchange
+from bert_horovod.batches.text.index import Classes
+from bert_horovod.batches.text.pairs import PairExchange
 
 
 def exchange(classes: list[list[int]], seed: int = 0) -> tuple[PairExchange, np.ndarray, np.ndarray]:

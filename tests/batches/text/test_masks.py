@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.masks import full_row_slots, masked_count
+from bert_horovod.batches.text.masks import full_row_slots, masked_count
 from bert_horovod.recipe.sections import Objective
 from tests.batches.reading import MASK, ORDINARY, WITH_PIECES, make_rows, unmasked
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.errors import ReportedError
 from tests.mutations import apply, bounded, changes, sandbox

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bert_horovod.batches import index as index_module
-from bert_horovod.batches.index import open_index, positions_of
-from bert_horovod.batches.windows import cut_windows
+from bert_horovod.batches.text import index as index_module
+from bert_horovod.batches.text.index import open_index, positions_of
+from bert_horovod.batches.text.windows import cut_windows
 from bert_horovod.corpus.store import Shard
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests import toys

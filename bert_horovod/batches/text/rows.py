@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.layout import lay_out
-from bert_horovod.batches.masks import Masker, masked_count
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packed_order import PackedOrder
-from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.masks import Masker, masked_count
+from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import DamagedData

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_horovod.batches.windows import SHORT_TOKENS, Windows, cut_windows
+from bert_horovod.batches.text.windows import SHORT_TOKENS, Windows, cut_windows
 from bert_horovod.corpus.store import Shard
 
 

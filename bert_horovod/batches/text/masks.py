@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.ngrams import choose_spans, draw_lengths, find_words
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
+from bert_horovod.batches.text.ngrams import choose_spans, draw_lengths, find_words
 from bert_horovod.recipe.sections import Objective
 
 # Streams of keyed_hash: one for each kind of draw.
@@ -130,7 +130,7 @@ class Masker:
     def _span_places(
         self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
     ) -> np.ndarray:
-        """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see batches/ngrams.py."""
+        """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see ngrams.py."""
         begins = maskable
         if self._continuation is not None:
             begins = maskable & (self._word_starts(ids, maskable) == np.arange(self._length))

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.batches.examples.span_windows import SPECIAL_TOKENS, STRIDE, SpanWindows, cut_spans
+from bert_horovod.batches.examples.spans import SpanTokens
 from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
-from bert_horovod.batches.span_windows import SPECIAL_TOKENS, STRIDE, SpanWindows, cut_spans
-from bert_horovod.batches.spans import SpanTokens
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
-# Streams of the recipe's seed, other ones than in batches/rows.py and labelled.py; phase i trains on _PHASE_STREAM + i.
+# Streams of the recipe's seed, others than in text/rows.py and labelled.py; phase i trains on _PHASE_STREAM + i.
 _HELD_OUT_STREAM, _PHASE_STREAM = 300, 301
 
 

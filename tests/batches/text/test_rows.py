@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.index import open_index
-from bert_horovod.batches.masks import masked_count
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.masks import masked_count
+from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.recipe.sections import Data, Objective, Phase
 from tests.batches.reading import (
     PAD,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.span_rows import SpanRows
-from bert_horovod.batches.span_windows import SpanWindows, cut_spans
-from bert_horovod.batches.spans import SpanTexts, SpanTokens, tokenised_spans
+from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_windows import SpanWindows, cut_spans
+from bert_horovod.batches.examples.spans import SpanTexts, SpanTokens, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
