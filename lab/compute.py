@@ -34,9 +34,9 @@ from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
-from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
+from bert_horovod.reporting.tables import ratio, table
 from lab.rounds import PROJECT, in_turn, ratio_of, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}

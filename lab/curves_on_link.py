@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.measuring.tables import table
+from bert_horovod.reporting.tables import table
 from bert_horovod.runs.checkpoint import paths, step_of
 from lab.cluster import INTERFACE, Cluster, bits_per_s, cluster, why_not
 from lab.contestants import PINNED, path

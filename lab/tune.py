@@ -32,13 +32,13 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.choices import RECOMPUTE
 from bert_horovod.errors import ReportedError, RunError
-from bert_horovod.measuring.tables import table
 from bert_horovod.measuring.tuning.candidates import XLA, Machine, micro_batches, resolved
 from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.prediction import longest_phase
 from bert_horovod.measuring.tuning.trials import Settings, run_trial
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml, what_hash
 from bert_horovod.recipe_files.tuned import execution_overrides
+from bert_horovod.reporting.tables import table
 from bert_horovod.runtime.children import python_settings, source_hash
 from bert_horovod.runtime.processor import physical_cores, processor_name
 from bert_horovod.storage.writing import write_atomically

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
 from bert_horovod.collectives.meetings import meetings
-from bert_horovod.costs.link import may_sum_in_two_steps, sums_by_host
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.reductions import may_sum_in_two_steps, sums_by_host
 from bert_horovod.recipe.sections import Execution, Recipe
 
 

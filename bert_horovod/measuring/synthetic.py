@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.model.batch_tensors import as_arrays
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
@@ -22,7 +23,7 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import step_inputs
 from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import StepInputs, as_arrays
+from bert_horovod.training.transfer import StepInputs
 
 _LEARNING_RATE = 1e-4
 

@@ -9,19 +9,20 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import LARGEST, measure_link
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.exchanges import measured_buckets
-from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
+from bert_horovod.costs.link import NUMBER_BYTES, Link
 from bert_horovod.costs.planner import PRODUCT_SHARE
 from bert_horovod.exchange.dense.reducer import ENCODINGS
+from bert_horovod.exchange.link_measurement import LARGEST, measure_link
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore

@@ -34,7 +34,7 @@ from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import Layout, StepInputs, as_arrays, flat, together, unflat
+from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
 
 
 class TrainStep:
@@ -348,11 +348,6 @@ def compute_policy(recipe: Recipe) -> ComputePolicy:
     lengths = tuple(phase.sequence_length for phase in recipe.phase)
     kernels = chosen(recipe.execution.kernels, recipe.model, lengths, precision, xla)
     return ComputePolicy(tf.as_dtype(precision), xla, recipe.execution.recompute, kernels)
-
-
-def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """A micro-batch's arrays as tensors of these dtypes."""
-    return {name: tf.constant(array) for name, array in as_arrays(batch).items()}
 
 
 def _graph(work, with_times: bool):

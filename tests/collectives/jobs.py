@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
+from bert_horovod.exchange.link_measurement import measure_link
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 

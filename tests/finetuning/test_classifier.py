@@ -22,7 +22,8 @@ from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
 from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
-from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import initial_values

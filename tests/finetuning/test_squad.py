@@ -15,7 +15,8 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.squad import PHASE, SquadFinetuning, SquadOptions
 from bert_horovod.finetuning.squad_scores import squad_scores
-from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification

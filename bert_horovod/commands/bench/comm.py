@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(measured: dict) -> str:
-    from bert_horovod.measuring.tables import lines
+    from bert_horovod.reporting.tables import lines
 
     step_s = measured["step_s"]
     rows = measured["rows_per_s"] * step_s.get("overlapped", step_s["off"])

@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(measured: dict) -> str:
-    from bert_horovod.measuring.tables import table
+    from bert_horovod.reporting.tables import table
 
     return (
         f"{table([measured])}\n{measured['world_size']} rank(s), {measured['micro_batches']} micro-batch(es) of "

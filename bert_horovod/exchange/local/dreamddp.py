@@ -27,10 +27,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.link_measurement import measure_link
 from bert_horovod.exchange.local.local_step import LocalExchange, numbers, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe

@@ -1,6 +1,6 @@
 """The table of measurements."""
 
-from bert_horovod.measuring.tables import ratio, table
+from bert_horovod.reporting.tables import ratio, table
 
 
 def test_columns_without_a_value_are_left_out_and_missing_values_shown():

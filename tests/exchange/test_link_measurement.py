@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.collectives import link_measurement
 from bert_horovod.collectives.world import World
+from bert_horovod.exchange import link_measurement
 
 LATENCY_S, S_PER_BYTE = 0.01, 1e-8
 SHARE = 0.5  # of the time of bytes, where collectives begin together
