@@ -250,7 +250,7 @@ import argparse, os, sys
 import numpy as np, tensorflow as tf
 from bert_horovod.__main__ import dispatch
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.commands.shared import ranks
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.training.agreement import described, disagreement

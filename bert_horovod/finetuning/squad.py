@@ -216,7 +216,7 @@ class AnswersHook(Hook):
             self.run.say(notice)
 
     def finish(self) -> None:
-        self.settle()
+        self.wait()
         run = self.run
         if run.state.progress.step < run.last_step:
             return

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.text.rows import StoreDataset
-from bert_horovod.collectives.messages import from_all_ranks
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.costs.derived import derive

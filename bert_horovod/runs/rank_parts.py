@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, RunError
 from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file

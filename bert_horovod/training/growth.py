@@ -41,7 +41,7 @@ def grown_state(
     if shapes.keys() == state.parameters.keys() and trained.keys() == state.trained.keys():
         return None
     if exchange is not None:
-        exchange.remember()
+        exchange.to_progress()
     layers_before = recipe.in_phase(recipe.phase[number - 1]).model.num_hidden_layers
     copied = {name: grown_from(name, layers_before, model.num_hidden_layers, settings.grow) for name in shapes}
     state.progress.updates, state.progress.mean_loss = 0, None

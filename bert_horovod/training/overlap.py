@@ -9,8 +9,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
@@ -90,13 +89,13 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     made_for = {
         "phase": run.phase.number,
         "world_size": world.size,
-        "inside": world.hosts.inside.size,
+        "inside": world.join_hosts().inside.size,
         "bucket_bytes": setting,
         "wire": wire,
         "reduction": recipe.execution.reduction,
     }
     if run.exchange is not None:  # of the phase before: what its ranks owe is dropped
-        run.exchange.remember()
+        run.exchange.to_progress()
         state.per_rank.clear()
 
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
@@ -109,7 +108,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
-    before, layout = state.progress.plan, Layout(world.size, world.hosts.inside.size, plan.buckets)
+    before, layout = state.progress.plan, Layout(world.size, world.join_hosts().inside.size, plan.buckets)
     if state.progress.ranks_with_parts and before["made_for"]["phase"] == run.phase.number and not state.per_rank:
         saved = Layout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
         checkpoint = path_of(run.job.output_dir, state.progress.step)

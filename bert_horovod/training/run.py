@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.source import Source
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import training_flops
 from bert_horovod.errors import UserError

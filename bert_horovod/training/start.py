@@ -8,8 +8,7 @@ import numpy as np
 
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.batches.special_tokens import check_vocabulary
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError

@@ -232,7 +232,7 @@ class TrainStep:
         else:
             added = self._added(gradients, lookups, first)
         self._sums.assign_add(sums)
-        self.exchange.beside(self._micro_batches)
+        self.exchange.during_backward(self._micro_batches)
         return (tf.stack([begin, clock(added)]),)
 
     def _added(self, gradients: Gradients, lookups: Lookups, first: tf.Tensor) -> list[tf.Tensor]:
@@ -278,7 +278,7 @@ class TrainStep:
         # Grappler drops control dependencies on an inlined call's outputs; tf.identity keeps them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
-        self.exchange.beside(self._micro_batches)
+        self.exchange.during_backward(self._micro_batches)
         update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1)
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)

@@ -154,7 +154,7 @@ def test_correlations_of_1_2_and_3_ranks_are_equal_to_the_last_digit(files, tmp_
 from pathlib import Path
 from types import SimpleNamespace
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.interchange.huggingface import read_directory
 from tests.finetuning.test_classifier import FAST, regression

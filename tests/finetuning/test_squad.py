@@ -218,7 +218,7 @@ def test_defect_5_three_ranks_answer_as_one_rank_does(data, second, checkpoint, 
     script = f"""
 from pathlib import Path
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from tests.toy_squad import train_rank
 world = connect(launch())
 train_rank(world, Path({str(data["2.0"])!r}), Path({str(checkpoint)!r}), Path({str(again)!r}))

@@ -115,7 +115,7 @@ def main() -> None:
     signal.alarm(LIMIT_S)
     expected_bits_per_s, slow = map(float, sys.argv[1:])
     import_tensorflow()
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.runtime.devices import use_devices
 
     world = connect(launch())

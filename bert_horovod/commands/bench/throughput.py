@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.real_step import RealStep, measure
     from bert_horovod.runtime.devices import host_has_gpu, use_devices

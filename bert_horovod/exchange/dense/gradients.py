@@ -110,7 +110,7 @@ class GradientExchange(Exchange):
         broken = 1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(tf.stack(numbers))), tf.float32)
         return self._world.all_reduce(tf.stack([broken]), "broken")[0] == 0
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         self._state.progress.wire_maxima = self.reducer.maxima_by_name()
 
     def bytes_reduced(self, rows: int = 0) -> float:

@@ -59,7 +59,7 @@ class Hook:
     def stopping(self) -> None:
         """Called when the run was asked to stop, before its next step."""
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for this hook's background work, such as writing a checkpoint."""
 
     def rolled_back(self) -> None:
@@ -67,7 +67,7 @@ class Hook:
 
     def finish(self) -> None:
         """Called when the run ends without an error, after the last step."""
-        self.settle()
+        self.wait()
 
     def close(self) -> None:
         """Called when the run ends, also after an error."""
