@@ -154,9 +154,9 @@ def results(
     """A line of the table for each contestant but the products, which are our lines' share.
 
     Args:
-      recipes: ours.
-      seconds_of: by contestant, the seconds of a step of each round.
-      told: by contestant, the seconds of its first step and its peak of memory.
+        recipes: ours.
+        seconds_of: by contestant, the seconds of a step of each round.
+        told: by contestant, the seconds of its first step and its peak of memory.
     """
     lines = []
     recipe = next(iter(recipes.values()))

@@ -62,10 +62,10 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
     """A line of the table.
 
     Args:
-      cell: what was measured.
-      rounds: the `figures` of each round.
-      rows: of a micro-batch.
-      alone_rows_per_s: the same program's on one host; None if nobody measured it.
+        cell: what was measured.
+        rounds: the `figures` of each round.
+        rows: of a micro-batch.
+        alone_rows_per_s: the same program's on one host; None if nobody measured it.
     """
 
     def median(key: str) -> float | None:

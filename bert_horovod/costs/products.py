@@ -48,12 +48,12 @@ def matrix_products(
     The last layer computes only the positions that a head reads, but keys and values of all positions.
 
     Args:
-      model: the sizes.
-      rows: of the micro-batch.
-      length: positions per row.
-      masked_slots: masked positions per row, used or not.
-      sequences: per row, at most.
-      pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
+        model: the sizes.
+        rows: of the micro-batch.
+        length: positions per row.
+        masked_slots: masked positions per row, used or not.
+        sequences: per row, at most.
+        pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
     """
     layers, hidden = model.num_hidden_layers, model.hidden_size
     read_positions = masked_slots + (sequences if pairs else 0)

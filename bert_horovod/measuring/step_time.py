@@ -38,8 +38,8 @@ class TimedStep:
     """The step of a recipe's first phase, one micro-batch an optimizer step.
 
     Args:
-      recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
-      state: parameters and slots; fresh ones if None.
+        recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
+        state: parameters and slots; fresh ones if None.
     """
 
     def __init__(self, recipe: Recipe, state: TrainingState | None = None) -> None:

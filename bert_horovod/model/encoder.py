@@ -30,12 +30,12 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the output of the embeddings and of each layer.
 
     Args:
-      forward: sizes, cast weights, policy, dropout.
-      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-        a token attends only to tokens of the same number, so a row may hold several sequences).
+        forward: sizes, cast weights, policy, dropout.
+        batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
+            a token attends only to tokens of the same number, so a row may hold several sequences).
 
     Returns:
-      num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
+        num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
     """
     states = _hidden_layers(forward, batch, layer_weights(forward.weights, forward.model))
     return [tf.reshape(x, [*batch["input_ids"].shape, forward.model.hidden_size]) for x in states]
@@ -45,12 +45,12 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
     """The last layer's output at some positions of each row; the last layer skips all other positions.
 
     Args:
-      forward, batch: see `encode`.
-      positions: int32 [rows, places].
+        forward, batch: see `encode`.
+        positions: int32 [rows, places].
 
     Returns:
-      [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
-      layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
+        [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
+        layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
@@ -67,10 +67,10 @@ def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
     """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
 
     Args:
-      query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
+        query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
 
     Returns:
-      float32 [rows, 1, queries, keys].
+        float32 [rows, 1, queries, keys].
     """
     # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
     query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)

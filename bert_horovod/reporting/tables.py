@@ -25,8 +25,8 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
     """Lines with a heading; a column that no row has is left out, a value that a row lacks is "-".
 
     Args:
-      rows: values by key of COLUMNS or `extra`.
-      extra: further columns, to the right: heading and how a value is written, by key.
+        rows: values by key of COLUMNS or `extra`.
+        extra: further columns, to the right: heading and how a value is written, by key.
     """
     columns = {
         key: column

@@ -62,8 +62,8 @@ def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
     """The heads' input, dropout(pooler's output), [rows * examples, hidden]; the last layer runs at each [CLS] only.
 
     Args:
-      forward: sizes, cast weights, policy, dropout.
-      batch: see batches.labelled.LabelledRows.assemble.
+        forward: sizes, cast weights, policy, dropout.
+        batch: see batches.labelled.LabelledRows.assemble.
     """
     model = forward.model
     hidden = encode_at(forward, batch, batch["cls_positions"])

@@ -22,10 +22,10 @@ def why_not(model: Model, lengths: tuple[int, ...], precision: str, xla: str) ->
     """Why layers cannot be computed with the kernels, and the setting that would change it; None: they can.
 
     Args:
-      model: its sizes.
-      lengths: positions a row, of all phases.
-      precision: numerics.precision.
-      xla: "off", "elementwise" or "layers".
+        model: its sizes.
+        lengths: positions a row, of all phases.
+        precision: numerics.precision.
+        xla: "off", "elementwise" or "layers".
     """
     capable, head_size = capability(), model.hidden_size // model.num_attention_heads
     if capable is None:
