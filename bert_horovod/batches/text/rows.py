@@ -159,19 +159,27 @@ class Rows:
         if self._pair == "next_sentence":
             partner = self._exchange.partners(epoch, window, second)
             other_start = self._index.start[partner].astype(np.int64) + self._index.first[partner]
-            return _Sequences(row, slot, start, first, other_start, second, partner != window)
+            return _Sequences(
+                row=row,
+                slot=slot,
+                start=start,
+                count=first,
+                second_start=other_start,
+                second_count=second,
+                wrong=partner != window,
+            )
         wrong = np.zeros(len(window), bool)
         if self._pair == "sentence_order":
             words = self._hash(_SWAP, epoch * self._index.windows + window)
             wrong = (words >> np.uint64(63)).astype(bool) & (second > 0)
         return _Sequences(
-            row,
-            slot,
-            np.where(wrong, start + first, start),
-            np.where(wrong, second, first),
-            np.where(wrong, start, start + first),
-            np.where(wrong, first, second),
-            wrong,
+            row=row,
+            slot=slot,
+            start=np.where(wrong, start + first, start),
+            count=np.where(wrong, second, first),
+            second_start=np.where(wrong, start, start + first),
+            second_count=np.where(wrong, first, second),
+            wrong=wrong,
         )
 
     def _copy_tokens(self, ids: np.ndarray, start: np.ndarray, count: np.ndarray, target: np.ndarray) -> None:

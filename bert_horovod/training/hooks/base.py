@@ -28,7 +28,15 @@ class StepEvent(NamedTuple):
 
 
 class Hook:
-    """Each method does nothing; a hook overrides those that it needs. `training/loop.py` lists hooks in their order."""
+    """Each method does nothing; a hook overrides those that it needs. `training/loop.py` lists hooks in their order.
+
+    A whole hook:
+
+        class SlowStepHook(Hook):
+            def step(self, event: StepEvent) -> None:
+                if event.waited_s > 1:
+                    self.run.say(f"step {event.step} waited {event.waited_s:.1f} s for its rows")
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
