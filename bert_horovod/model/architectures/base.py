@@ -26,6 +26,7 @@ class Family(abc.ABC):
         google_config_file: the configuration beside Google's TF1 checkpoints; None if there are no such checkpoints.
         token_ids: keys of config.json that are ids of tokens, and the special token of each, as in SPECIAL_TOKENS of
             interchange/tokenizer_files.py.
+        kernels: whether gpu_kernels/ has kernels for its layer.
         price: what `smaller` costs, for people.
     """
 
@@ -36,6 +37,7 @@ class Family(abc.ABC):
     required: ClassVar[Mapping[str, Any]] = {}
     google_config_file: ClassVar[str | None] = None
     token_ids: ClassVar[Mapping[str, str]] = {}
+    kernels: ClassVar[bool] = False
     price: ClassVar[str] = ""
 
     def includes(self, model: Model) -> bool:

@@ -55,6 +55,7 @@ class Bert(Family):
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     token_ids: ClassVar = {"pad_token_id": "pad_token"}
     google_config_file = "bert_config.json"
+    kernels = True
 
     def encoder_shapes(self, model: Model, pooler: bool) -> Shapes:
         """See `Family`."""
