@@ -1,17 +1,15 @@
-"""Joining the launcher's world: Horovod's settings, the groups of ranks, and the pairs in which ranks swap parts."""
+"""Joining the launcher's world, with Horovod's settings, and the groups and pairs of ranks that a recipe needs."""
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from bert_horovod.collectives.horovod_world import HorovodWorld
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
+from bert_horovod.collectives.meetings import meetings
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.reductions import may_sum_in_two_steps, sums_by_host
 from bert_horovod.recipe.sections import Execution, Recipe
-
-MOST_IN_PAIRS = 8  # ranks of an all-to-all in pairs; more ranks need too many groups
 
 
 def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
@@ -93,23 +91,3 @@ def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:
     return [list(range(k, k + local)) for k in range(0, size, local)], [
         list(range(k, size, local)) for k in range(local)
     ]
-
-
-def meetings(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs of 3 to MOST_IN_PAIRS ranks, round by round, so that in a round no rank is in two pairs; else none.
-
-    The rounds are those of a tournament: one rank stays, the others move on by a place.
-
-    >>> meetings(range(4))
-    [(0, 3), (1, 2), (0, 2), (1, 3), (0, 1), (2, 3)]
-    """
-    if not 2 < len(ranks) <= MOST_IN_PAIRS:
-        return []
-    places = [*ranks, *([None] if len(ranks) % 2 else [])]
-    pairs = []
-    for _ in places[1:]:
-        for a, b in zip(places[: len(places) // 2], reversed(places), strict=False):
-            if a is not None and b is not None:
-                pairs.append((min(a, b), max(a, b)))
-        places.insert(1, places.pop())
-    return pairs
