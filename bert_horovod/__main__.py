@@ -17,23 +17,12 @@ from functools import partial
 
 from absl import app
 
-from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
-from bert_horovod.commands.shared.parser import Parser, add_commands
+from bert_horovod.commands.shared.parser import parse
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
 from bert_horovod.runtime.allocator import keep_freed_memory
 
 _importing.close()
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Parse a command line; imports no TensorFlow, so that --help is quick."""
-    parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod.")
-    parser.add_argument("--version", action="version", version=__version__)
-    add_commands(parser, commands, "COMMAND", "run")
-    arguments = parser.parse_args(argv[1:])
-    arguments.words = argv[1:]
-    return arguments
 
 
 def dispatch(arguments: argparse.Namespace) -> int:

@@ -30,13 +30,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
-from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
+from bert_horovod.reporting.tables import ratio, table
 from lab.rounds import PROJECT, in_turn, ratio_of, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
@@ -154,9 +154,9 @@ def results(
     """A line of the table for each contestant but the products, which are our lines' share.
 
     Args:
-      recipes: ours.
-      seconds_of: by contestant, the seconds of a step of each round.
-      told: by contestant, the seconds of its first step and its peak of memory.
+        recipes: ours.
+        seconds_of: by contestant, the seconds of a step of each round.
+        told: by contestant, the seconds of its first step and its peak of memory.
     """
     lines = []
     recipe = next(iter(recipes.values()))

@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.corpus.store import open_store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from lab.contestants import PINNED, path
 from lab.curve_recipes import CURVES, RANKS, Curve, keep, kept, key_of

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.measuring.tables import table
+from bert_horovod.reporting.tables import table
 from bert_horovod.runs.checkpoint import paths, step_of
 from lab.cluster import INTERFACE, Cluster, bits_per_s, cluster, why_not
 from lab.contestants import PINNED, path
@@ -56,10 +56,10 @@ def compared(metrics: list[dict[str, Any]], first: int, curve: list[list[float]]
     """A line of the table.
 
     Args:
-      metrics: the lines of metrics.jsonl.
-      first: the step after which the link was used.
-      curve: step and loss of the curve that was trained over loopback.
-      counted_bytes: sent by the first host.
+        metrics: the lines of metrics.jsonl.
+        first: the step after which the link was used.
+        curve: step and loss of the curve that was trained over loopback.
+        counted_bytes: sent by the first host.
     """
     lines, kept_losses = [line for line in metrics if line["step"] > first and "loss" in line], dict(map(tuple, curve))
     ends = [first, *(line["step"] for line in lines)]

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError
-from bert_horovod.measuring.tables import lines
+from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.compute import add_environments, environment
@@ -73,11 +73,11 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.batches.positions import step_positions
     from bert_horovod.collectives.world import World
     from bert_horovod.costs.buckets import by_size
+    from bert_horovod.model.batch_tensors import as_arrays
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.start import first_state
     from bert_horovod.training.step import build_step
-    from bert_horovod.training.transfer import as_arrays
 
     use_devices(0, 1, shape["threads"])
     overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]

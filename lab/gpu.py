@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.measuring.tables import lines
+from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.writing import write_atomically
 from lab.rounds import PROJECT, say
 

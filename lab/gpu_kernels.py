@@ -49,8 +49,9 @@ from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability, why_not
 from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
-from bert_horovod.model.parameters import encoder_shapes, initial_values
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details, use_devices

@@ -20,9 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.index import open_index
-from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.store import ARRAYS, Shard, Store, open_store
 from bert_horovod.recipe.sections import Objective
 

@@ -25,17 +25,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.index import RowIndex, open_index
-from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.products import matrix_products
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
-from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.reporting.tables import ratio, table
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, ratio_of, say

@@ -31,8 +31,8 @@ from bert_horovod.costs.clusters import DeviceSheet, device_of, parse_rate
 from bert_horovod.costs.gpus import GPU_PEAKS
 from bert_horovod.costs.planner import LINK_SHARE, SPREAD, Device, Network, plan_phase
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.tables import lines
 
 WITHIN = 0.1
 FLOAT32_PEAK = GPU_PEAKS[r"\bV100\b"].float32 / GPU_PEAKS[r"\bV100\b"].float16

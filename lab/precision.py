@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.measuring.tables import table
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.reporting.tables import table
 from lab.rounds import PROJECT, say
 
 REFERENCE = "float32-off"

@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.glue import TASKS
-from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically

@@ -29,13 +29,14 @@ def in_turn(
     """Measure each contestant once a round, one after another.
 
     Args:
-      contestants: what is handed to `measure`, with the round's number from 0 on.
-      rounds: at least 1.
-      measure: a figure of one round; where it raises RunError, the contestant is named on standard error and left out.
-      told: a word about each round for standard error; "": nothing is told.
+        contestants: what is handed to `measure`, with the round's number from 0 on.
+        rounds: at least 1.
+        measure: a figure of one round; where it raises RunError, the contestant is named on standard error and left
+            out.
+        told: a word about each round for standard error; "": nothing is told.
 
     Returns:
-      The figures of each contestant that took part in all rounds.
+        The figures of each contestant that took part in all rounds.
     """
     figures: dict[Key, list[Figure]] = {contestant: [] for contestant in contestants}
     for number in range(rounds):
@@ -124,8 +125,8 @@ def started(
     """Contestants by name, after their first steps; those that die in them are named and left out.
 
     Args:
-      commands: name, command and variables of each.
-      warm_up: how many first steps, by name.
+        commands: name, command and variables of each.
+        warm_up: how many first steps, by name.
     """
     with contextlib.ExitStack() as stack:
         running: dict[str, Contestant] = {}

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.measuring.tables import lines
+from bert_horovod.reporting.tables import lines
 from lab.rounds import PROJECT, in_turn, say
 
 

@@ -38,8 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
-from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
 from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run
 from lab.rounds import PROJECT, in_turn, say
@@ -62,10 +62,10 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
     """A line of the table.
 
     Args:
-      cell: what was measured.
-      rounds: the `figures` of each round.
-      rows: of a micro-batch.
-      alone_rows_per_s: the same program's on one host; None if nobody measured it.
+        cell: what was measured.
+        rounds: the `figures` of each round.
+        rows: of a micro-batch.
+        alone_rows_per_s: the same program's on one host; None if nobody measured it.
     """
 
     def median(key: str) -> float | None:

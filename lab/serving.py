@@ -22,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.measuring.configuration import SIZES, size_recipe
-from bert_horovod.measuring.tables import lines, ratio
+from bert_horovod.reporting.tables import lines, ratio
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, say
 

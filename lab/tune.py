@@ -24,19 +24,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.rows import open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.cluster.doctor.facts import available_memory_bytes
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.choices import RECOMPUTE
 from bert_horovod.errors import ReportedError, RunError
-from bert_horovod.measuring.tables import table
 from bert_horovod.measuring.tuning.candidates import XLA, Machine, micro_batches, resolved
 from bert_horovod.measuring.tuning.prediction import longest_phase
 from bert_horovod.measuring.tuning.trials import Settings, Trial, run_trial
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from bert_horovod.recipe_files.tuned import execution_overrides
+from bert_horovod.reporting.tables import table
 from bert_horovod.runtime.children import python_settings
 from bert_horovod.runtime.processor import physical_cores
 from bert_horovod.storage.writing import write_atomically

@@ -23,9 +23,9 @@ def run_ranks(world_size: int, script: str | Path, *arguments: str) -> subproces
     """Run a script as `world_size` ranks on this host and return what horovodrun printed, each line with its rank.
 
     Args:
-      world_size: processes.
-      script: a file, or the text of a program.
-      arguments: the script's.
+        world_size: processes.
+        script: a file, or the text of a program.
+        arguments: the script's.
 
     After PATIENCE_S all ranks are killed and TimeoutExpired is raised.
     """

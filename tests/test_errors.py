@@ -21,8 +21,8 @@ import pytest
 
 from bert_horovod import errors
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches.index import open_index
-from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.cluster.launching.hostfiles import read_hostfile
 from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.preparing.preparation import prepare
@@ -246,7 +246,7 @@ import argparse, os, sys
 import numpy as np, tensorflow as tf
 from bert_horovod.__main__ import dispatch
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.commands.shared import ranks
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.training.agreement import described, disagreement

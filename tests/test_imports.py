@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     ("__main__", "commands"),
     ("finetuning", "reporting", "measuring", "cluster"),
-    ("inference",),
     ("training",),
+    ("inference",),
     ("runs", "interchange"),
     ("recipe_files",),
     ("exchange", "tasks"),
-    ("collectives",),
     ("costs",),
     ("batches", "model", "optimizers"),
     ("corpus",),
+    ("collectives",),
     ("recipe",),
     ("storage", "runtime"),
     ("errors", "wording"),
@@ -61,6 +62,17 @@ def test_a_room_imports_from_its_own_floor_and_below_and_horovod_has_one_room(pa
 def test_every_room_has_a_floor():
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert there - {"__init__"} == set(FLOOR)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    files = {".".join(path.relative_to(PROJECT).with_suffix("").parts): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in files.items()}
+
+    def module(name: str) -> str | None:
+        return next((each for each in (name, name.rpartition(".")[0]) if each in modules), None)
+
+    imports = {own: {module(name) for name in imported(path)} - {None, own} for own, path in modules.items()}
+    TopologicalSorter(imports).prepare()  # raises CycleError with the circle
 
 
 def test_no_two_files_have_one_name():

@@ -119,7 +119,7 @@ class TwoRanks:
 def main(address: str) -> None:
     """A rank: do what comes over the connection until it is closed."""
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.runtime.devices import use_devices
 
     world = connect(launch())  # without Horovod's timeline: its writer on rank 0 spins

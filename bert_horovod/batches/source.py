@@ -8,20 +8,6 @@ import numpy as np
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 
 
-class Source(Protocol):
-    """The rows of one phase and split: endless, in random access; each a pure function of its position."""
-
-    count: int  # rows an epoch
-    slots: dict[str, int]  # the most items in a row, by the names that the task counts, such as "masked", "sequences"
-
-    def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the rows at these positions, int64 [rows]; a position of -1 makes a row of padding with weight zero.
-
-        With L positions per row, the arrays are at least, int32 [rows, L] each: input_ids, token_type_ids, position_ids
-        and sequence_ids (0: padding; a token attends only to tokens with its own number).
-        """
-
-
 class Dataset(Protocol):
     """The data of a run; the same on all ranks."""
 
@@ -31,8 +17,26 @@ class Dataset(Protocol):
     tokenizer_settings: TokenizerSettings
     tokens: int  # in all; how long opening takes depends on it
 
-    def open(self, phase: int, split: str, build: bool = True) -> Source:
+    def open(self, phase: int, split: str, build: bool = True) -> "Source":
         """The rows of a phase; `split`: "train" or "held_out".
 
         `build`: make files that other runs may reuse, such as an index. One process per host calls with True first.
+        """
+
+
+class Source(Protocol):
+    """The rows of one phase and split, in random access: each a pure function of its position.
+
+    Positions from `count` on are further epochs, so rows never end. `slots` has the most items in a row, by the names
+    that the task counts: {"masked": 20, "sequences": 3} for rows of 128 positions with up to three packed sequences.
+    """
+
+    count: int  # rows an epoch
+    slots: dict[str, int]
+
+    def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows at these positions, int64 [rows]; a position of -1 makes a row of padding with weight zero.
+
+        With L positions per row, the arrays are at least, int32 [rows, L] each: input_ids, token_type_ids, position_ids
+        and sequence_ids (0: padding; a token attends only to tokens with its own number).
         """

@@ -98,7 +98,7 @@ def evaluate(
     require_checkpoint(checkpoint)
     import_tensorflow()
 
-    from bert_horovod.batches.rows import open_rows
+    from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify

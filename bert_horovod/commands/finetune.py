@@ -161,7 +161,7 @@ def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
     """Train the runs of several seeds and learning rates, and print a table that compares them."""
     from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
-    from bert_horovod.measuring.tables import lines
+    from bert_horovod.reporting.tables import lines
 
     runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
     if world.rank or runs is None:

@@ -81,7 +81,7 @@ def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) 
     named = [f"{', '.join(left_out[:_NAMED])}{f' and {len(left_out) - _NAMED} more' if len(left_out) > _NAMED else ''}"]
     optimizer = [f"{len(contents.optimizer)} variables of the optimizer"] if contents.optimizer else []
     shared = f" with the parameters of {model.layer_groups}" if model.layer_groups < model.num_hidden_layers else ""
-    width = f" (embeddings {model.embedding_width})" if model.albert else ""
+    width = f" (embeddings {model.embedding_width})" if model.embedding_width != model.hidden_size else ""
     return "\n".join(
         [
             f"read        {contents.origin}",

@@ -14,7 +14,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 
 if TYPE_CHECKING:
-    from bert_horovod.batches.rows import Rows
+    from bert_horovod.batches.text.rows import Rows
     from bert_horovod.corpus.store import Store
 
 _DEFAULT_LENGTH = 128
@@ -95,9 +95,9 @@ def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
 def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -> None:
     import numpy as np
 
-    from bert_horovod.batches.rows import open_rows
-    from bert_horovod.batches.shown_rows import LEGEND, RowText
     from bert_horovod.batches.special_tokens import special_ids
+    from bert_horovod.batches.text.rows import open_rows
+    from bert_horovod.batches.text.shown_rows import LEGEND, RowText
 
     rows = open_rows(store, recipe, arguments.phase, arguments.split, arguments.index_dir)
     _refuse_outside(arguments, rows)

@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
-    from bert_horovod.__main__ import parse
     from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
+    from bert_horovod.commands.shared.parser import parse
     from bert_horovod.errors import UserError
     from bert_horovod.runs.status_files import LAUNCHED_BY
     from bert_horovod.runtime.lasting_log import outlive_log

@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from tqdm import tqdm
 
-    from bert_horovod.inference.predicting import Options, open_predictor
+    from bert_horovod.inference.options import Options
+    from bert_horovod.inference.predicting import open_predictor
     from bert_horovod.runtime.devices import use_devices
 
     use_devices(0, 1, 0)

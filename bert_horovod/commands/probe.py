@@ -78,7 +78,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 
 def _probe_all(arguments: argparse.Namespace, jobs: "list[Job]", world: "World") -> None:
     from bert_horovod.finetuning.probing import probe_all
-    from bert_horovod.measuring.tables import lines
+    from bert_horovod.reporting.tables import lines
     from bert_horovod.storage.writing import write_atomically
 
     probed = probe_all(jobs, world)

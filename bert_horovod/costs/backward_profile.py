@@ -4,16 +4,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, VOCABULARY, matrix_products
-from bert_horovod.model.parameters import (
-    WORD_EMBEDDINGS,
-    backward_blocks,
-    layer_with_parameters,
-    pretraining_shapes,
-    trained_shapes,
-)
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, layer_with_parameters, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 
 

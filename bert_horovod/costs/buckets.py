@@ -84,12 +84,12 @@ def by_profile(
     cut.
 
     Args:
-      shapes: of all parameters.
-      element_bytes: of a number on the wire.
-      profile: of a micro-batch.
-      link: between the ranks, for this way to sum.
-      reduction: the way to sum over ranks.
-      rows_alone: whether looked-up rows may be sent alone.
+        shapes: of all parameters.
+        element_bytes: of a number on the wire.
+        profile: of a micro-batch.
+        link: between the ranks, for this way to sum.
+        reduction: the way to sum over ranks.
+        rows_alone: whether looked-up rows may be sent alone.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
     link = link.slower(CAUTION)

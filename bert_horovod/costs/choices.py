@@ -10,6 +10,7 @@ from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
+from bert_horovod.model.architectures.families import FAMILIES
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 
 Methods = Mapping[str, type[ExchangeMethod]]  # by name; the first is the exchange of gradients
@@ -19,7 +20,6 @@ LEAST_WORTH = 0.5  # share of a single rank's rows/s that each added rank must b
 WORTH = 0.05  # share of a step: if more communication than that is exposed, a narrower wire pays
 _NARROW = ("float16", "int8")
 _RATES = (1e3, 1e13)  # bytes a second: the range in which a threshold is searched
-_EMBEDDING_SIZE = 128  # as in all of Google's ALBERTs
 _MOST_TIMES = 64  # largest factor of the global batch, and most steps between averages
 
 
@@ -122,11 +122,10 @@ def choices(
             offered.append(planned(f'exchange.method = "{method.method}"', changed, method.price))
         elif changed is not None:
             offered.append(least(partial(rarer, method)))
-    if recipe.whole and not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
-        model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
-        setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"
-        price = "an ALBERT: all layers share parameters, and learn less from as many rows"
-        offered.append(planned(setting, dataclasses.replace(recipe, model=model), price))
+    for family in FAMILIES.values() if recipe.whole else ():
+        if (model := family.smaller(recipe.model)) is not None:
+            setting = ", ".join(f"model.{name} = {getattr(model, name)}" for name in family.chosen_by)
+            offered.append(planned(setting, dataclasses.replace(recipe, model=model), family.price))
     return offered
 
 

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.costs.products import matrix_products, training_flops
-from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes, trained_shapes
+from bert_horovod.model.parameters import DECODER_BIAS, Shapes, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 
 

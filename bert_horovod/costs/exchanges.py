@@ -13,8 +13,10 @@ Not counted: the all-reduces of one number that tell ranks whether a step is fin
 import math
 from collections.abc import Sequence
 
-from bert_horovod.costs.link import BLOCK, NUMBER_BYTES, reductions
-from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.costs.link import BLOCK, NUMBER_BYTES
+from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Phase, Recipe, Stage
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.recipe.sections import REDUCTIONS, Recipe
-
 TREE_SHARE = 0.9  # share of a ring's rate that trees are assumed to reach; not measured
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 # Bytes of a number on the wire, scales included: by numerics.wire, and as signs.
@@ -124,25 +122,6 @@ def link_of_hosts(
     # Each rank sends a part to every rank of other hosts; then the sums of the parts are sent around a ring.
     leaves = devices * (world_size - devices) / world_size + (world_size - 1) / world_size
     return Link(world_size * between.latency_s, leaves / between.bytes_per_s)
-
-
-def reductions(recipe: Recipe) -> tuple[str, ...]:
-    """The ways to sum over ranks that the recipe allows: a measurement chooses one; without measurement, the first."""
-    settings = recipe.execution
-    if settings.reduction != "auto":
-        return (settings.reduction,)
-    possible = REDUCTIONS[recipe.numerics.wire]
-    return possible if settings.bucket_bytes == "auto" else possible[:1]
-
-
-def sums_by_host(recipe: Recipe) -> bool:
-    """Whether ranks of one host sum among themselves first: yes if the numbers that leave the host are encoded."""
-    return recipe.exchange.sums_by_host(reductions(recipe))
-
-
-def may_sum_in_two_steps(recipe: Recipe) -> bool:
-    """Whether exchange/two_step.py may sum: it encodes, or a measurement may prefer it to the ring."""
-    return recipe.exchange.may_sum_in_two_steps(reductions(recipe))
 
 
 def fit(seconds: list[tuple[int, float]]) -> Link:

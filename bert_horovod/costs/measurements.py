@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_horovod.costs.planner import Device, Network, update_bytes
 from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_given_json
 

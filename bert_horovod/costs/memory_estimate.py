@@ -48,13 +48,13 @@ def memory_bytes(
     """Peak bytes of a rank: on CPU of the whole process, on a GPU of TensorFlow's allocations there.
 
     Args:
-      recipe: model, precision, optimizer, micro-batch and recomputation.
-      shapes: of the task's parameters.
-      rows: that the rank computes.
-      world_size: ranks.
-      gpu: whether the rank has a GPU.
-      trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
-      kernels: whether layers are computed with the Triton kernels (execution.kernels) where these serve the length.
+            recipe: model, precision, optimizer, micro-batch and recomputation.
+        shapes: of the task's parameters.
+        rows: that the rank computes.
+        world_size: ranks.
+        gpu: whether the rank has a GPU.
+        trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
+        kernels: whether layers are computed with the Triton kernels (execution.kernels) where these serve the length.
     """
     model, width, micro_batches = recipe.model, WIDTHS[recipe.numerics.precision], rows.micro_batches
     parameters = sum(map(math.prod, shapes.values()))

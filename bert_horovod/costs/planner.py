@@ -28,17 +28,19 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, sent_shapes, stages
-from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
+from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
-from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
+from bert_horovod.model.parameters import Shapes, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
+from bert_horovod.recipe.reductions import reductions, sums_by_host
 from bert_horovod.recipe.sections import Phase, Recipe, Stage
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)

@@ -4,6 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from bert_horovod.model.parameters import (
+    ATTENTION_OUTPUT,
+    EMBEDDING_MAPPING,
+    INTERMEDIATE,
+    OUTPUT,
+    Shapes,
+    layer_prefix,
+)
+from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.sections import Model
 
 EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # prefixes of products' names
@@ -39,27 +48,27 @@ def matrix_products(
     The last layer computes only the positions that a head reads, but keys and values of all positions.
 
     Args:
-      model: the sizes.
-      rows: of the micro-batch.
-      length: positions per row.
-      masked_slots: masked positions per row, used or not.
-      sequences: per row, at most.
-      pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
+        model: the sizes.
+        rows: of the micro-batch.
+        length: positions per row.
+        masked_slots: masked positions per row, used or not.
+        sequences: per row, at most.
+        pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
     """
     layers, hidden = model.num_hidden_layers, model.hidden_size
     read_positions = masked_slots + (sequences if pairs else 0)
-    products = []
+    shapes, products = encoder_shapes(model, pooler=False), []
     width = model.embedding_width
-    if model.albert:
-        products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, hidden, width))
+    if f"{EMBEDDING_MAPPING}.weight" in shapes:
+        products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, *shapes[f"{EMBEDDING_MAPPING}.weight"]))
     whole = layers if read_positions >= length else layers - 1
     if whole:
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
-        products += _layer(model, "", whole, rows, length, length)
+        products += _layer(model, shapes, "", whole, rows, length, length)
     if read_positions < length:
         products.append(Product(f"{LAST_LAYER}query", 1, 1, rows * read_positions, hidden, hidden))
         products.append(Product(f"{LAST_LAYER}key and value", 1, 1, rows * length, 2 * hidden, hidden))
-        products += _layer(model, LAST_LAYER, 1, rows, read_positions, length)
+        products += _layer(model, shapes, LAST_LAYER, 1, rows, read_positions, length)
     vocabulary = -(-model.vocab_size // 64) * 64
     products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, width, hidden))
     products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, width))
@@ -87,14 +96,20 @@ def training_flops(products: Callable[[Model], list[Product]], model: Model, tra
     return float(sum(product.flops for product in forward) + back)
 
 
-def _layer(model: Model, prefix: str, count: int, rows: int, queries: int, length: int) -> list[Product]:
+def _layer(
+    model: Model, shapes: Shapes, prefix: str, count: int, rows: int, queries: int, length: int
+) -> list[Product]:
     """A layer's products after query, key and value; `queries` positions of each row attend to `length` positions."""
-    hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_attention_heads
-    head_size = hidden // heads
+    heads = model.num_attention_heads
+    head_size = model.hidden_size // heads
+
+    def product(name: str, parameter: str) -> Product:
+        return Product(f"{prefix}{name}", count, 1, rows * queries, *shapes[f"{layer_prefix(0)}{parameter}.weight"])
+
     return [
         Product(f"{prefix}scores", count, rows * heads, queries, length, head_size),
         Product(f"{prefix}context", count, rows * heads, queries, head_size, length, transposed=False),
-        Product(f"{prefix}attention output", count, 1, rows * queries, hidden, hidden),
-        Product(f"{prefix}intermediate", count, 1, rows * queries, inner, hidden),
-        Product(f"{prefix}output", count, 1, rows * queries, hidden, inner),
+        product("attention output", ATTENTION_OUTPUT),
+        product("intermediate", INTERMEDIATE),
+        product("output", OUTPUT),
     ]

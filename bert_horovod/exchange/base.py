@@ -41,8 +41,8 @@ class Exchange:
     """The code of a method by which ranks agree on an update; recipe.sections.ExchangeMethod describes the method.
 
     A run has two kinds of state. Replicated state (parameters, slots, progress) is equal on all ranks after every step
-    for which `agrees_after` is true: only then may it be compared, evaluated or saved. State that differs between ranks
-    belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it.
+    for which `ranks_equal_after` is true: only then may it be compared, evaluated or saved. State that differs between
+    ranks belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it.
     """
 
     # Metric that the next update's `gradient_norm` is: "exchange_norm" if it is of something else than the gradient.
@@ -54,14 +54,14 @@ class Exchange:
     _world: World
 
     def begin(self, first: int, last: int) -> None:
-        """Make the state that this method keeps per rank, and read the entries that `remember` left in the progress.
+        """Make the state that this method keeps per rank, and read the entries that `to_progress` left in the progress.
 
         Args:
             first, last: the phase's first and last step, counted in the run from 1; a resumed run may start between.
         """
 
-    def beside(self, micro_batches: int) -> None:
-        """Add the collectives that run during forward and backward, if any, to the graph of a micro-batch.
+    def during_backward(self, micro_batches: int) -> None:
+        """Add collectives to the graph of a micro-batch that run while the device computes it; default: none.
 
         Called in the graph of every micro-batch of a step; in the last one's before `update`.
         """
@@ -97,11 +97,11 @@ class Exchange:
         """
         return ""
 
-    def agrees_after(self, step: int) -> bool:
+    def ranks_equal_after(self, step: int) -> bool:
         """Whether all ranks hold equal parameters and slots after `after_step(step)`."""
         return True
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         """Write the values of this method that a checkpoint needs into the state's progress."""
 
     def bytes_reduced(self, rows: int = 0) -> float:

@@ -44,7 +44,7 @@ class TwoStep:
     """
 
     def __init__(self, world: World, numbers: int, name: str) -> None:
-        self._inside, self._across = world.hosts
+        self._inside, self._across = world.join_hosts()
         self._world_size = world.size
         self._numbers = numbers
         self._name = name

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_horovod.batches.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
+from bert_horovod.batches.examples.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination

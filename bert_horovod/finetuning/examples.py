@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_horovod.batches.labelled import LabelledTexts
+from bert_horovod.batches.examples.labelled import LabelledTexts
 from bert_horovod.corpus.reading.table_files import Table, read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import GlueTask

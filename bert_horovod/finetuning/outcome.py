@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.labelled import LabelledTokens
+from bert_horovod.batches.examples.labelled import LabelledTokens
 from bert_horovod.corpus.reading.table_files import table_text
 from bert_horovod.errors import file_error
 from bert_horovod.finetuning.dev_scores import run_outputs

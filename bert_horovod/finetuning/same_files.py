@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.collectives.messages import from_all_ranks
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bert_horovod.batches.examples.span_cache import open_spans
+from bert_horovod.batches.examples.span_rows import SpanDataset, SpanRows
+from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.examples.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.packing import templates_of
-from bert_horovod.batches.span_cache import open_spans
-from bert_horovod.batches.span_rows import SpanDataset, SpanRows
-from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
@@ -23,7 +23,7 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.model.parameters import class_name
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span
@@ -215,7 +215,7 @@ class AnswersHook(Hook):
             self.run.say(notice)
 
     def finish(self) -> None:
-        self.settle()
+        self.wait()
         run = self.run
         if run.state.progress.step < run.last_step:
             return

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
 from bert_horovod.inference.answers import PREDICTIONS

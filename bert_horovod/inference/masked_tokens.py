@@ -15,8 +15,8 @@ from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import masked_token_logits
-from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 
 MASK = "[MASK]"

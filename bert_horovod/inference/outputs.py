@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
+from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import PredictingTask
-from bert_horovod.training.step import as_tensors
 
 _BLOCK_POSITIONS = 4096  # of the rows that are computed at once
 

@@ -1,11 +1,11 @@
 """The registry behind `bert-horovod predict`: the predictor for each kind of checkpoint."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from bert_horovod.errors import UserError
+from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
@@ -13,18 +13,6 @@ from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
 from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
-
-Progress = Callable[[int, int], None]  # rows that are done, of how many
-
-
-@dataclass(frozen=True)
-class Options:
-    """A user's options for a predictor; each kind of predictor reads those that it needs."""
-
-    text_columns: tuple[str, ...] = ()  # of tables; (): as the checkpoint says
-    sequence_length: int | None = None  # tokens of an example, at most; None: as the checkpoint was trained
-    doc_stride: int | None = None  # of question answering: tokens from one window of a context to the next
-    null_score_threshold: float | None = None  # of question answering: no answer if the null odds are above it
 
 
 class Predictor(Protocol):

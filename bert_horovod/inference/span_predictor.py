@@ -3,32 +3,30 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.span_rows import SpanRows
-from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import SpanTexts, tokenised_spans
+from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.corpus.reading.sources import COMPRESSIONS
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
+from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.span import Span
-
-if TYPE_CHECKING:
-    from bert_horovod.inference.predicting import Options, Progress
 
 _LENGTH = 384  # positions of a row, if the length at which the checkpoint was trained is unknown
 _QUESTIONS_AT_ONCE = 1024
@@ -46,7 +44,7 @@ class SpanPredictor:
         ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
-    def __init__(self, directory: Path, options: "Options") -> None:
+    def __init__(self, directory: Path, options: Options) -> None:
         config = read_configuration(directory)
         self._task = Span()
         pretrained = read_fine_tuned(directory, self._task)
@@ -68,7 +66,7 @@ class SpanPredictor:
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
 
-    def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
+    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Answer the questions of a file.
 
         A .json file is in SQuAD's format (plain or compressed); other files are tables with a question and a context
@@ -124,7 +122,7 @@ class SpanPredictor:
             [False] * count,
         )
 
-    def _in_parts(self, questions: Questions, rules: AnswerRules, progress: "Progress") -> Iterator[Answers]:
+    def _in_parts(self, questions: Questions, rules: AnswerRules, progress: Progress) -> Iterator[Answers]:
         count = len(questions.ids)
         for first in range(0, count, _QUESTIONS_AT_ONCE):
             last = min(first + _QUESTIONS_AT_ONCE, count)

@@ -1,18 +1,19 @@
 """Predict with a classifier or a regression: for files of texts, and for lines of standard input."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
+from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
 from bert_horovod.interchange.pretrained import read_configuration
@@ -21,9 +22,6 @@ from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
-
-if TYPE_CHECKING:
-    from bert_horovod.inference.predicting import Options, Progress
 
 
 class TextPredictor:
@@ -37,7 +35,7 @@ class TextPredictor:
         ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
-    def __init__(self, directory: Path, options: "Options") -> None:
+    def __init__(self, directory: Path, options: Options) -> None:
         self._directory, config = directory, read_configuration(directory)
         self.task = text_task(directory, config)
         pretrained = read_fine_tuned(directory, self.task)
@@ -55,7 +53,7 @@ class TextPredictor:
         """The names of the labels; empty for a regression."""
         return self.task.labels if isinstance(self.task, Classification) else ()
 
-    def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
+    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Write index, prediction and each label's probability for each row of a table.
 
         The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
@@ -92,7 +90,7 @@ class TextPredictor:
         return "\t".join([str(prediction), *(f"{label}={share:.4f}" for label, share in pairs)])
 
     def logits(
-        self, texts: tuple[list[str], ...], length: int, packing: bool, progress: "Progress | None" = None
+        self, texts: tuple[list[str], ...], length: int, packing: bool, progress: Progress | None = None
     ) -> np.ndarray:
         """The head's outputs, float32 [examples, outputs], computed in rows of `length` positions."""
         if len(texts) > 1:

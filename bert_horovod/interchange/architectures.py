@@ -4,10 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from bert_horovod.model.parameters import (
-    CLASSIFIER,
-    Shapes,
-    class_name,
+from bert_horovod.model.architectures.families import class_name
+from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.shapes import (
     classifier_shapes,
     encoder_shapes,
     masked_token_head_shapes,

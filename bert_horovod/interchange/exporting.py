@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError

@@ -23,30 +23,24 @@ from bert_horovod.interchange.huggingface import Pretrained, model_of, require_s
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
+from bert_horovod.model.architectures.base import Family
+from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.parameters import (
-    ATTENTION_NORM,
-    ATTENTION_OUTPUT,
     CLASSIFIER,
     DECODER_BIAS,
-    INTERMEDIATE,
-    KEY,
     LAYERS,
-    OUTPUT,
-    OUTPUT_NORM,
     PAIR_CLASSIFIER,
-    QUERY,
     SPAN_HEAD,
-    VALUE,
-    encoder_shapes,
-    pretraining_shapes,
 )
+from bert_horovod.model.shapes import encoder_shapes, masked_token_head_shapes, pair_head_shapes, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
 
-CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
+_FAMILIES = [family for family in FAMILIES.values() if family.google_config_file]
+CONFIGS = (*(family.google_config_file for family in _FAMILIES), "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|(.*/)?beta[12]_power(_\d+)?|global_step")
 _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix of each value's key in an object checkpoint of TF2
@@ -56,17 +50,6 @@ _OUTPUT_WEIGHTS = {
     PAIR_CLASSIFIER: "cls/seq_relationship/output_",
     SPAN_HEAD: "cls/squad/output_",
     CLASSIFIER: "output_",
-}
-# Paths in an ALBERT's layer.
-_ALBERT_PATHS = {
-    QUERY: "attention_1/self/query",
-    KEY: "attention_1/self/key",
-    VALUE: "attention_1/self/value",
-    ATTENTION_OUTPUT: "attention_1/output/dense",
-    ATTENTION_NORM: "LayerNorm",
-    INTERMEDIATE: "ffn_1/intermediate/dense",
-    OUTPUT: "ffn_1/intermediate/output/dense",
-    OUTPUT_NORM: "LayerNorm_1",
 }
 
 
@@ -111,7 +94,8 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     shapes = _shapes(prefix)
     _require_data(prefix, shapes)
     model = _read_model(prefix)
-    known = {_variable(model, name): name for name in _possible(model)}
+    family = family_of(model)
+    known = {_variable(family, name): name for name in _possible(family, model)}
     variables, unknown = Variables({}, [], []), []
     for variable, shape in sorted(shapes.items()):
         if name := known.get(variable):
@@ -125,10 +109,10 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in variables.parameters]
     missing += [name] if (name := part_of_a_head(model, variables.parameters)) else []
     if unknown:
-        raise UserError(_about_unknown(prefix, model, unknown, [_variable(model, name) for name in missing]))
+        raise UserError(_about_unknown(prefix, model, unknown, [_variable(family, name) for name in missing]))
     if missing:
         raise UserError(
-            f"{prefix} is part of a checkpoint: {_variable(model, missing[0])} is missing"
+            f"{prefix} is part of a checkpoint: {_variable(family, missing[0])} is missing"
             f"{f', and {len(missing) - 1} more' if missing[1:] else ''}; expected all that {_config(prefix).name} "
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
@@ -143,9 +127,9 @@ def _is_slot(variable: str, shapes: dict[str, list[int]]) -> bool:
 def _about_unknown(prefix: Path, model: Model, unknown: list[str], missing: list[str]) -> str:
     """The message about variables of the encoder that have no place in this model."""
     config, named = _config(prefix).name, set()
-    for sizes in ({"embedding_size": 0, "shared_layers": 0}, {"embedding_size": model.hidden_size, "shared_layers": 1}):
-        one_layer = dataclasses.replace(model, num_hidden_layers=1, **sizes)
-        named.update(_variable(one_layer, name) for name in _possible(one_layer))
+    one_layer = dataclasses.replace(model, num_hidden_layers=1, shared_layers=0)
+    for family in _FAMILIES:
+        named.update(_variable(family, name) for name in _possible(family, one_layer))
     for variable in unknown:
         if re.sub(r"(layer|group)_\d+", r"\1_0", variable) in named:
             return (
@@ -186,7 +170,7 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     for name, shape in wanted_shapes.items():
         if name not in variables.parameters:
             continue
-        variable = _variable(model, name)
+        variable = _variable(family_of(model), name)
         if variables.parameters[name] != shape:
             raise UserError(
                 f"{prefix}: {variable} makes {name} {list(variables.parameters[name])}, expected {list(shape)} as "
@@ -228,18 +212,18 @@ def read_tokenizer(prefix: Path) -> TokenizerFound:
     return tokenizer_files.read_tokenizer(prefix.parent, size, config, by_vocabulary=True)
 
 
-def _variable(model: Model, name: str) -> str:
+def _variable(family: Family, name: str) -> str:
     """The TF1 variable's name of a parameter."""
     if name == DECODER_BIAS:
         return "cls/predictions/output_bias"
     layer, kind = name.rsplit(".", 1)
     if layer in _OUTPUT_WEIGHTS:
         return _OUTPUT_WEIGHTS[layer] + {"weight": "weights", "bias": "bias"}[kind]
-    if model.albert and layer.startswith(LAYERS):
-        group, part = layer.removeprefix(LAYERS).split(".", 1)
-        path = f"bert/encoder/transformer/group_{group}/inner_group_0/{_ALBERT_PATHS[part]}"
+    if layer.startswith(LAYERS):
+        number, part = layer.removeprefix(LAYERS).split(".", 1)
+        path = family.google_scope(int(number), part)
     else:
-        path = layer.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
+        path = layer.replace(".", "/")
     if path.endswith("_embeddings"):
         return path
     return f"{path}/{_KINDS[path.endswith(('LayerNorm', 'LayerNorm_1')), kind]}"
@@ -252,9 +236,10 @@ def _is_kernel(variable: str) -> bool:
     return variable.endswith("/kernel")
 
 
-def _possible(model: Model) -> list[str]:
+def _possible(family: Family, model: Model) -> list[str]:
+    pretraining = pair_head_shapes(model) | masked_token_head_shapes(model)
     heads = [f"{head}.{kind}" for head in (SPAN_HEAD, CLASSIFIER) for kind in ("weight", "bias")]
-    return [*pretraining_shapes(model, pairs=True), *heads]
+    return [*family.encoder_shapes(model, pooler=True), *pretraining, *heads]
 
 
 def _shapes(prefix: Path) -> dict[str, list[int]]:
@@ -306,11 +291,9 @@ def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
 def _read_model(prefix: Path) -> Model:
     path = _config(prefix)
     config = read_json(path)
-    if "num_hidden_groups" in config:
-        config.setdefault("model_type", "albert")
-        if config.get("hidden_act") == "gelu":  # Google's ALBERT computes the tanh form for this name too
-            config["hidden_act"] = "gelu_new"
-    if config.get("model_type", "bert") not in ("bert", "albert"):
+    for family in _FAMILIES:
+        config = family.google_configuration(config)
+    if config.get("model_type", "bert") not in [family.model_type for family in _FAMILIES]:
         raise UserError(f"{path}: model_type = {config['model_type']!r}: expected a BERT's or an ALBERT's")
     require_supported(path, config)
     return model_of(path, config)

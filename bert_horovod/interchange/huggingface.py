@@ -1,8 +1,9 @@
 """Reads and writes Hugging Face directories of BERT and ALBERT: config.json, model.safetensors, vocab.txt and so on.
 
-The program itself uses Hugging Face's parameter names and layout, so nothing is renamed or transposed on writing,
-except an ALBERT's names (albert_names.py). An ALBERT's directory also gets a WordPiece vocabulary: its
-tokenizer_config.json names BertTokenizer, which AutoTokenizer then uses instead of AlbertTokenizer (SentencePiece).
+The program itself uses the parameter names and layout of Hugging Face's BERT, so nothing is transposed on writing, and
+only other architectures are renamed (model/architectures/). Their directories get a WordPiece vocabulary too:
+tokenizer_config.json names BertTokenizer, which AutoTokenizer then uses, for an ALBERT instead of AlbertTokenizer
+(SentencePiece).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, default_labels, whole_heads
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
@@ -27,6 +27,8 @@ from bert_horovod.interchange.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
+from bert_horovod.model.architectures.base import Family
+from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -36,9 +38,8 @@ from bert_horovod.model.parameters import (
     MORE_CLASSIFIERS,
     WORD_EMBEDDINGS,
     Shapes,
-    encoder_shapes,
-    pretraining_shapes,
 )
+from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.recipe import sections
 from bert_horovod.recipe_files import loading
 from bert_horovod.storage.reading import shown
@@ -46,24 +47,6 @@ from bert_horovod.storage.writing import sync
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
-
-_REQUIRED_VALUES = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "inner_group_num": 1,  # only an ALBERT has it
-}
-_ALBERT_DEFAULTS = {  # defaults of transformers that differ from those of [model]
-    "vocab_size": 30000,
-    "embedding_size": 128,
-    "hidden_size": 4096,
-    "num_attention_heads": 64,
-    "intermediate_size": 16384,
-    "hidden_act": "gelu_new",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "num_hidden_groups": 1,
-}
 
 
 class Pretrained(NamedTuple):
@@ -113,9 +96,8 @@ def write_directory(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_configuration(directory, model, task, vocabulary, settings)
-    digest = write_file(
-        directory / WEIGHTS_FILE, {_name_in_file(model, name): array for name, array in parameters.items()}
-    )
+    name_in_file = family_of(model).name_in_file
+    digest = write_file(directory / WEIGHTS_FILE, {name_in_file(name): array for name, array in parameters.items()})
     sync(directory)
     return digest
 
@@ -149,7 +131,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     """
     directory = Path(directory)
     model = read_model(directory / "config.json")
-    mapped = _map_parameters(directory, model)
+    mapped, name_in_file = _map_parameters(directory, model), family_of(model).name_in_file
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
     labels = _label_order(directory, model, task) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
@@ -165,14 +147,14 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
             tensors[name] = _checked_tensor(directory, name, array, (shapes | copies)[name])
         elif name.startswith(BERT):
             raise UserError(
-                f"{directory}: {_name_in_file(model, name)[:200]} is no part of the encoder that config.json describes "
+                f"{directory}: {name_in_file(name)[:200]} is no part of the encoder that config.json describes "
                 f"({model.layer_groups} layers{' that have parameters' if model.shared_layers else ''})"
             )
     _tie_decoder(directory, tensors)
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
         raise DamagedData(
-            f"{directory}: {len(missing)} encoder tensors are missing, the first is {_name_in_file(model, missing[0])}"
+            f"{directory}: {len(missing)} encoder tensors are missing, the first is {name_in_file(missing[0])}"
         )
     tokenizer = read_tokenizer(directory, model.vocab_size)
     return Pretrained(
@@ -210,33 +192,12 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
     """All tensors of the weight files, memory-mapped, by the program's parameter names."""
-    return map_weights(directory, name_of_parameter if model.albert else str)
-
-
-def _name_in_file(model: sections.Model, name: str) -> str:
-    return name_in_file(name) if model.albert else name
+    return map_weights(directory, family_of(model).name_of_parameter)
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
-    sizes, ids = dataclasses.asdict(model), token_ids(vocabulary)
-    del sizes["embedding_size"], sizes["shared_layers"]
-    config = sizes | {
-        "model_type": "bert",
-        "position_embedding_type": "absolute",
-        "pad_token_id": ids[SPECIAL_TOKENS["pad_token"]],
-        "tie_word_embeddings": True,
-    }
-    if model.albert:
-        config |= {
-            "model_type": "albert",
-            "embedding_size": model.embedding_width,
-            "num_hidden_groups": model.layer_groups,
-            "inner_group_num": 1,
-            "classifier_dropout_prob": 0.0,  # transformers' dropout before heads; training here has none
-            "bos_token_id": ids[SPECIAL_TOKENS["cls_token"]],
-            "eos_token_id": ids[SPECIAL_TOKENS["sep_token"]],
-        }
-    return config
+    family, ids = family_of(model), token_ids(vocabulary)
+    return family.configuration(model) | {key: ids[SPECIAL_TOKENS[name]] for key, name in family.token_ids.items()}
 
 
 def read_model(path: Path) -> sections.Model:
@@ -244,33 +205,34 @@ def read_model(path: Path) -> sections.Model:
     if not path.is_file():
         raise UserError(f"{path.parent} has no config.json: expected a Hugging Face directory of BERT or ALBERT")
     config = read_json(path)
-    if config.get("model_type") not in ("bert", "albert"):
-        raise UserError(f"{path}: model_type = {shown(config.get('model_type'))}: expected 'bert' or 'albert'")
+    if config.get("model_type") not in tuple(FAMILIES):
+        raise UserError(
+            f"{path}: model_type = {shown(config.get('model_type'))}: expected {' or '.join(map(repr, FAMILIES))}"
+        )
     require_supported(path, config)
     return model_of(path, config)
 
 
 def require_supported(path: Path, config: dict[str, Any]) -> None:
     """Raise UserError if a configuration (`config`: its content) has a value that this program does not support."""
-    for key, expected in _REQUIRED_VALUES.items():
+    for key, expected in _family(config).required.items():
         if config.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(config[key])} is not supported: expected {expected!r}")
 
 
 def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
     """The sizes in a config.json or bert_config.json (`config`: its content); raises UserError if they are wrong."""
-    known = {field.name for field in dataclasses.fields(sections.Model)} - {"embedding_size", "shared_layers"}
-    if albert := config.get("model_type") == "albert":
-        config, known = _ALBERT_DEFAULTS | config, known | {"embedding_size"}
-    table = {name: config[name] for name in known if name in config}
-    if albert:
-        table["shared_layers"] = config["num_hidden_groups"]
+    table = _family(config).settings(config)
     try:  # build a recipe around the model, to check the limits of [model]
         return loading.recipe_from_table(
             {"model": table, "objective": {"pair": "none"}, "phase": [{"sequence_length": 8}]}
         ).model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _family(config: dict[str, Any]) -> Family:
+    return FAMILIES[config.get("model_type", "bert")]
 
 
 def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:

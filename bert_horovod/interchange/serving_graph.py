@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
 from bert_horovod.model import encoder, heads, plain
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, SPAN_HEAD
@@ -54,7 +55,8 @@ class Served(tf.Module):
         """
         ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
         parameters = parameters or self.parameters
-        hidden = plain.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
+        encode = family_of(self.model).textbook().encode
+        hidden = encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
         name, first = self.architecture.name, hidden[:, 0]
         if name == ANSWERS:
             return dict(zip(("start_logits", "end_logits"), plain.span_logits(parameters, hidden), strict=True))

@@ -37,15 +37,15 @@ def measure(
     """Time the step of the recipe's first phase on synthetic rows, each kind of step in turn; the times are medians.
 
     Args:
-      recipe: its global batch is shared by the ranks.
-      world: the ranks; one rank alone times only the step without communication.
-      steps: number of timed steps of each kind.
-      delays: seconds to sleep instead of computing, see delayed.py; None: compute.
-      timeline: a directory for a trace of one overlapped step.
-      warm_up: steps of each kind that are not timed.
+        recipe: its global batch is shared by the ranks.
+        world: the ranks; one rank alone times only the step without communication.
+        steps: number of timed steps of each kind.
+        delays: seconds to sleep instead of computing, see delayed.py; None: compute.
+        timeline: a directory for a trace of one overlapped step.
+        warm_up: steps of each kind that are not timed.
 
     Returns:
-      The JSON object of `bert-horovod bench comm --json`; all of it but times and cores is equal on all ranks.
+        The JSON object of `bert-horovod bench comm --json`; all of it but times and cores is equal on all ranks.
     """
     phase = recipe.phase[0]
     micro_batches = derive(recipe, phase, world.size).micro_batches

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import replace
 from typing import NamedTuple
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.products import Product, matrix_products, training_flops
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table

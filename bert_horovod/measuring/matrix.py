@@ -31,9 +31,9 @@ def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPL
     """Time each product and its two gradients alone: medians, in the layouts that the model uses.
 
     Args:
-      products: of a forward pass; products of the same size are timed once.
-      dtype: float32, bfloat16 or float16.
-      samples: calls per median.
+        products: of a forward pass; products of the same size are timed once.
+        dtype: float32, bfloat16 or float16.
+        samples: calls per median.
     """
     timed: dict[tuple, tuple[float, ...]] = {}
     seconds = []

@@ -14,9 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.prefetch import prefetch
-from bert_horovod.batches.rows import StoreDataset
-from bert_horovod.collectives.messages import from_all_ranks
-from bert_horovod.collectives.world import World
+from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.costs.derived import derive
@@ -54,11 +53,11 @@ class RealStep:
     """A rank's optimizer step on rows of a store; all ranks call `run` together. Call `close` at the end.
 
     Args:
-      recipe: its global batch is shared by the ranks.
-      phase: number of the recipe's phase, from 0.
-      store: the token store that has the rows.
-      index_dir: see batches.index.open_index.
-      world: the ranks.
+        recipe: its global batch is shared by the ranks.
+        phase: number of the recipe's phase, from 0.
+        store: the token store that has the rows.
+        index_dir: see batches.index.open_index.
+        world: the ranks.
     """
 
     def __init__(self, recipe: Recipe, phase: int, store: Store, index_dir: Path | None, world: World) -> None:
@@ -147,14 +146,15 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
     otherwise it is the median.
 
     Args:
-      step: of this recipe and phase.
-      recipe, phase, world: as given to it.
-      seconds: no step begins after these, by rank 0's clock.
-      bound_s: end after the first timed step if a step of the recipe takes longer than this.
+        step: of this recipe and phase.
+        recipe, phase, world: as given to it.
+        seconds: no step begins after these, by rank 0's clock.
+        bound_s: end after the first timed step if a step of the recipe takes longer than this.
 
     Returns:
-      The JSON object of `bert-horovod bench throughput --json`; times are this rank's, memory_bytes is the largest over
-      ranks.
+        The JSON object of `bert-horovod bench throughput --json`; times are this rank's, memory_bytes is the largest
+        over
+        ranks.
     """
     interval, steps = recipe.exchange.cycle, []
     begun = time.perf_counter()

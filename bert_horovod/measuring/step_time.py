@@ -15,7 +15,7 @@ import time
 from functools import partial
 from typing import Any
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe, step_flops
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
@@ -38,8 +38,8 @@ class TimedStep:
     """The step of a recipe's first phase, one micro-batch an optimizer step.
 
     Args:
-      recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
-      state: parameters and slots; fresh ones if None.
+        recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
+        state: parameters and slots; fresh ones if None.
     """
 
     def __init__(self, recipe: Recipe, state: TrainingState | None = None) -> None:

@@ -12,7 +12,9 @@ import tensorflow as tf
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.model.parameters import initial_values, pretraining_shapes, trained_shapes
+from bert_horovod.model.batch_tensors import as_arrays
+from bert_horovod.model.parameters import initial_values, trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
@@ -21,7 +23,7 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import step_inputs
 from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import StepInputs, as_arrays
+from bert_horovod.training.transfer import StepInputs
 
 _LEARNING_RATE = 1e-4
 
@@ -146,7 +148,7 @@ def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:
 
 
 def synthetic_batch(model: Model, rows: int, length: int, masked_slots: int, sequences: int) -> dict[str, np.ndarray]:
-    """Random rows in the format of batches.rows.Rows.assemble, the same in every call; no position is padding.
+    """Random rows in the format of batches.text.rows.Rows.assemble, the same in every call; no position is padding.
 
     Args:
         model: vocab_size and type_vocab_size bound the ids.

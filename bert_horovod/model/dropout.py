@@ -26,13 +26,13 @@ def random_bytes(
     """Random bytes for one dropout: `dropped` drops an element where its byte is below the threshold.
 
     Args:
-      shape: [rows, ...], all sizes known.
-      rate: 0 to 0.9.
-      site: the dropout's number in the model; each site has its own masks.
-      dropout: None outside training.
+        shape: [rows, ...], all sizes known.
+        rate: 0 to 0.9.
+        site: the dropout's number in the model; each site has its own masks.
+        dropout: None outside training.
 
     Returns:
-      uint8 of `shape`; None if dropout is off.
+        uint8 of `shape`; None if dropout is off.
     """
     if dropout is None or threshold(rate) == 0:
         return None
@@ -54,9 +54,9 @@ def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
     The function is linear in x; applied to a gradient of its result, it returns the gradient of x.
 
     Args:
-      x: any shape.
-      rate: 0 to 0.9.
-      draws: `random_bytes`, as many as x has elements; None: x is returned unchanged.
+        x: any shape.
+        rate: 0 to 0.9.
+        draws: `random_bytes`, as many as x has elements; None: x is returned unchanged.
     """
     if draws is None:
         return x

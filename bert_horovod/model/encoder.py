@@ -1,4 +1,4 @@
-"""The encoder of BERT and ALBERT (arXiv 1810.04805, 1909.11942) as functions over a dict of named weights."""
+"""The encoder as functions over a dict of named weights: the embeddings and layers of the model's architecture."""
 
 import dataclasses
 import functools
@@ -8,29 +8,16 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import capability, used
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
 from bert_horovod.model.integers import places_in_rows
-from bert_horovod.model.kept import instead, keep, keeping
-from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
-from bert_horovod.model.lookups import looked_up, looked_up_rows
-from bert_horovod.model.parameters import (
-    ATTENTION_NORM,
-    ATTENTION_OUTPUT,
-    EMBEDDING_MAPPING,
-    EMBEDDINGS_NORM,
-    INTERMEDIATE,
-    OUTPUT,
-    OUTPUT_NORM,
-    POSITION_EMBEDDINGS,
-    TOKEN_TYPE_EMBEDDINGS,
-    WORD_EMBEDDINGS,
-)
+from bert_horovod.model.kept import instead, keeping
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import QUERY_KEY_VALUE, layer_weights
+from bert_horovod.model.weights import layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 
@@ -43,12 +30,12 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the output of the embeddings and of each layer.
 
     Args:
-      forward: sizes, cast weights, policy, dropout.
-      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-        a token attends only to tokens of the same number, so a row may hold several sequences).
+        forward: sizes, cast weights, policy, dropout.
+        batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
+            a token attends only to tokens of the same number, so a row may hold several sequences).
 
     Returns:
-      num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
+        num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
     """
     states = _hidden_layers(forward, batch, layer_weights(forward.weights, forward.model))
     return [tf.reshape(x, [*batch["input_ids"].shape, forward.model.hidden_size]) for x in states]
@@ -58,12 +45,12 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
     """The last layer's output at some positions of each row; the last layer skips all other positions.
 
     Args:
-      forward, batch: see `encode`.
-      positions: int32 [rows, places].
+        forward, batch: see `encode`.
+        positions: int32 [rows, places].
 
     Returns:
-      [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
-      layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
+        [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
+        layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
@@ -80,10 +67,10 @@ def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
     """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
 
     Args:
-      query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
+        query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
 
     Returns:
-      float32 [rows, 1, queries, keys].
+        float32 [rows, 1, queries, keys].
     """
     # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
     query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)
@@ -95,7 +82,7 @@ def _hidden_layers(
     forward: Forward, batch: dict[str, tf.Tensor], layers: list[dict[str, tf.Tensor]]
 ) -> list[tf.Tensor]:
     """Outputs of the embeddings and the first layers, [rows * length, hidden] each; `layers`: their cast weights."""
-    states = [_embed(forward, batch)]
+    states = [family_of(forward.model).code().embed(forward, batch)]
     sequences = batch["sequence_ids"]
     if forward.dropout is not None and used(forward.model, forward.policy, sequences.shape[1]):
         bias = kernel_rows(sequences)
@@ -106,18 +93,6 @@ def _hidden_layers(
     return states
 
 
-def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    model, weights = forward.model, forward.weights
-    x = looked_up_rows(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
-    x += looked_up(weights[POSITION_EMBEDDINGS], batch["position_ids"])
-    x += looked_up(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
-    x = tf.reshape(x, [-1, model.embedding_width])  # (rows * length, width)
-    x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
-    shape = [*batch["input_ids"].shape, model.embedding_width]
-    x = dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
-    return dense(x, *forward.affine(EMBEDDING_MAPPING)) if model.albert else x  # (rows * length, hidden)
-
-
 def _apply_layer(
     forward: Forward,
     layer: int,
@@ -126,20 +101,21 @@ def _apply_layer(
     bias: tf.Tensor | KernelRows,
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation.
+    """Run the architecture's layer with this layer's weights; the policy chooses XLA and recomputation.
 
     KernelRows instead of a bias choose the Triton kernels, which give the same result.
     """
+    run_layer = family_of(forward.model).code().layer
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
     if forward.policy.xla == "layers":
         return _compiled_layer(forward, x, bias, site, places)
     if forward.policy.recompute != "layer":
-        return _layer(forward, x, bias, site, places)
+        return run_layer(forward, x, bias, site, places)
 
     def recomputed(x: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
-        return _layer(forward.with_values(tensors), x, bias, site, places)
+        return run_layer(forward.with_values(tensors), x, bias, site, places)
 
     return tf.recompute_grad(recomputed)(x, *forward.weights.values())
 
@@ -147,7 +123,7 @@ def _apply_layer(
 def _compiled_layer(
     forward: Forward, x: tf.Tensor, bias: tf.Tensor | KernelRows, *others: tf.Tensor | None
 ) -> tf.Tensor:
-    """`_layer` as an XLA program, and its backward as another."""
+    """the architecture's layer as an XLA program, and its backward as another."""
     others = bias, *others
     if isinstance(bias, KernelRows):
         programs = kernel_programs(forward.model, forward.policy, capability())
@@ -180,10 +156,12 @@ class _LayerPrograms(NamedTuple):
 
 @functools.cache
 def _layer_programs(model: Model, policy: ComputePolicy) -> _LayerPrograms:
+    run_layer = family_of(model).code().layer
+
     def layer(
         x: tf.Tensor, weights: dict[str, tf.Tensor], dropout: DropoutState | None, *others: tf.Tensor | None
     ) -> tf.Tensor:
-        return _layer(Forward(model, weights, policy, dropout), x, *others)
+        return run_layer(Forward(model, weights, policy, dropout), x, *others)
 
     def forward_layer(*arguments) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with keeping() as kept:
@@ -198,40 +176,3 @@ def _layer_programs(model: Model, policy: ComputePolicy) -> _LayerPrograms:
         return tape.gradient(y, watched, dy)
 
     return _LayerPrograms(compiled(layer), compiled(forward_layer), compiled(backward_layer))
-
-
-def _layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, places: tf.Tensor | None) -> tf.Tensor:
-    """One layer: x [rows * length, hidden] to the same shape.
-
-    With `places`, int32 [n], indices of rows of x, the result is [n, hidden]: only queries at these rows.
-    """
-    model, policy = forward.model, forward.policy
-    rows, heads = bias.shape[0], model.num_attention_heads
-    weight, offset = forward.affine(QUERY_KEY_VALUE)
-    if places is None:
-        query, key, value = split_heads(dense(x, weight, offset), rows, 3, heads, policy)  # (rows, heads, length, size)
-    else:
-        sizes = [model.hidden_size, 2 * model.hidden_size]
-        query_weight, weight = tf.split(weight, sizes)
-        query_offset, offset = tf.split(offset, sizes)
-        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, policy)  # (rows, heads, length, size)
-        x = rows_at(x, places)  # (n, hidden)
-        # (rows, heads, places, size)
-        (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, policy)
-    # (rows, heads, queries, size), where queries are the length or the places of a row
-    context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, forward.dropout, policy)
-    attended = dense(keep(merge_heads(context)), *forward.affine(ATTENTION_OUTPUT))  # (n, hidden)
-    x = keep(_add_and_norm(forward, x, attended, ATTENTION_NORM, site + 1, rows))
-    inner = gelu(dense(x, *forward.affine(INTERMEDIATE)), model.hidden_act == "gelu_new", policy)  # (n, intermediate)
-    outer = dense(inner, *forward.affine(OUTPUT))  # (n, hidden)
-    return _add_and_norm(forward, x, outer, OUTPUT_NORM, site + 2, rows)
-
-
-def _add_and_norm(
-    forward: Forward, x: tf.Tensor, branch: tf.Tensor, norm: str, site: tf.Tensor, rows: int
-) -> tf.Tensor:
-    model, rate = forward.model, forward.model.hidden_dropout_prob
-    draws = random_bytes([rows, x.shape[0] // rows, model.hidden_size], rate, site, forward.dropout)
-    if draws is not None:
-        draws = tf.reshape(draws, x.shape)  # (n, hidden)
-    return layer_norm(x, *forward.affine(norm), model.layer_norm_eps, forward.policy, branch, rate, draws)

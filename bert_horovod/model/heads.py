@@ -22,10 +22,10 @@ def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of every vocabulary entry.
 
     Args:
-      hidden: the last layer's output at the wanted positions, [n, hidden].
+        hidden: the last layer's output at the wanted positions, [n, hidden].
 
     Returns:
-      float32 [n, vocabulary].
+        float32 [n, vocabulary].
     """
     x = _transformed(forward, hidden)  # (n, width)
     logits = tf.matmul(x, forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)  # (n, padded vocabulary)
@@ -38,9 +38,9 @@ def masked_token_sums(
     """Cross-entropy in nats and correct predictions, summed over masked tokens: float32 scalars.
 
     Args:
-      hidden: the last layer's output at the masked positions, [n, hidden].
-      labels: the original tokens at these positions, int32 [n].
-      counts: 1 where a position counts, 0 at padding: float32 [n].
+        hidden: the last layer's output at the masked positions, [n, hidden].
+        labels: the original tokens at these positions, int32 [n].
+        counts: 1 where a position counts, 0 at padding: float32 [n].
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
     x = _transformed(forward, hidden)  # (n, width)
@@ -64,9 +64,9 @@ def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple
     """Cross-entropy in nats and correct predictions over a small number of classes, summed: float32 scalars.
 
     Args:
-      logits: float32 [n, classes].
-      labels: int32 [n].
-      counts: 1 where a label counts, 0 at padding: float32 [n].
+        logits: float32 [n, classes].
+        labels: int32 [n].
+        counts: 1 where a label counts, 0 at padding: float32 [n].
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (n,)
     # int64, because TensorFlow compares int32 on the host, where there is a GPU too.

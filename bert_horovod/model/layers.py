@@ -68,15 +68,15 @@ def layer_norm(
     """LayerNorm (Ba et al. 2016, arXiv 1607.06450) of x, or of x + dropout(branch), over the last axis.
 
     Args:
-      x: [n, c].
-      weight, bias: float32 [c].
-      epsilon: added to the variance.
-      policy: its dtype is the dtype of the result.
-      branch: [n, c], the other summand of a residual connection; None without one.
-      rate, draws: dropout of the branch; see `dropped`.
+        x: [n, c].
+        weight, bias: float32 [c].
+        epsilon: added to the variance.
+        policy: its dtype is the dtype of the result.
+        branch: [n, c], the other summand of a residual connection; None without one.
+        rate, draws: dropout of the branch; see `dropped`.
 
     Returns:
-      [n, c].
+        [n, c].
     """
     draws = None if draws is None else keep(draws)
 
@@ -131,14 +131,14 @@ def attention(
     The row sum in the softmax's gradient equals sum(output * its gradient) (Dao et al. 2022, arXiv 2205.14135, B.2).
 
     Args:
-      query: [rows, heads, queries, head size].
-      key, value: [rows, heads, length, head size].
-      bias: float32 [rows, 1, queries, length].
-      rate, site, dropout: dropout of the probabilities, see `random_bytes`.
-      policy: with recompute = "attention" backward computes the probabilities again, instead of keeping them.
+        query: [rows, heads, queries, head size].
+        key, value: [rows, heads, length, head size].
+        bias: float32 [rows, 1, queries, length].
+        rate, site, dropout: dropout of the probabilities, see `random_bytes`.
+        policy: with recompute = "attention" backward computes the probabilities again, instead of keeping them.
 
     Returns:
-      [rows, heads, queries, head size], the query's dtype.
+        [rows, heads, queries, head size], the query's dtype.
     """
     scale = 1 / math.sqrt(query.shape[-1])
     rate = 0.0 if dropout is None else rate
@@ -190,16 +190,16 @@ def vocabulary_loss(
     """Softmax cross-entropy with the word embeddings as output matrix; keeps logits in the policy's dtype only.
 
     Args:
-      x: [n, hidden].
-      decoder: [padded vocabulary, hidden], of x's dtype.
-      bias: float32 [padded vocabulary].
-      labels: int32 [n].
-      counts: float32 [n], the weight of each loss and hit in the sums: 0 for padding.
-      vocabulary: number of real entries; the decoder's further rows are padding.
-      policy: see ComputePolicy.
+        x: [n, hidden].
+        decoder: [padded vocabulary, hidden], of x's dtype.
+        bias: float32 [padded vocabulary].
+        labels: int32 [n].
+        counts: float32 [n], the weight of each loss and hit in the sums: 0 for padding.
+        vocabulary: number of real entries; the decoder's further rows are padding.
+        policy: see ComputePolicy.
 
     Returns:
-      Losses in nats and correct predictions, both summed: float32 scalars.
+        Losses in nats and correct predictions, both summed: float32 scalars.
     """
 
     @tf.custom_gradient

@@ -1,10 +1,9 @@
-"""The model's parameters: names, shapes, initial values and groups. Imports no TensorFlow.
+"""The model's parameters: names, initial values and groups; shapes.py has their shapes. Imports no TensorFlow.
 
-Names and layout (weights are [out, in]) are those of Hugging Face's BERT, so a checkpoint is a dump of the dict. An
-ALBERT has the same names here: layers that share parameters are one layer of the dict. Only files have Hugging Face's
-names of an ALBERT (interchange/albert_names.py). Other modules spell out no parameter name: they import the constants
-and functions of this one. A task joins `encoder_shapes` with the shapes of its heads. The order is that of the forward
-pass; gradient buckets and parameter hashes follow it.
+Names and layout (weights are [out, in]) are those of Hugging Face's BERT, so a checkpoint is a dump of the dict. Other
+architectures have the same names here: only their files have others (architectures/), and layers that share parameters
+are one layer of the dict. Other modules spell out no parameter name: they import the constants and functions of this
+one. The order is that of the forward pass; gradient buckets and parameter hashes follow it.
 """
 
 import zlib
@@ -31,7 +30,9 @@ DECODER_BIAS_COPY = "cls.predictions.decoder.bias"
 
 # Pairs of parameters: each name is followed by ".weight" and ".bias".
 EMBEDDINGS_NORM = "bert.embeddings.LayerNorm"
-EMBEDDING_MAPPING = "bert.encoder.embedding_hidden_mapping_in"  # ALBERT only: from embeddings' width to hidden size
+EMBEDDING_MAPPING = (
+    "bert.encoder.embedding_hidden_mapping_in"  # from embeddings' width to hidden size, where the two may differ
+)
 POOLER = "bert.pooler.dense"
 PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
@@ -50,11 +51,6 @@ OUTPUT = "output.dense"
 OUTPUT_NORM = "output.LayerNorm"
 
 
-def class_name(model: Model, name: str) -> str:
-    """Hugging Face's class for this model, given BERT's: for an ALBERT BertForMaskedLM becomes AlbertForMaskedLM."""
-    return name.replace("Bert", "Albert", 1) if model.albert else name
-
-
 def layer_prefix(layer: int) -> str:
     """Prefix of the names of a layer's parameters; layers that share parameters have one number, from 0."""
     return f"{LAYERS}{layer}."
@@ -65,58 +61,14 @@ def layer_with_parameters(model: Model, layer: int) -> int:
     return layer * model.layer_groups // model.num_hidden_layers
 
 
-def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
-    """Shapes for pre-training: encoder and masked-token head; with `pairs` also pooler and sentence-pair head."""
-    heads = pair_head_shapes(model) if pairs else {}
-    return encoder_shapes(model, pooler=pairs) | heads | masked_token_head_shapes(model)
+def dense_shapes(name: str, outputs: int, inputs: int) -> Shapes:
+    """Shapes of the weight and the bias of a dense layer."""
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
 
 
-def encoder_shapes(model: Model, pooler: bool) -> Shapes:
-    """Shapes of embeddings and layers, and with `pooler` of the pooler."""
-    hidden, inner, width = model.hidden_size, model.intermediate_size, model.embedding_width
-    shapes: Shapes = {
-        WORD_EMBEDDINGS: (model.vocab_size, width),
-        POSITION_EMBEDDINGS: (model.max_position_embeddings, width),
-        TOKEN_TYPE_EMBEDDINGS: (model.type_vocab_size, width),
-        **_layer_norm(EMBEDDINGS_NORM, width),
-        **(_dense(EMBEDDING_MAPPING, hidden, width) if model.albert else {}),
-    }
-    for i in range(model.layer_groups):
-        prefix = layer_prefix(i)
-        for name in (QUERY, KEY, VALUE, ATTENTION_OUTPUT):
-            shapes |= _dense(prefix + name, hidden, hidden)
-        shapes |= _layer_norm(prefix + ATTENTION_NORM, hidden)
-        shapes |= _dense(prefix + INTERMEDIATE, inner, hidden)
-        shapes |= _dense(prefix + OUTPUT, hidden, inner)
-        shapes |= _layer_norm(prefix + OUTPUT_NORM, hidden)
-    return shapes | (_dense(POOLER, hidden, hidden) if pooler else {})
-
-
-def masked_token_head_shapes(model: Model) -> Shapes:
-    """Shapes of the masked-token head, without its output matrix, because that is WORD_EMBEDDINGS."""
-    width = model.embedding_width
-    head = _dense(TRANSFORM, width, model.hidden_size) | _layer_norm(TRANSFORM_NORM, width)
-    return head | {DECODER_BIAS: (model.vocab_size,)}
-
-
-def pair_head_shapes(model: Model) -> Shapes:
-    """Shapes of the sentence-pair head; it reads the pooler's output."""
-    return _dense(PAIR_CLASSIFIER, 2, model.hidden_size)
-
-
-def classifier_shapes(model: Model, labels: int) -> Shapes:
-    """Shapes of Hugging Face's BertForSequenceClassification head for `labels` labels; it reads the pooler's output."""
-    return _dense(CLASSIFIER, labels, model.hidden_size)
-
-
-def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
-    """Shapes of `heads` further classifiers that are trained beside the one of `classifier_shapes`."""
-    return _dense(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
-
-
-def span_head_shapes(model: Model) -> Shapes:
-    """Shapes of Hugging Face's BertForQuestionAnswering head: a row for start, a row for end; reads every position."""
-    return _dense(SPAN_HEAD, 2, model.hidden_size)
+def layer_norm_shapes(name: str, size: int) -> Shapes:
+    """Shapes of the weight and the bias of a LayerNorm."""
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
 
 
 def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:
@@ -230,11 +182,3 @@ def backward_blocks(names: list[str]) -> list[list[str]]:
         else:
             heads.append(name)
     return [heads, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
-
-
-def _dense(name: str, outputs: int, inputs: int) -> Shapes:
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-
-
-def _layer_norm(name: str, size: int) -> Shapes:
-    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}

@@ -60,10 +60,10 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
     """Hidden states: the output of the embeddings and of each layer, [rows, length, hidden].
 
     Args:
-      model: the sizes.
-      parameters: those of the encoder.
-      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-        a token attends only to tokens of the same number, so a row may hold several sequences).
+        model: the sizes.
+        parameters: those of the encoder.
+        batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
+            a token attends only to tokens of the same number, so a row may hold several sequences).
     """
     sequences = batch["sequence_ids"]
     same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
@@ -71,7 +71,7 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
     x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
     x = _layer_norm(model, parameters, EMBEDDINGS_NORM, x)
-    if model.albert:
+    if f"{EMBEDDING_MAPPING}.weight" in parameters:  # an ALBERT
         x = _dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
     states = [x]
     for i in range(model.num_hidden_layers):

@@ -40,9 +40,9 @@ def cast_weights(
     output matrix, DECODER_WEIGHT_COPY, is a copy of the word embeddings with rows of zeros appended.
 
     Args:
-      parameters: float32, by name.
-      dtype: of matrix products.
-      narrow: the parameters already cast to `dtype`; None: this function casts them.
+        parameters: float32, by name.
+        dtype: of matrix products.
+        narrow: the parameters already cast to `dtype`; None: this function casts them.
     """
     if narrow is None:
         narrow = {name: tf.cast(tensor, dtype) for name, tensor in parameters.items()}
@@ -88,8 +88,8 @@ class CastWeights:
     from the parameters themselves, which saves memory.
 
     Args:
-      parameters: float32 variables, by name.
-      dtype: of matrix products.
+        parameters: float32 variables, by name.
+        dtype: of matrix products.
     """
 
     def __init__(self, parameters: dict[str, tf.Variable], dtype: tf.DType) -> None:

@@ -19,12 +19,12 @@ def check_growth(recipe: Recipe) -> None:
             f"phase.{len(depths) - 1}.num_hidden_layers = {depths[-1]}: the last phase trains the whole model; "
             f"expected model.num_hidden_layers = {recipe.model.num_hidden_layers}"
         )
-    if not recipe.whole and recipe.model.albert:
-        name = "shared_layers" if recipe.model.shared_layers else "embedding_size"
-        raise UserError(
-            f"model.{name} = {getattr(recipe.model, name)}: an ALBERT trains as a whole; expected 0 with "
-            "phase.N.num_hidden_layers or trained_layers, or none of these"
-        )
+    for name in ("shared_layers", "embedding_size"):
+        if not recipe.whole and getattr(recipe.model, name):
+            raise UserError(
+                f"model.{name} = {getattr(recipe.model, name)}: an ALBERT trains as a whole; expected 0 with "
+                "phase.N.num_hidden_layers or trained_layers, or none of these"
+            )
     if not recipe.whole and not recipe.exchange.grows:
         raise UserError(
             f"exchange.method = {recipe.exchange.method!r}: what it keeps of each tensor is not made for tensors that "

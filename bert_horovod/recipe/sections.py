@@ -28,9 +28,8 @@ class Model:
     num_hidden_layers: int = setting(12, minimum=1, maximum=1024)  # layers of attention and feed-forward network
     num_attention_heads: int = setting(12, minimum=1)  # heads per layer; must divide hidden_size
     intermediate_size: int = setting(3072, minimum=1, maximum=1 << 20)  # width of the feed-forward layer
-    hidden_act: str = setting(
-        "gelu", choices=("gelu", "gelu_new")
-    )  # gelu: exact (erf); gelu_new: the tanh form that Google trained with
+    # gelu: exact (erf); gelu_new: the tanh form that Google trained with
+    hidden_act: str = setting("gelu", choices=("gelu", "gelu_new"))
     hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # probability, in steps of 1/256
     attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # probability, in steps of 1/256
     max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)  # the longest sequence, in tokens
@@ -43,11 +42,6 @@ class Model:
     # Number of different sets of layer parameters. 1: all layers share one set; 2: the lower half of the layers shares
     # one set, the upper half another; and so on. 0: each layer has its own parameters
     shared_layers: int = setting(0, minimum=0, maximum=1024)
-
-    @property
-    def albert(self) -> bool:
-        """Whether the model is an ALBERT, for which Hugging Face has separate classes."""
-        return bool(self.embedding_size or self.shared_layers)
 
     @property
     def embedding_width(self) -> int:
@@ -64,9 +58,8 @@ class Model:
 class Data:
     """The rows that are made from the token store, and their order."""
 
-    seed: int = setting(
-        0, minimum=0, maximum=(1 << 63) - 1
-    )  # random seed of the row order, masks, dropout and initial parameters
+    # Random seed of the row order, masks, dropout and initial parameters
+    seed: int = setting(0, minimum=0, maximum=(1 << 63) - 1)
     packing: bool = setting(True)  # several sequences share a row; each attends only to itself
 
 
@@ -80,7 +73,7 @@ class Objective:
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # fraction of a sequence's ordinary tokens
     whole_word_masking: bool = setting(False)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
-    # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
+    # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
     # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
     # classifier
@@ -243,9 +236,8 @@ class ExchangeMethod:
 class Numerics:
     """Number formats that trade exactness for speed, the loss scale, and the response to divergence."""
 
-    precision: str = setting(
-        "float32", choices=("float32", "bfloat16", "float16")
-    )  # dtype of activations; parameters stay float32
+    # Dtype of activations; parameters stay float32
+    precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # dtype of gradients sent between ranks
     initial_loss_scale: float = setting(32768.0, minimum=1)  # of the first step; precision float16 only
     # Steps with finite gradients after which the loss scale doubles; precision float16 only
@@ -267,9 +259,8 @@ class Phase:
     sequence_length: int = setting(128, minimum=8, maximum=(1 << 16) - 1)  # tokens per row
     global_batch: int = setting(256, minimum=1, maximum=1 << 30)  # rows per optimizer step, over all ranks
     steps: int = setting(1000, minimum=1, maximum=1 << 30)  # optimizer steps
-    learning_rate: float = setting(
-        1e-4, above=0, maximum=1e4
-    )  # peak, for the global batch; never multiplied by the world size
+    # Peak, for the global batch; never multiplied by the world size
+    learning_rate: float = setting(1e-4, above=0, maximum=1e4)
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps, before the peak
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
     # Learning rate at the phase's end; above 0, the next phase can continue the same decay
@@ -303,9 +294,8 @@ class Execution:
     # Values that backward computes again, to save the memory for them. attention: the attention probabilities (the
     # kernels never keep these); layer: all values of each layer
     recompute: str = setting("none", choices=("none", "attention", "layer"))
-    threads: int = setting(
-        0, minimum=0, maximum=4096
-    )  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
+    # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
+    threads: int = setting(0, minimum=0, maximum=4096)
     # Most bytes of gradients, counted as float32, in one all-reduce (bucket). auto: chosen from the measured speed of
     # link and backward; buckets may then differ from run to run (a resumed run keeps its own), and so does the rounding
     # of sums over 3 ranks or more

@@ -8,8 +8,8 @@ from bert_horovod.costs.clusters import Bill, Prices
 from bert_horovod.costs.derived import depth
 from bert_horovod.costs.gpus import TERA
 from bert_horovod.costs.planner import Device, Network, PhasePlan
-from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.tables import lines
 
 _PARTS = (
     *("ranks", "micro-batches", "step s", "fwd+bwd s", "kernels s", "accumulate s", "update s", "waiting s", "MB sent"),

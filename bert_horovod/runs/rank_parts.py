@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import from_rank_0
 from bert_horovod.errors import DamagedData, RunError
 from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file

@@ -61,7 +61,7 @@ def take_snapshot(
     """Copy the present state to the buffers.
 
     Args:
-      position: the run's place in its data (phase, epoch, row), for people; it follows from the step.
+        position: the run's place in its data (phase, epoch, row), for people; it follows from the step.
     """
     record = {
         "progress": asdict(state.progress),
@@ -79,7 +79,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
     """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest checkpoints.
 
     Raises:
-      RunError: the disk is full or has another error; older checkpoints are unchanged.
+        RunError: the disk is full or has another error; older checkpoints are unchanged.
     """
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
@@ -128,10 +128,10 @@ class Saver:
     """Writes one checkpoint at a time in a separate thread; tries again if one cannot be written.
 
     Args:
-      state: the state for whose snapshots buffers are made.
-      output_dir: the run's.
-      recipe, task, dataset: the run's.
-      say: prints a line for people.
+            state: the state for whose snapshots buffers are made.
+        output_dir: the run's.
+        recipe, task, dataset: the run's.
+        say: prints a line for people.
     """
 
     def __init__(

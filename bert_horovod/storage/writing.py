@@ -111,9 +111,9 @@ def share_lock(path: Path, descriptor: int | None) -> int | None:
     """Share a lock with other processes: `lock` gets it again only after the last of them has ended.
 
     Args:
-      path: the lock file.
-      descriptor: in the process that holds the lock alone, the descriptor that `lock` returned, and this process must
-        call first; in the other processes None.
+        path: the lock file.
+        descriptor: in the process that holds the lock alone, the descriptor that `lock` returned, and this process must
+            call first; in the other processes None.
 
     Returns: the descriptor to keep open; None if the file cannot be opened or locked (it is on another host).
     """

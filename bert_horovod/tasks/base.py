@@ -18,7 +18,18 @@ class Task(Protocol):
     """A task: parameters, loss and metrics.
 
     A loss is a sum over a micro-batch, divided by a count over all ranks. So the loss does not depend on how a global
-    batch is split. `counts` names the counts, `sum_names` the sums.
+    batch is split. `counts` names the counts, `sum_names` the sums. The core of a task that predicts a number for each
+    row:
+
+        counts, sum_names = ("rows",), ("squared_error",)
+
+        def sums(self, forward, batch):
+            at_start = encode_at(forward, batch, batch["sequence_starts"])[:, 0]  # (rows, hidden)
+            predicted = dense(pooled(forward, at_start), *forward.affine(CLASSIFIER))[:, 0]  # (rows,)
+            return {"squared_error": tf.reduce_sum((predicted - batch["targets"]) ** 2 * batch["weights"])}
+
+        def loss(self, sums, counts):
+            return sums["squared_error"] / counts["rows"]
     """
 
     @property

@@ -12,7 +12,7 @@ from bert_horovod.tasks.text_head import TextTask
 
 @dataclass(frozen=True)
 class Classification(TextTask):
-    """See tasks.base.Task; batches/labelled.py makes the rows.
+    """See tasks.base.Task; batches/examples/labelled.py makes the rows.
 
     `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files.
     """

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, Shapes, more_classifier_shapes
+from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, Shapes
+from bert_horovod.model.shapes import more_classifier_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.text_head import text_features

@@ -7,9 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import Shapes, class_name, pretraining_shapes
+from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 
 

@@ -11,7 +11,7 @@ from bert_horovod.tasks.text_head import TextTask
 
 @dataclass(frozen=True)
 class Regression(TextTask):
-    """See tasks.base.Task; batches/labelled.py makes the rows, with targets.
+    """See tasks.base.Task; batches/examples/labelled.py makes the rows, with targets.
 
     `label`: the number's name; `text_columns`: the texts' column names in files.
     """

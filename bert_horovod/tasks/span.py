@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.span_windows import STRIDE
+from bert_horovod.batches.examples.span_windows import STRIDE
 from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import SPAN_HEAD, Shapes, class_name, encoder_shapes, span_head_shapes
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes
+from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForQuestionAnswering"
@@ -19,7 +21,7 @@ ARCHITECTURE = "BertForQuestionAnswering"
 
 @dataclass(frozen=True)
 class Span:
-    """See tasks.base.Task; batches/span_rows.py makes the rows.
+    """See tasks.base.Task; batches/examples/span_rows.py makes the rows.
 
     `packed`: several windows share a row, and the softmax is over a window's own tokens; without it the softmax is over
     all positions of the row, padding included, as in Google's run_squad.py. `may_abstain`: questions may have no

@@ -6,19 +6,21 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import pooled
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, Shapes, class_name, classifier_shapes, encoder_shapes
+from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForSequenceClassification"
 
 
 class TextTask:
-    """What classification and regression share, see tasks.base.Task; batches/labelled.py makes the rows."""
+    """What classification and regression share, see tasks.base.Task; batches/examples/labelled.py makes the rows."""
 
     output_names: tuple[str, ...]  # of the head's outputs, in the order of their numbers
     text_columns: tuple[str, ...]  # the texts' column names in files
@@ -60,8 +62,8 @@ def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
     """The heads' input, dropout(pooler's output), [rows * examples, hidden]; the last layer runs at each [CLS] only.
 
     Args:
-      forward: sizes, cast weights, policy, dropout.
-      batch: see batches.labelled.LabelledRows.assemble.
+        forward: sizes, cast weights, policy, dropout.
+        batch: see batches.labelled.LabelledRows.assemble.
     """
     model = forward.model
     hidden = encode_at(forward, batch, batch["cls_positions"])

@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch
-from bert_horovod.collectives.messages import from_all_ranks
 from bert_horovod.collectives.rendezvous import RendezvousBoard
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runtime.children import installed_version, source_hash

@@ -7,8 +7,7 @@ import json
 
 import tensorflow as tf
 
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
 from bert_horovod.runtime import autotuning

@@ -9,40 +9,50 @@ new layers. The published code of progressive stacking does the same (Gong et al
 (Yang et al. 2020, arXiv 2011.13635), only the heads could keep their m and v; the phase's warm-up lets them settle.
 """
 
-from typing import TYPE_CHECKING
-
+from bert_horovod.exchange.base import Exchange
 from bert_horovod.model.parameters import grown_from, trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
+from bert_horovod.tasks.base import Task
 
 
-def grow(run: "Run") -> None:
-    """Make the state with which the run's open phase begins, unless the phase has begun; the same on all ranks."""
-    phase, state, recipe = run.phase, run.state, run.phase.recipe
-    if phase.number == run.recipe.phase_at(state.progress.step):
-        return
-    model = recipe.model
-    shapes = run.task.parameters(model)
-    trained = trained_shapes(shapes, model, phase.settings.trained_layers)
+def grown_state(
+    state: TrainingState, exchange: Exchange | None, task: Task, recipe: Recipe, number: int
+) -> tuple[TrainingState, str] | None:
+    """The state with which a phase begins, and a line about it for people; None if it begins as the last one ended.
+
+    The same on all ranks.
+
+    Args:
+        state: at the end of the phase before; its progress goes on in the new state.
+        exchange: of the phase before, if it took a step; it must not be used any more if there is a new state.
+        task: the task.
+        recipe: the run's.
+        number: the phase's.
+    """
+    if number == recipe.phase_at(state.progress.step):
+        return None
+    settings = recipe.phase[number]
+    recipe_of_phase = recipe.in_phase(settings)
+    model = recipe_of_phase.model
+    shapes = task.parameters(model)
+    trained = trained_shapes(shapes, model, settings.trained_layers)
     if shapes.keys() == state.parameters.keys() and trained.keys() == state.trained.keys():
-        return
-    if run.exchange is not None:
-        run.exchange.remember()
-        run.exchange = None  # the exchange holds the variables of the phase before
-    layers_before = run.recipe.in_phase(run.recipe.phase[phase.number - 1]).model.num_hidden_layers
-    copied = {name: grown_from(name, layers_before, model.num_hidden_layers, phase.settings.grow) for name in shapes}
+        return None
+    if exchange is not None:
+        exchange.to_progress()
+    layers_before = recipe.in_phase(recipe.phase[number - 1]).model.num_hidden_layers
+    copied = {name: grown_from(name, layers_before, model.num_hidden_layers, settings.grow) for name in shapes}
     state.progress.updates, state.progress.mean_loss = 0, None
-    run.state = TrainingState(
+    grown = TrainingState(
         {name: state.parameters[source].numpy() for name, source in copied.items()},
-        slot_shapes(recipe, trained),
+        slot_shapes(recipe_of_phase, trained),
         state.progress,
         trained=trained,
     )
-    run.say(
-        f"phase {phase.number}: {layers_before} -> {model.num_hidden_layers} layers"
-        + (f" (grow = {phase.settings.grow!r})" if model.num_hidden_layers > layers_before else "")
+    return grown, (
+        f"phase {number}: {layers_before} -> {model.num_hidden_layers} layers"
+        + (f" (grow = {settings.grow!r})" if model.num_hidden_layers > layers_before else "")
         + f", {len(trained)} of {len(shapes)} tensors train; the optimizer's state starts anew"
     )

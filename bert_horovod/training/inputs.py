@@ -11,12 +11,13 @@ from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData
+from bert_horovod.model.batch_tensors import as_arrays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
-from bert_horovod.training.transfer import StepInputs, as_arrays
+from bert_horovod.training.transfer import StepInputs
 
-# The dropout stream of the recipe's seed; batches/rows.py uses other stream numbers.
+# The dropout stream of the recipe's seed; batches/text/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.batches.source import Dataset
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe

@@ -167,7 +167,7 @@ def _agree(run: Run, batch: StepBatch, done: int) -> dict[str, float] | None:
     with tf.device("/CPU:0"):  # a GPU would do it only after the step before
         *counts, stop = run.world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
     # If the ranks' states differ after this step, none may save: the request waits for a step after which they agree.
-    if stop and (run.exchange is None or run.exchange.agrees_after(done)):
+    if stop and (run.exchange is None or run.exchange.ranks_equal_after(done)):
         return None
     # A count can be 0 in a small global batch. It becomes 1, so that the loss is 0 and not 0 / 0.
     return dict(zip(run.task.counts, np.maximum(counts, 1).tolist(), strict=True))

@@ -9,19 +9,19 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import LARGEST, measure_link
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.exchanges import measured_buckets
-from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
+from bert_horovod.costs.link import NUMBER_BYTES, Link
 from bert_horovod.costs.planner import PRODUCT_SHARE
 from bert_horovod.exchange.dense.reducer import ENCODINGS
+from bert_horovod.exchange.link_measurement import LARGEST, measure_link
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore, restore_copies
@@ -89,14 +89,14 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     made_for = {
         "phase": run.phase.number,
         "world_size": world.size,
-        "inside": world.hosts.inside.size,
+        "inside": world.join_hosts().inside.size,
         "bucket_bytes": setting,
         "wire": wire,
         "reduction": recipe.execution.reduction,
     }
     copies = recipe.exchange.trains_copies
     if run.exchange is not None:  # of the phase before: what its ranks owe is dropped
-        run.exchange.remember()
+        run.exchange.to_progress()
         if not copies:
             state.per_rank.clear()
 
@@ -110,7 +110,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
-    before, layout = state.progress.plan, Layout(world.size, world.hosts.inside.size, plan.buckets)
+    before, layout = state.progress.plan, Layout(world.size, world.join_hosts().inside.size, plan.buckets)
     same_phase = before.get("made_for", {}).get("phase") == run.phase.number
     if state.progress.ranks_with_parts and (same_phase or copies) and not state.per_rank:
         saved = Layout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])

@@ -20,7 +20,7 @@ def roll_back(run: Run, error: Diverged) -> None:
         ) from error
     diverged = run.state.progress
     for hook in run.hooks:
-        hook.settle()
+        hook.wait()
     run.console.clear()  # a damaged checkpoint is told on standard error
     run.load()
     progress = run.state.progress

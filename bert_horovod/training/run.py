@@ -18,7 +18,7 @@ from bert_horovod.runs.journal import Journal
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
-from bert_horovod.training.growth import grow
+from bert_horovod.training.growth import grown_state
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 from bert_horovod.training.step import compute_policy
@@ -119,7 +119,10 @@ class Run:
                 lambda model: self.task.products(model, 1, length, slots), recipe.model, settings.trained_layers
             ),
         )
-        grow(self)
+        if grown := grown_state(self.state, self.exchange, self.task, self.recipe, number):
+            self.state, about_growth = grown
+            self.exchange = None  # it holds the variables of the phase before
+            self.say(about_growth)
         require_same_state(self.state, world)
         for hook in self.hooks:
             hook.phase()

@@ -8,12 +8,12 @@ import numpy as np
 
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.batches.special_tokens import check_vocabulary
-from bert_horovod.collectives.messages import from_rank_0
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
@@ -59,12 +59,12 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
     Raises UserError if the checkpoint's sizes or vocabulary differ from the run's.
     """
     pretrained = read_pretrained(directory, task)
-    if pretrained.model.albert != model.albert:
-        theirs, ours = ("an ALBERT" if sizes.albert else "a BERT" for sizes in (pretrained.model, model))
+    theirs, ours = family_of(pretrained.model), family_of(model)
+    if theirs is not ours:
+        settings = [f"model.{name} = {getattr(model, name)}" for name in (ours.chosen_by or theirs.chosen_by)]
         raise UserError(
-            f"--init_checkpoint {directory} is {theirs}, the recipe's model.embedding_size = {model.embedding_size} "
-            f"and model.shared_layers = {model.shared_layers} make {ours}; start from {ours}, or set [model] as in its "
-            "configuration"
+            f"--init_checkpoint {directory} is {theirs.title}, the recipe's {' and '.join(settings)} make "
+            f"{ours.title}; start from {ours.title}, or set [model] as in its configuration"
         )
     if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
         first = next(

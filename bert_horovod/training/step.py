@@ -35,7 +35,7 @@ from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import Layout, StepInputs, as_arrays, flat, together, unflat
+from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
 
 
 class TrainStep:
@@ -245,7 +245,7 @@ class TrainStep:
         else:
             added = self._added(gradients, lookups, first)
         self._sums.assign_add(sums)
-        self.exchange.beside(self._micro_batches)
+        self.exchange.during_backward(self._micro_batches)
         return (tf.stack([begin, clock(added)]),)
 
     def _added(self, gradients: Gradients, lookups: Lookups, first: tf.Tensor) -> list[tf.Tensor]:
@@ -291,7 +291,7 @@ class TrainStep:
         # Grappler drops control dependencies on an inlined call's outputs; tf.identity keeps them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
-        self.exchange.beside(self._micro_batches)
+        self.exchange.during_backward(self._micro_batches)
         update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1, self._scale())
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)
@@ -365,11 +365,6 @@ def compute_policy(recipe: Recipe) -> ComputePolicy:
     lengths = tuple(phase.sequence_length for phase in recipe.phase)
     kernels = chosen(recipe.execution.kernels, recipe.model, lengths, precision, xla)
     return ComputePolicy(tf.as_dtype(precision), xla, recipe.execution.recompute, kernels)
-
-
-def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """A micro-batch's arrays as tensors of these dtypes."""
-    return {name: tf.constant(array) for name, array in as_arrays(batch).items()}
 
 
 def _graph(work, with_times: bool):

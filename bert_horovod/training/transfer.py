@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; other arrays of a batch are int32
 _PLACES = 16  # of four bytes each, between the beginnings of parts
 
 
@@ -71,11 +70,6 @@ def _layout(arrays: tuple[tuple[str, str, tuple[int, ...]], ...]) -> Layout:
         places = np.dtype(dtype).itemsize // 4 * int(np.prod(shape))
         begin += -(-places // _PLACES) * _PLACES
     return Layout(tuple(fields), begin)
-
-
-def as_arrays(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A micro-batch's arrays in the dtypes that the graphs expect, float32 or int32."""
-    return {name: np.asarray(array, np.float32 if name in FLOAT_BATCH else np.int32) for name, array in batch.items()}
 
 
 def flat(batch: dict[str, np.ndarray], first_row: int, inputs: StepInputs) -> dict[str, np.ndarray]:

@@ -24,14 +24,16 @@ import_tensorflow()
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
+from bert_horovod.model.parameters import decays, initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule
-from bert_horovod.training.step import as_tensors, compute_policy
+from bert_horovod.training.step import compute_policy
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError
@@ -66,7 +66,7 @@ def delays(arguments: argparse.Namespace) -> dict[str, float | list[float]] | No
 
 
 def micro_batches(arguments: argparse.Namespace, recipe: Recipe, rank: int) -> list[dict[str, np.ndarray]]:
-    """This rank's micro-batches of a step, in the format of batches.rows.Rows.assemble; one sequence a row."""
+    """This rank's micro-batches of a step, in the format of batches.text.rows.Rows.assemble; one sequence a row."""
     count, rows = arguments.micro_batches, recipe.execution.micro_batch
     if arguments.data_dir is None:
         return [random_batch(recipe, rank * count + k) for k in range(count)]
@@ -113,11 +113,11 @@ def report(
     """Time steps, and print the result on rank 0.
 
     Args:
-      arguments, recipe: of `parse`.
-      rank, size: of the world.
-      numbers: how many are reduced.
-      step: does an optimizer step, with communication or without.
-      barrier: waits for all ranks.
+        arguments, recipe: of `parse`.
+        rank, size: of the world.
+        numbers: how many are reduced.
+        step: does an optimizer step, with communication or without.
+        barrier: waits for all ranks.
     """
     seconds: dict[bool, list[float]] = {communicate: [] for communicate in ((False, True) if size > 1 else (False,))}
     for number in range(arguments.steps + 1):  # the first compiles, or settles buckets

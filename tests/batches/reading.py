@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.index import RowIndex, open_index
-from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.recipe.sections import Objective
 from tests.toys import SPECIAL
 

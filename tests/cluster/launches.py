@@ -121,10 +121,10 @@ def launched(
     """Start LAUNCH, or a script that does; at the end, nothing of it is left, whatever happened.
 
     Args:
-      command: with its arguments.
-      directory: where its standard output and error go.
-      mark: what the command lines of all its processes have in them, and no other's.
-      start: takes the command, stdout and stderr.
+        command: with its arguments.
+        directory: where its standard output and error go.
+        mark: what the command lines of all its processes have in them, and no other's.
+        start: takes the command, stdout and stderr.
     """
     launch = Launched(command, directory, mark, start)
     try:

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
+from bert_horovod.exchange.link_measurement import measure_link
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
@@ -27,7 +27,7 @@ def collectives(world: World) -> dict[str, np.ndarray]:
     arrays["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
     arrays["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
     arrays["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
-    arrays["hosts"] = np.array([world.hosts.inside.size, world.hosts.across.size])
+    arrays["hosts"] = np.array([world.join_hosts().inside.size, world.join_hosts().across.size])
     arrays["in_flight"] = np.array(world.in_flight(), dtype=str)  # once hosts are known: groups are asked too
     arrays["link"] = np.array(measure_link(world, world.all_reduce, tf.float16, 2)[:2])
     return arrays

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server, launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.errors import UserError
 from tests.horovod_runs import PATIENCE_S, clean_environment
 

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.world import World, connect, knobs
+from bert_horovod.collectives.starting import connect, knobs
+from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution
 from tests.collectives.jobs import DTYPES, collectives, values
@@ -117,7 +118,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from tests.exchange.two_step_jobs import in_two_steps, sums
 
 world = connect(launch(), in_two_steps())

@@ -9,7 +9,8 @@ from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
 

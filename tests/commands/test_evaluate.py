@@ -14,7 +14,8 @@ from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Execution, Objective, Phase
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint

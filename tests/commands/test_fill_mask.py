@@ -10,7 +10,8 @@ from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches import rows as rows_module
+from bert_horovod.batches.text import rows as rows_module
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.backward_profile import computed_profile, touched_rows
 from bert_horovod.costs.derived import derive, flops_per_row
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import recipe_from_table
 
 RATE = 1e12

@@ -17,7 +17,7 @@ from bert_horovod.costs.buckets import (
     seconds,
 )
 from bert_horovod.costs.link import Link, fit
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from tests.exchange.jobs import BUCKET_BYTES, BUCKETS, SHAPES
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from bert_horovod.costs.exchanges import sent_bytes, sent_shapes, stages
-from bert_horovod.costs.link import reductions
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.measuring.synthetic import LoneRank
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.schedule import sync_period
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
 from tests.toys import exchange_of, toy_recipe

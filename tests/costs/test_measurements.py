@@ -8,7 +8,7 @@ from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import Device, Network, plan_phase, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import describe, step_flops
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from tests.costs.test_planner import HOP, recipe
 
 COMM = {"world_size": 4, "link": {"latency_s": 6e-3, "bytes_per_s": 1e9}, "reduction": "ring"}

@@ -5,10 +5,11 @@ import math
 
 import pytest
 
-from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Model
 from bert_horovod.recipe_files.loading import recipe_from_table

@@ -23,7 +23,8 @@ from bert_horovod.costs.planner import (
 )
 from bert_horovod.errors import UserError
 from bert_horovod.exchange import methods
-from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix, pretraining_shapes
+from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.horovod_runs import PROJECT

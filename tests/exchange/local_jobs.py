@@ -101,11 +101,11 @@ def trained(
 
     @tf.function(autograph=False)
     def accumulate() -> None:
-        exchange.beside(micro_batches)
+        exchange.during_backward(micro_batches)
 
     @tf.function(autograph=False)
     def work(mine: dict[str, tf.Tensor], inputs: UpdateInputs):
-        exchange.beside(micro_batches)
+        exchange.during_backward(micro_batches)
         update = exchange.update(mine, {}, inputs, clock)
         return update.gradient_norm, update.finite, update.done_s, update.updated_s
 
@@ -130,7 +130,7 @@ def trained(
         record["parameters"].append({name: variable.numpy() for name, variable in own.parameters.items()})
         record["common"].append({name: variable.numpy() for name, variable in state.parameters.items()})
         record["own_by_step"].append({name: variable.numpy() for name, variable in state.per_rank.items()})
-    exchange.remember()
+    exchange.to_progress()
     record["slots"] = {
         slot: {name: value.numpy() for name, value in values.items()} for slot, values in state.slots.items()
     }

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import World, connect
+from bert_horovod.collectives.starting import connect
+from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
@@ -95,7 +96,7 @@ class Ranked:
 
     def kept(self) -> dict[str, Any]:
         """The state, as a checkpoint has it."""
-        self.exchange.remember()
+        self.exchange.to_progress()
         return {
             "parameters": _values(self.state.parameters),
             "slots": {slot: _values(variables) for slot, variables in self.state.slots.items()},
@@ -111,7 +112,7 @@ def main(directory: str, *recipes: str) -> None:
     world = connect(launch(), named[-1])
     for number, recipe in enumerate(named):
         records = trained(world, recipe, recipe.phase[0].steps)
-        Path(directory, f"{number}.{world.rank}").write_bytes(pickle.dumps((world.hosts.inside.size, records)))
+        Path(directory, f"{number}.{world.rank}").write_bytes(pickle.dumps((world.join_hosts().inside.size, records)))
     world.barrier()
     world.shutdown()
 

@@ -17,7 +17,8 @@ from bert_horovod.costs.exchanges import sent_bytes, sent_shapes
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.compressed.powersgd_settings import LEFT, RIGHT
 from bert_horovod.exchange.owed import Layout, shares, total
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, initial_values, pretraining_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.rank_parts import part_file
 from tests.exchange.powersgd_jobs import (

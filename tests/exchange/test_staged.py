@@ -106,7 +106,7 @@ def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
     whole = Toy(World(), recipe)
     for step in range(1, steps + 1):
         whole.step(step)
-    whole.exchange.remember()
+    whole.exchange.to_progress()
     progress = json.loads(json.dumps(asdict(whole.state.progress)))
     resumed = Toy(World(), recipe, progress=Progress(**progress), values=values(whole))
     for step in range(steps + 1, 21):
@@ -177,7 +177,7 @@ def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
         mine = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
         mine["c.weight"] += np.float32(0.1)
         toy.step_with(mine, np.zeros(9, np.int32), np.zeros((9, 33), np.float32), step)
-    toy.exchange.remember()
+    toy.exchange.to_progress()
     remembered = toy.state.progress.exchange
     assert np.isfinite(remembered["scaling"]).all()
     assert min(remembered["mean_ratio"]) > 0

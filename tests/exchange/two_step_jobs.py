@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import World, connect
+from bert_horovod.collectives.starting import connect
+from bert_horovod.collectives.world import World
 from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.recipe.sections import Numerics, Recipe
@@ -69,7 +70,7 @@ def owing(world: World) -> dict[str, np.ndarray]:
 def main(path: str) -> None:
     """A rank of four on two hosts: writes what it got by hosts and as if each rank were one."""
     world = connect(launch(), in_two_steps())
-    assert (world.hosts.inside.size, world.hosts.across.size) == (2, 2)
+    assert (world.join_hosts().inside.size, world.join_hosts().across.size) == (2, 2)
     by_host = sums(world) | {f"owing.{key}": value for key, value in owing(world).items()}
     world._hosts = None
     flat = {f"flat.{key}": value for key, value in sums(world).items()}

@@ -13,7 +13,7 @@ import tensorflow as tf
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bert_horovod.batches.labelled import LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import LabelledTexts, tokenised
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
@@ -22,7 +22,8 @@ from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.initialisation import StartingPoint, finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
-from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import initial_values
@@ -152,7 +153,7 @@ def test_correlations_of_1_2_and_3_ranks_are_equal_to_the_last_digit(files, tmp_
 from pathlib import Path
 from types import SimpleNamespace
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.interchange.huggingface import read_directory
 from tests.finetuning.test_classifier import FAST, regression

@@ -11,7 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.elimination import survivors
 from bert_horovod.finetuning.text_data import Files, own_data
-from bert_horovod.inference.predicting import Options
+from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS

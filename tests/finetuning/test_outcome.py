@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from bert_horovod.batches.labelled import LabelledTexts
+from bert_horovod.batches.examples.labelled import LabelledTexts
 from bert_horovod.collectives.world import World
 from bert_horovod.finetuning.examples import Format, Split
 from bert_horovod.finetuning.outcome import Outcome, write_predictions

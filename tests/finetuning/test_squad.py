@@ -15,7 +15,8 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 from bert_horovod.finetuning.squad_scores import squad_scores
-from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification
@@ -219,7 +220,7 @@ def test_defect_5_three_ranks_answer_as_one_rank_does(data, second, checkpoint, 
     script = f"""
 from pathlib import Path
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from tests.toy_squad import train_rank
 world = connect(launch())
 train_rank(world, Path({str(data["2.0"])!r}), Path({str(checkpoint)!r}), Path({str(again)!r}))

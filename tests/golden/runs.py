@@ -87,7 +87,7 @@ def read_golden(name: str) -> tuple[list[tuple[int, float, float]], dict[str, st
 
 def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
     """Train the runs of these names, all of as many ranks as there are: on rank 0 the numbers of each."""
-    from bert_horovod.collectives.messages import from_rank_0
+    from bert_horovod.collectives.world import from_rank_0
     from bert_horovod.corpus.store import open_store
     from tests.toy_runs import metrics, train_recipe
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
@@ -113,7 +113,7 @@ def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
 def main(names: list[str]) -> None:
     """train_all in this process; rank 0 prints a JSON object a run."""
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.runtime.devices import use_devices
 
     world = connect(launch())

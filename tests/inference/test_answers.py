@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.batches.span_rows import SpanRows
-from bert_horovod.batches.span_windows import cut_spans
-from bert_horovod.batches.spans import SpanTexts, tokenised_spans
+from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_windows import cut_spans
+from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED

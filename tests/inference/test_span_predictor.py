@@ -9,7 +9,8 @@ import pytest
 
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.inference.predicting import Options, Predictor, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import Predictor, open_predictor
 from bert_horovod.tasks.span import Span
 from tests.toy_glue import write_checkpoint
 from tests.toy_squad import STRIDE, paragraph, write_json, write_squad

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
 from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, write_directory
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
-from bert_horovod.model.parameters import classifier_shapes, initial_values, pretraining_shapes, span_head_shapes
+from bert_horovod.model.architectures.albert import Albert
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import classifier_shapes, pretraining_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
@@ -30,6 +31,7 @@ MODEL = Model(
     embedding_size=8,
     shared_layers=2,
 )
+FAMILY = Albert()
 LABELS = ("no", "perhaps", "yes")
 HEADS = {
     "AlbertForPreTraining": (Architecture(PRETRAINING, True), Pretraining(True)),
@@ -118,8 +120,8 @@ def test_what_is_written_is_read_back(task, tmp_path):
 
 def test_names_in_files_are_told_back_and_no_two_are_equal():
     shapes = pretraining_shapes(MODEL, True) | classifier_shapes(MODEL, 3) | span_head_shapes(MODEL)
-    names = [name_in_file(name) for name in shapes]
-    assert [name_of_parameter(name) for name in names] == list(shapes)
+    names = [FAMILY.name_in_file(name) for name in shapes]
+    assert [FAMILY.name_of_parameter(name) for name in names] == list(shapes)
     assert len(set(names)) == len(shapes)
     assert "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.weight" in names
     assert not [name for name in names if "bert." in name.replace("albert.", "")]

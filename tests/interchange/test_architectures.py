@@ -10,7 +10,7 @@ from bert_horovod.interchange.architectures import (
     part_of_a_head,
     whole_heads,
 )
-from bert_horovod.model.parameters import classifier_shapes, encoder_shapes, pretraining_shapes, span_head_shapes
+from bert_horovod.model.shapes import classifier_shapes, encoder_shapes, pretraining_shapes, span_head_shapes
 from tests.toy_glue import MODEL
 
 

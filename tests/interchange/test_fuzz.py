@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.corpus.test_damaged_store import Payload

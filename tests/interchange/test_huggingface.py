@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model

@@ -14,7 +14,8 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.initialisation import open_checkpoint
 from bert_horovod.finetuning.squad import SquadFinetuning
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
-from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.pretrained import describe
 from bert_horovod.interchange.suitability import classifier_labels

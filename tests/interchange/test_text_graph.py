@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.labelled import truncated
+from bert_horovod.batches.examples.labelled import truncated
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.interchange.saved_model import best_answers, unread_words

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from tests.horovod_runs import clean_environment
 from tests.horovod_runs import run_script as run_script_of_ranks
 from tests.lab.scripts import DIRECTORY, cells, load_script, run_script

@@ -16,7 +16,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.measuring.communication import hidden_share, measure
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.training.step_results import StepTimes

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.measuring.synthetic import LoneRank, phase_batch, row_slots, synthetic_batch, synthetic_step
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 
 MODEL = Model(

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.index import open_index
-from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import pair_logits

@@ -9,17 +9,15 @@ import pytest
 from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
     backward_blocks,
-    classifier_shapes,
     decays,
-    encoder_shapes,
     grown_from,
     initial_values,
     layer_prefix,
-    pretraining_shapes,
     query_key_or_value,
     trained_shapes,
     update_groups,
 )
+from bert_horovod.model.shapes import classifier_shapes, encoder_shapes, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import MODEL
 

@@ -17,13 +17,12 @@ from bert_horovod.model.parameters import (
     QUERY,
     VALUE,
     WORD_EMBEDDINGS,
-    classifier_shapes,
-    encoder_shapes,
     initial_values,
     is_layer_norm,
     layer_prefix,
 )
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.model.weights import QUERY_KEY_VALUE, CastWeights, cast_together, cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, random_batch, random_parameters
 

@@ -5,7 +5,8 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.runs.checkpoint import load_newest

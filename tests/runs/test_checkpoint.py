@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.pretrained import read_pretrained, weights_hash
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs import checkpoint

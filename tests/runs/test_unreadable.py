@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bert_horovod.batches.index import open_index
+from bert_horovod.batches.text.index import open_index
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import RunError, UserError, printable, unreadable
 from bert_horovod.recipe_files.loading import load_recipe

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
+from bert_horovod.collectives.starting import connect
 from bert_horovod.corpus.store import open_store
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.devices import use_devices

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import ReportedError

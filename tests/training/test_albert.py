@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.interchange.huggingface import describe_directory
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PROJECT
 from tests.toy_runs import metrics, newest, train_rank, train_recipe

@@ -13,6 +13,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
+from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
@@ -20,7 +21,6 @@ from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.step import as_tensors
 from tests.model.reference import Reference, random_batch
 from tests.toy_runs import metrics, newest, train_rank, train_recipe
 from tests.toys import TOY_STEP, toy_recipe_table

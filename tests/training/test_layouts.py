@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from tests.toy_runs import logged, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 

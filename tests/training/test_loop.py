@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_horovod.batches.rows import Rows, StoreDataset
+from bert_horovod.batches.text.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.training import loop

@@ -13,7 +13,8 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import Link
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.overlap import expect, fast_link_warning, measure_profile
 from tests.toy_runs import metrics, newest, train, train_rank, training_state

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.tasks.pretraining import Pretraining

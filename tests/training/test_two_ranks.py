@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bert_horovod.batches.index import open_index
+from bert_horovod.batches.text.index import open_index
 from tests.toys import toy_recipe
 from tests.training.two_ranks import compare_unequal_states, observe_run, refuse_unequal_data_and_state
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from lab.cluster import INTERFACE

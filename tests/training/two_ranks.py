@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.text.rows import Rows
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import ReportedError
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, ranks_that_differ
 from bert_horovod.training.hooks.base import Hook

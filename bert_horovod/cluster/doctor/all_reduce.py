@@ -34,9 +34,9 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
     """Measure latency and bandwidth of the all-reduce, and each link alone if the ring is slow; equal on all ranks.
 
     Args:
-      world: one rank on each host.
-      expected_bits_per_s: of a link; 0 if nothing is expected.
-      slow: a ring that reaches less than this fraction of `expected_bits_per_s` is slow.
+        world: one rank on each host.
+        expected_bits_per_s: of a link; 0 if nothing is expected.
+        slow: a ring that reaches less than this fraction of `expected_bits_per_s` is slow.
     """
     import tensorflow as tf
 
@@ -116,7 +116,7 @@ def main() -> None:
     signal.alarm(LIMIT_S)
     expected_bits_per_s, slow = map(float, sys.argv[1:])
     import_tensorflow()
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.runtime.devices import use_devices
 
     world = connect(launch())

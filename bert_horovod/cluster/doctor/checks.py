@@ -63,8 +63,8 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
     """Whether every host has the tested versions, and all hosts have the same.
 
     Args:
-      facts: of each host.
-      python, packages: from `tested_versions`.
+        facts: of each host.
+        python, packages: from `tested_versions`.
     """
     from packaging.specifiers import SpecifierSet
 

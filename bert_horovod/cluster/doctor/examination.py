@@ -58,7 +58,7 @@ class Doctor:
         """A command to copy, which starts a run on these hosts.
 
         Args:
-          which: the words that name the hosts, such as -hostfile and its path.
+            which: the words that name the hosts, such as -hostfile and its path.
         """
         words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
         words += ["--network_interfaces", interface] if (interface := self._launch_interface()) else []

@@ -37,9 +37,9 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
     """All facts of this host.
 
     Args:
-      packages: names of the packages whose versions to report.
-      others: addresses of the other hosts.
-      directories: where disk space is needed; they need not exist yet.
+        packages: names of the packages whose versions to report.
+        others: addresses of the other hosts.
+        directories: where disk space is needed; they need not exist yet.
     """
     return {
         "name": socket.gethostname(),

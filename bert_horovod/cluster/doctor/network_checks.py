@@ -16,9 +16,9 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
     gradients listen at the address of the host's own name, so this name also chooses the network.
 
     Args:
-      facts: of each host.
-      interface: of the network to use, the same on all hosts; None if it is not known.
-      named: whether the user named the interface.
+        facts: of each host.
+        interface: of the network to use, the same on all hosts; None if it is not known.
+        named: whether the user named the interface.
     """
     several, bad = len(facts) > 1, []
     for host, host_facts in facts.items():
@@ -115,9 +115,9 @@ def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: f
     """Whether the ring was as fast as its links allow; names the slow links if each link was measured.
 
     Args:
-      measured: the JSON that bert_horovod.cluster.doctor.all_reduce prints.
-      hosts: by rank.
-      expected_bits_per_s: of a link; None: the rate is not judged.
+        measured: the JSON that bert_horovod.cluster.doctor.all_reduce prints.
+        hosts: by rank.
+        expected_bits_per_s: of a link; None: the rate is not judged.
     """
     rate = measured["bits_per_s"]
     text = (
@@ -145,9 +145,9 @@ def slow_links(links: list[float], hosts: list[str], expected_bits_per_s: float)
     """The links of a ring that are slow when measured alone, with their rates; a host's name if both its links are.
 
     Args:
-      links: bit/s from each host to the next, the last to the first.
-      hosts: by rank.
-      expected_bits_per_s: of a link.
+        links: bit/s from each host to the next, the last to the first.
+        hosts: by rank.
+        expected_bits_per_s: of a link.
     """
     slow = {i for i, rate in enumerate(links) if rate < SLOW * expected_bits_per_s}
     parts = []

@@ -99,9 +99,9 @@ def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
     and end; a second signal kills the ranks. They also end if this process ends, for whatever reason.
 
     Args:
-      plan: one that `check` accepts.
-      attempt: an id that all processes of this attempt have in their environment, on all hosts; see
-        cluster/launching/leftovers.py.
+        plan: one that `check` accepts.
+        attempt: an id that all processes of this attempt have in their environment, on all hosts; see
+            cluster/launching/leftovers.py.
     """
     return _Ranks(plan, attempt).run()
 
@@ -277,7 +277,7 @@ class _Ranks:
         """The rank that failed first; the others ended because of it.
 
         Args:
-          ended: exit codes by rank, in the order in which the launcher saw them end.
+            ended: exit codes by rank, in the order in which the launcher saw them end.
         """
         first = next(iter(ended))
         words = {rank: "".join(lines) for rank, lines in self.lines.items()}

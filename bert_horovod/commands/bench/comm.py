@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = step_recipe(arguments)
     import_tensorflow()
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.measuring.communication import measure
     from bert_horovod.measuring.delayed import read_delays
     from bert_horovod.runtime.devices import use_devices
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(measured: dict) -> str:
-    from bert_horovod.measuring.tables import lines
+    from bert_horovod.reporting.tables import lines
 
     step_s = measured["step_s"]
     rows = measured["rows_per_s"] * step_s.get("overlapped", step_s["off"])

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from bert_horovod.measuring import operations
     from bert_horovod.measuring.step_time import TimedStep, measure
-    from bert_horovod.measuring.tables import table
+    from bert_horovod.reporting.tables import table
     from bert_horovod.runtime.devices import use_devices
 
     use_devices(0, 1, recipe.execution.threads)

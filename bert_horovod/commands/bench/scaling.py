@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.tables import lines
     from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
     from bert_horovod.reporting.scaling_table import cells, heading
+    from bert_horovod.reporting.tables import lines
     from bert_horovod.storage.writing import require_output, write_output
 
     if arguments.output:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.real_step import RealStep, measure
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(measured: dict) -> str:
-    from bert_horovod.measuring.tables import table
+    from bert_horovod.reporting.tables import table
 
     return (
         f"{table([measured])}\n{measured['world_size']} rank(s), {measured['micro_batches']} micro-batch(es) of "

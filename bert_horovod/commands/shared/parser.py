@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
 
+from bert_horovod import __version__, commands
 from bert_horovod.wording import did_you_mean
 
 _OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # other programs' names
@@ -85,3 +86,13 @@ def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: 
         )
         module.add_arguments(subparser)
         subparser.set_defaults(**{runs: module.run})
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line; imports no TensorFlow, so that --help is quick."""
+    parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod.")
+    parser.add_argument("--version", action="version", version=__version__)
+    add_commands(parser, commands, "COMMAND", "run")
+    arguments = parser.parse_args(argv[1:])
+    arguments.words = argv[1:]
+    return arguments

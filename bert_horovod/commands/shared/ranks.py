@@ -141,7 +141,7 @@ def _train(
     train_jobs: Callable[["Sequence[Job]", "World"], None] | None,
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.starting import connect
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices

@@ -22,9 +22,10 @@ from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
-from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
+from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest

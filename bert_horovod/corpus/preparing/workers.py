@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from bert_horovod.corpus.preparing.builder import ShardBuilder
 from bert_horovod.corpus.preparing.parts import Part, write_part
 from bert_horovod.corpus.preparing.planning import Position, Settings, ShardTask
+from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
-from bert_horovod.corpus.reading.text import Section, read_sections
+from bert_horovod.corpus.reading.text import Section
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error

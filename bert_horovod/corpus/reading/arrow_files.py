@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from bert_horovod.corpus.reading.sources import MAXIMUM_LINE_BYTES, SourceFile, SourceReader
+from bert_horovod.corpus.reading.text import Section, record_sections
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import open_regular, shown
 
@@ -152,6 +153,12 @@ class ArrowReader(SourceReader):
             except UnicodeDecodeError as error:
                 self.pass_over(number, NOT_TEXT, f"{where}: not UTF-8 text ({error}); {mend}")
         return None
+
+
+def row_documents(reader: ArrowReader, documents: str) -> Iterator[Iterator[Section]]:
+    """A document a row; see formats.read_sections."""
+    for number, text, title in reader.rows():
+        yield record_sections(number, text, title, documents, reader)
 
 
 def _pyarrow(source: SourceFile) -> ModuleType:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bert_horovod.corpus.reading.formats import FORMATS
 from bert_horovod.corpus.reading.sources import (
-    ARROW_SUFFIXES,
     BLOCK_BYTES,
     DUMP_SUFFIX,
-    JSON_SUFFIXES,
     SourceFile,
     suffixes,
 )
@@ -23,7 +22,6 @@ from bert_horovod.storage.reading import read_json
 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard_input"
-TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES, *ARROW_SUFFIXES)  # read from a directory
 _DATASET_NOTES = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # beside Arrow files
 _DUMP_INDEX = "-multistream-index"  # in the name of the page list that comes with a dump; it is no text
 _MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARROW1")  # no text begins with these
@@ -34,7 +32,7 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
     """List the files that `--input` values name, each file once, in a fixed order.
 
     A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted). In a directory, hidden
-    files are skipped, and so are files with other suffixes than TEXT_SUFFIXES, which are named on stderr. Raises
+    files are skipped, and so are files with other suffixes than those of FORMATS, which are named on stderr. Raises
     UserError when a value matches no file.
     """
     sources: dict[str, SourceFile] = {}
@@ -126,7 +124,7 @@ def _no_such(pattern: str) -> UserError:
 
 
 def _is_text(file: Path) -> bool:
-    return suffixes(file)[0] in TEXT_SUFFIXES and _DUMP_INDEX not in file.name and file.name not in _DATASET_NOTES
+    return suffixes(file)[0] in FORMATS and _DUMP_INDEX not in file.name and file.name not in _DATASET_NOTES
 
 
 def _is_leftover(file: Path) -> bool:

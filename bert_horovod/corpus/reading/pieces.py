@@ -1,20 +1,15 @@
 """Pieces of one input file, so that several workers can share it: together the pieces hold every document once."""
 
-import bz2
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from bert_horovod.corpus.reading.arrow_files import ArrowReader
+from bert_horovod.corpus.reading.compression import STREAM, STREAM_HEAD_BYTES
+from bert_horovod.corpus.reading.formats import format_of
 from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader, line_offsets, text_of
 from bert_horovod.storage.reading import open_regular
-
-_STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # first bytes of a bz2 stream; \x17...: of an empty one
-_STREAM_HEAD_BYTES = 10
-_FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is assumed to be the only one
 
 
 @dataclass(frozen=True)
@@ -34,10 +29,9 @@ class Piece:
 def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[Piece]:
     """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
 
-    What can be cut: plain JSON Lines, plain text with documents == "blank_line", Parquet and Arrow files, plain dumps
-    and dumps in .bz2 that consist of several streams. Only the last of these formats needs a look into the file.
+    `documents`: see formats.read_sections.
     """
-    if not _can_be_cut(source, documents):
+    if not format_of(source).may_be_cut(source, documents):
         return [Piece(source, 0, source.bytes)]
     return [
         Piece(source, begin, min(begin + piece_bytes, source.bytes))
@@ -47,8 +41,8 @@ def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[P
 
 def piece_reader(piece: Piece, text_field: str = "text", bad_lines: str | None = "stop") -> SourceReader:
     """Open a piece, as SourceReader opens a file; use sha256() only if the piece is the whole file."""
-    if piece.source.kind == "arrow":
-        return ArrowReader(piece.source, text_field, bad_lines, (piece.begin, piece.end))
+    if own_reader := format_of(piece.source).reader:
+        return own_reader(piece.source, text_field, bad_lines, (piece.begin, piece.end))
     if piece.is_whole:
         return SourceReader(piece.source, text_field, bad_lines)
     return PartReader(piece, text_field, bad_lines)
@@ -154,31 +148,9 @@ class PartReader(SourceReader):
         held = b""
         while block := self._file.read(BLOCK_BYTES):
             held += block
-            if match := _STREAM.search(held):
+            if match := STREAM.search(held):
                 return offset + match.start()
-            cut = max(0, len(held) - _STREAM_HEAD_BYTES + 1)
+            cut = max(0, len(held) - STREAM_HEAD_BYTES + 1)
             offset += cut
             held = held[cut:]
         return offset + len(held)
-
-
-def _can_be_cut(source: SourceFile, documents: str) -> bool:
-    if source.compression == ".bz2":
-        return source.kind == "wikipedia" and _has_streams(source)
-    return not source.compression and (source.kind != "text" or documents == "blank_line")
-
-
-def _has_streams(source: SourceFile) -> bool:
-    """Whether a .bz2 file has a short first stream and another one after it."""
-    decompressor = bz2.BZ2Decompressor()
-    try:
-        with open(source.path, "rb") as file:
-            beginning = file.read(_FIRST_STREAM_BYTES)
-        while not decompressor.eof:
-            decompressor.decompress(beginning, BLOCK_BYTES)
-            if not beginning and decompressor.needs_input:
-                return False
-            beginning = b""
-    except (OSError, EOFError):
-        return False  # SourceReader reports the error later
-    return _STREAM.match(decompressor.unused_data) is not None

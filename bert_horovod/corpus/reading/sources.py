@@ -1,6 +1,5 @@
 """Reads input files, plain or compressed, as bytes or as checked UTF-8 lines; memory does not grow with the file."""
 
-import bz2
 import gzip
 import hashlib
 import io
@@ -16,6 +15,7 @@ from typing import Any
 
 import zstandard
 
+from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import open_regular
 
@@ -23,18 +23,11 @@ BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 DUMP_SUFFIX = ".xml"
-ARROW_SUFFIXES = (".parquet", ".arrow")
 STRICT_LINES = 1000  # by default, a bad line among the first ones of a file is an error
 NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
 TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
 BAD_LINES = (NOT_TEXT, TOO_LONG)
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
-COMPRESSIONS = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
-    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor, padding=b"\0"),
-    ".zst": lambda raw: _ZstandardFile(raw),
-}
 
 
 @dataclass(frozen=True)
@@ -44,14 +37,6 @@ class SourceFile:
     path: Path
     name: str
     bytes: int
-
-    @property
-    def kind(self) -> str:
-        """What the file holds, by its name: "json" (an object a line), "arrow" (or Parquet), "wikipedia" or "text"."""
-        suffix, compression = suffixes(self.path)
-        if suffix in ARROW_SUFFIXES and not compression:
-            return "arrow"
-        return "json" if suffix in JSON_SUFFIXES else "wikipedia" if suffix == DUMP_SUFFIX else "text"
 
     @property
     def compression(self) -> str:
@@ -82,6 +67,7 @@ class SourceReader(io.RawIOBase):
         self._may_skip = bad_lines != "refuse"
         self.bytes_read = 0
         self.passed_over: Counter[str] = Counter()
+        self._cr_is_space = suffixes(source.path)[0] in (*JSON_SUFFIXES, DUMP_SUFFIX)
         self._cr_ends: bool | None = None  # whether lines end with CR alone, as on old Macs; None: not known yet
         self._digest = hashlib.sha256()
         try:
@@ -218,7 +204,7 @@ class SourceReader(io.RawIOBase):
             file: Any = COMPRESSIONS[kind](self) if kind else self
             while block := file.read(BLOCK_BYTES):
                 if self._cr_ends is None:
-                    self._cr_ends = self.source.kind == "text" and self._begins_with_cr_ends(block)
+                    self._cr_ends = not self._cr_is_space and self._begins_with_cr_ends(block)
                 yield block.replace(b"\r", b"\n") if self._cr_ends else block
         except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise DamagedData(
@@ -250,64 +236,6 @@ def line_offsets(block: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
     for line in block.removesuffix(b"\n").split(b"\n"):
         yield offset, line
         offset += len(line) + 1
-
-
-class _Streams:
-    """Reads bzip2 or xz streams, one after another, as one file.
-
-    Python's own readers treat bytes that begin no stream as the end of the file, so text would be lost without an error
-    if the first bytes of a stream are damaged; here this is an error.
-    """
-
-    def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
-        """`padding`: the byte that may follow a stream."""
-        self._raw, self._make, self._padding = raw, make, padding
-        self._stream: Any = None
-        self._waiting = b""
-
-    def read(self, size: int) -> bytes:
-        while True:
-            compressed = b""
-            if self._stream is None or self._stream.needs_input:
-                compressed = self._waiting or self._raw.read(1 << 14)
-                self._waiting = b""
-                if not compressed and self._stream is not None:
-                    raise EOFError("the data ends in the middle of a stream")
-                if not compressed:
-                    return b""
-            if self._stream is None:
-                compressed = compressed.lstrip(self._padding) if self._padding else compressed
-                if not compressed:
-                    continue
-                self._stream = self._make()
-            block = self._stream.decompress(compressed, size)
-            if self._stream.eof:
-                self._waiting, self._stream = self._stream.unused_data, None
-            if block:
-                return block
-
-
-class _ZstandardFile:
-    """Reads Zstandard frames as one file; unlike the library's own reader, it reports a truncated frame."""
-
-    def __init__(self, raw: io.RawIOBase):
-        self._raw, self._waiting = raw, b""
-        self._frame: Any = None
-
-    def read(self, _size: int) -> bytes:
-        while True:
-            compressed = self._waiting or self._raw.read(1 << 14)
-            self._waiting = b""
-            if not compressed:
-                if self._frame is not None:
-                    raise EOFError("the data ends in the middle of a frame")
-                return b""
-            frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            block = frame.decompress(compressed)
-            self._frame = None if frame.eof else frame
-            self._waiting = frame.unused_data if frame.eof else b""
-            if block:
-                return block
 
 
 def suffixes(path: Path) -> tuple[str, str]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.sources import COMPRESSIONS, JSON_SUFFIXES, SourceFile, SourceReader
+from bert_horovod.corpus.reading.compression import COMPRESSIONS
+from bert_horovod.corpus.reading.sources import JSON_SUFFIXES, SourceFile, SourceReader
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
 

@@ -1,11 +1,14 @@
 """The articles of a MediaWiki dump, streamed: no more than two revisions of one page are held in memory."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.sources import SourceReader
+from bert_horovod.corpus.reading.text import SECTION_BYTES, Section, document_sections, utf8_bytes
 from bert_horovod.corpus.reading.wiki_names import DISAMBIGUATION_NAMES, WikiNames
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.wording import counted
@@ -15,6 +18,7 @@ OTHER_NAMESPACES = "pages in other namespaces"
 DISAMBIGUATION = "disambiguation pages"
 MAXIMUM_PAGE_BYTES = 64 << 20
 OLDER_REVISIONS = "older revisions of articles"
+ENDLESS = "paragraphs with an endless sentence"
 NO_TEXT = "articles whose text the dump lacks"
 _EXPECTED = "expected a MediaWiki XML dump with the pages' text (pages-articles)"
 _HEAD_BYTES = 4 << 20  # more than a dump has before its first page
@@ -240,3 +244,25 @@ def _where(page: bytes, reader: SourceReader) -> str:
     title = _TITLE.search(page[:4096])
     name = title.group(1).decode("utf-8", "replace") if title else "without a title"
     return f"{reader.source.path}, page {name!r}"
+
+
+def article_documents(reader: SourceReader, _documents: str) -> Iterator[Iterator[Section]]:
+    """A document an article; see formats.read_sections."""
+    for article in read_articles(reader):
+        yield _article_sections(article, reader)
+
+
+def _article_sections(article: Article, reader: SourceReader) -> Iterator[Section]:
+    from bert_horovod.corpus.reading.wikitext import plain_text  # only a dump needs the parser
+
+    paragraphs, removed = plain_text(article.wikitext, article.names)
+    finite = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
+    reader.passed_over += removed + Counter({ENDLESS: len(paragraphs) - len(finite)})
+    yield from document_sections(((0, paragraph) for paragraph in finite), "file", reader, article.title)
+
+
+def _is_endless(paragraph: str) -> bool:
+    """Whether a sentence of a paragraph is too long for a section."""
+    return utf8_bytes(paragraph) > SECTION_BYTES and any(
+        utf8_bytes(sentence) > SECTION_BYTES for sentence in split_sentences(paragraph)
+    )

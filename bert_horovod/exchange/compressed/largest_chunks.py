@@ -105,7 +105,7 @@ class LargestChunksExchange(Exchange):
             return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
         return ""
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         progress = self._state.progress
         progress.wire_maxima = self._reducer.maxima_by_name()
         chosen = zip(self._chosen, self._counts, strict=True)

@@ -59,8 +59,8 @@ class OneBitLamb(StagedExchange):
                 self._numbers[name].assign(self._state.progress.exchange[name])
         super().begin(first, last)
 
-    def remember(self) -> None:
-        super().remember()
+    def to_progress(self) -> None:
+        super().to_progress()
         for name in _NUMBERS:
             self._state.progress.exchange[name] = [float(number) for number in self._numbers[name].numpy()]
 

@@ -62,7 +62,7 @@ class PayloadSum:
 
     def _by_ring(self, numbers: tf.Tensor) -> tf.Tensor:
         """The sum over ranks by ring, first inside each host: a part of it goes from each rank to the other hosts."""
-        inside, across = self._world.hosts
+        inside, across = self._world.join_hosts()
         if inside.size == 1 or across.size == 1:
             return self._world.all_reduce(numbers, self._name)
         numbers = inside.all_reduce(numbers, f"{self._name}.inside")
@@ -71,7 +71,7 @@ class PayloadSum:
         return tf.ensure_shape(inside.all_gather(part, f"{self._name}.host"), padded.shape)[: self._numbers]
 
     def _sum_in_int8(self, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        (inside, across), sums = self._world.hosts, self._two_step
+        (inside, across), sums = self._world.join_hosts(), self._two_step
         none = Errors(tf.zeros(sums.worker_shape), tf.zeros([sums.part]))
         total, errors = sums.sum(payload, Int8(), none)
         own_sums = tf.one_hot(across.rank, across.size)[:, None]  # the row of the sums that this rank makes

@@ -120,7 +120,7 @@ class PowerSgdExchange(Exchange):
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         return Update(norm, finite, tf.constant(0), made.ready_s, made.done_s, reduced_s, updated_s)
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         maxima: dict[str, dict[str, float]] = {kind: {} for kind in _KINDS}
         for kind, i, payload_sum in self._scaled():
             maxima[kind] |= dict.fromkeys(self.plan.buckets[i], float(payload_sum.maximum.numpy()))

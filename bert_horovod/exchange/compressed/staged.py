@@ -113,8 +113,8 @@ class StagedExchange(Exchange):
         self._take_up_stage(step + 1)
         return f"step {step}: the second moment is frozen; from now on compressed momenta are sent"
 
-    def remember(self) -> None:
-        self._dense.remember()
+    def to_progress(self) -> None:
+        self._dense.to_progress()
         self._state.progress.exchange["clipping_factors"] = [float(number) for number in self._factors.numpy()]
 
     def bytes_reduced(self, rows: int = 0) -> float:

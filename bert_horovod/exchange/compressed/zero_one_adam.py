@@ -73,7 +73,7 @@ class ZeroOneAdam(StagedExchange):
     def after_step(self, step: int, loss: float) -> str:
         self._worst_loss = max(self._worst_loss, loss)
         self._next = min(step + 1, self._first + self._phase.steps - 1)  # not beyond the phase's last step
-        if not self.agrees_after(step):
+        if not self.ranks_equal_after(step):
             return ""
         if self._stages.frozen and float(self._length):  # L = 0: all steps since the last sync were skipped
             self._sync()
@@ -83,11 +83,11 @@ class ZeroOneAdam(StagedExchange):
             self._take_up_stage(step + 1)
         return report
 
-    def agrees_after(self, step: int) -> bool:
+    def ranks_equal_after(self, step: int) -> bool:
         return not self._stages.frozen or step % self._period(step) == 0
 
-    def remember(self) -> None:
-        super().remember()
+    def to_progress(self) -> None:
+        super().to_progress()
         self._state.progress.exchange["v_updates"] = float(self._v_updates)
 
     def bytes_reduced(self, rows: int = 0) -> float:

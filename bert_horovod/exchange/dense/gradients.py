@@ -22,11 +22,11 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.costs.link import reductions
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
@@ -114,7 +114,7 @@ class GradientExchange(Exchange):
         broken = 1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(tf.stack(numbers))), tf.float32)
         return self._world.all_reduce(tf.stack([broken]), "broken")[0] == 0
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         self._state.progress.wire_maxima = self.reducer.maxima_by_name()
 
     def bytes_reduced(self, rows: int = 0) -> float:

@@ -59,15 +59,15 @@ class GradientReducer:
     its scales from it. It is equal on all ranks, and part of a checkpoint.
 
     Args:
-      world: the ranks.
-      shapes: of the parameters.
-      plan: the buckets, and the way to sum them.
-      wire: float32, float16 or int8.
-      held_back: start no sum before the last gradient exists; benchmarks measure the gain of overlap with it.
-      fused: whether XLA compiles casts and scaling of float16 numbers.
+        world: the ranks.
+        shapes: of the parameters.
+        plan: the buckets, and the way to sum them.
+        wire: float32, float16 or int8.
+        held_back: start no sum before the last gradient exists; benchmarks measure the gain of overlap with it.
+        fused: whether XLA compiles casts and scaling of float16 numbers.
 
     Raises:
-      ValueError: the wire does not allow the plan's way to sum, or rows sent alone.
+        ValueError: the wire does not allow the plan's way to sum, or rows sent alone.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class DiLoCoExchange(Exchange):
             self._largest.assign(known["largest"])
         self._point_to_row()
 
-    def beside(self, micro_batches: int) -> None:
+    def during_backward(self, micro_batches: int) -> None:
         self._shares = micro_batches
         if self._world.size == 1 or not self._settings.delay:
             return
@@ -131,7 +131,7 @@ class DiLoCoExchange(Exchange):
         self._point_to_row()
         return ""
 
-    def remember(self) -> None:
+    def to_progress(self) -> None:
         largest = float(self._largest.numpy())
         self._progress.exchange = {"fragment": self._fragment, "sent": self._sent, "largest": largest}
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bert_horovod.costs.link import reductions
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 
 MOMENTUM = "outer_momentum"  # the slot of the outer step

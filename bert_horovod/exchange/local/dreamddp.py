@@ -27,10 +27,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.link_measurement import measure_link
 from bert_horovod.exchange.local.local_step import LocalExchange, numbers, update_alone
 from bert_horovod.exchange.local.row_cut import cut, piece_size
 from bert_horovod.exchange.updater import Updater
@@ -66,7 +66,7 @@ class DreamDdpExchange(LocalExchange):
             link = measure_link(self._world, self._world.all_reduce, tf.float32, 4)
             self._all_s = self._interval * link.seconds(4 * numbers(self._updater.parameters) / self._interval)
 
-    def beside(self, micro_batches: int) -> None:
+    def during_backward(self, micro_batches: int) -> None:
         if self._world.size == 1:
             return
         k, size = self._micro_batch.read_value(), self._part_values.shape[0]
@@ -95,7 +95,7 @@ class DreamDdpExchange(LocalExchange):
     def after_step(self, step: int, loss: float) -> str:
         if self._world.size == 1:
             return ""
-        if self.agrees_after(step):
+        if self.ranks_equal_after(step):
             self._average()
         self._take_turn(step + 1)
         return self._judge_interval(time.monotonic())

@@ -24,7 +24,7 @@ class LocalSgdExchange(LocalExchange):
     """See exchange.local.local_step.LocalExchange."""
 
     def after_step(self, step: int, loss: float) -> str:
-        if self.agrees_after(step) and self._world.size > 1:
+        if self.ranks_equal_after(step) and self._world.size > 1:
             self._average()
         return ""
 

@@ -33,7 +33,7 @@ class LocalExchange(Exchange):
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
 
-    def agrees_after(self, step: int) -> bool:
+    def ranks_equal_after(self, step: int) -> bool:
         return step % self._agreement == 0
 
     def bytes_reduced(self, rows: int = 0) -> float:

@@ -24,7 +24,6 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.local.local_step import LocalExchange, average, numbers
-from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average
@@ -36,7 +35,7 @@ class MtDaoExchange(LocalExchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)
-        updater.rule = slow_momentum_rule(recipe.exchange)
+        updater.rule = slow_momentum_rule(recipe.exchange.slow_beta, recipe.exchange.slow_weight)
         works = (
             lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
             lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
@@ -59,9 +58,8 @@ class MtDaoExchange(LocalExchange):
 
 
 @functools.cache  # graphs are cached by rule
-def slow_momentum_rule(exchange: MtDaoSettings) -> Rule:
-    """The rule above; see optimizers.base.Rule."""
-    beta, weight = exchange.slow_beta, exchange.slow_weight
+def slow_momentum_rule(beta: float, weight: float) -> Rule:
+    """The rule above, with b and w; see optimizers.base.Rule."""
 
     def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
         v, square = slots["v"], tf.square(g)

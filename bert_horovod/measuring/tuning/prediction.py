@@ -8,7 +8,8 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import accumulation_bytes, update_bytes
 from bert_horovod.measuring.tuning.trials import Settings, Trial
-from bert_horovod.model.parameters import pretraining_shapes, trained_shapes
+from bert_horovod.model.parameters import trained_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 
 # The memory estimate is within 15 % of the measured peak (docs/results/memory.md): above this times the limit a

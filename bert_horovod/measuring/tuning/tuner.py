@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_horovod.batches.rows import open_rows
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.store import Store
 from bert_horovod.measuring.tuning.candidates import Candidates, Machine, first_settings, resolved
 from bert_horovod.measuring.tuning.prediction import Prediction

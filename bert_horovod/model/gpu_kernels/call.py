@@ -21,11 +21,11 @@ def call(
     """Run a kernel; only inside a compiled function, on a GPU.
 
     Args:
-      text: the kernel.
-      dtype: of the computation: bfloat16 or float16.
-      operands: the kernel's operands (catalogue.OPERANDS) without its results.
-      results: shape and dtype of each result.
-      grid: numbers of programs.
+        text: the kernel.
+        dtype: of the computation: bfloat16 or float16.
+        operands: the kernel's operands (catalogue.OPERANDS) without its results.
+        results: shape and dtype of each result.
+        grid: numbers of programs.
     """
     written = text.read(TYPE_NAMES[dtype])
     # MLIR's string syntax: a backslash and two hexadecimal digits for a special character.

@@ -3,6 +3,7 @@
 import functools
 
 from bert_horovod.errors import UserError
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
@@ -22,10 +23,10 @@ def why_not(model: Model, lengths: tuple[int, ...], precision: str, xla: str) ->
     """Why layers cannot be computed with the kernels, and the setting that would change it; None: they can.
 
     Args:
-      model: its sizes.
-      lengths: positions a row, of all phases.
-      precision: numerics.precision.
-      xla: "off", "elementwise" or "layers".
+        model: its sizes.
+        lengths: positions a row, of all phases.
+        precision: numerics.precision.
+        xla: "off", "elementwise" or "layers".
     """
     capable, head_size = capability(), model.hidden_size // model.num_attention_heads
     if capable is None:
@@ -36,6 +37,8 @@ def why_not(model: Model, lengths: tuple[int, ...], precision: str, xla: str) ->
         return 'they compute in bfloat16 or float16: numerics.precision = "bfloat16"'
     if xla != "layers":
         return f'they are part of whole compiled layers: execution.xla = "layers", not "{xla}"'
+    if not family_of(model).kernels:
+        return f"they do not compute the layers of {family_of(model).title}"
     if head_size not in catalogue.HEAD_SIZES:
         return f"a head has {head_size} numbers, and they serve {' and '.join(map(str, catalogue.HEAD_SIZES))}"
     if model.hidden_size > catalogue.NORM_COLUMNS[-1]:

@@ -42,11 +42,11 @@ class KernelLayer:
     """The kernels of a layer for one model, shape and micro-batch; its methods run inside compiled functions.
 
     Args:
-      model: its sizes, activation and dropout rates.
-      dropout: see DropoutState.
-      rows: the micro-batch's.
-      site: uint64 scalar: the layer's first dropout site.
-      capability: the GPU's compute capability.
+        model: its sizes, activation and dropout rates.
+        dropout: see DropoutState.
+        rows: the micro-batch's.
+        site: uint64 scalar: the layer's first dropout site.
+        capability: the GPU's compute capability.
     """
 
     def __init__(

@@ -17,9 +17,9 @@ def with_lookups(dense: tf.Tensor, lookups: tf.IndexedSlices, dtype: tf.DType) -
     """A table's gradient, float32 [entries, width]: its dense part and the sparse one of its lookups.
 
     Args:
-      dense: [entries, width]; of `dtype`, or float32 zeros.
-      lookups: float32 values [..., width], int32 indices [...].
-      dtype: of the computation: bfloat16 or float16.
+        dense: [entries, width]; of `dtype`, or float32 zeros.
+        lookups: float32 values [..., width], int32 indices [...].
+        dtype: of the computation: bfloat16 or float16.
     """
     return compiled(_with_lookups)(tf.cast(dense, dtype), lookups.values, lookups.indices)
 

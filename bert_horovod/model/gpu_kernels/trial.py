@@ -19,12 +19,12 @@ def try_layer(model: Model, policy: ComputePolicy, weights: dict[str, tf.Tensor]
     If that fails, the layers of this model and length are computed without kernels from now on.
 
     Args:
-      model, policy: of the run.
-      weights: a layer's cast weights; see weights.layer_weights.
-      rows, length: of a micro-batch.
+        model, policy: of the run.
+        weights: a layer's cast weights; see weights.layer_weights.
+        rows, length: of a micro-batch.
 
     Returns:
-      What failed, one line; None if nothing did.
+        What failed, one line; None if nothing did.
     """
 
     def run() -> tf.Tensor:

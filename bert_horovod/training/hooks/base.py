@@ -28,7 +28,15 @@ class StepEvent(NamedTuple):
 
 
 class Hook:
-    """Each method does nothing; a hook overrides those that it needs. `training/loop.py` lists hooks in their order."""
+    """Each method does nothing; a hook overrides those that it needs. `training/loop.py` lists hooks in their order.
+
+    A whole hook:
+
+        class SlowStepHook(Hook):
+            def step(self, event: StepEvent) -> None:
+                if event.waited_s > 1:
+                    self.run.say(f"step {event.step} waited {event.waited_s:.1f} s for its rows")
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -59,7 +67,7 @@ class Hook:
     def stopping(self) -> None:
         """Called when the run was asked to stop, before its next step."""
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for this hook's background work, such as writing a checkpoint."""
 
     def rolled_back(self) -> None:
@@ -67,7 +75,7 @@ class Hook:
 
     def finish(self) -> None:
         """Called when the run ends without an error, after the last step."""
-        self.settle()
+        self.wait()
 
     def close(self) -> None:
         """Called when the run ends, also after an error."""

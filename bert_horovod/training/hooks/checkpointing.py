@@ -29,7 +29,7 @@ class CheckpointHook(Hook):
             self._room_for = run.state
 
     def wants_state(self, step: int) -> bool:
-        self._retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(step)
+        self._retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.ranks_equal_after(step)
         return self._retry or self.run.save_due(step)
 
     def step(self, event: StepEvent) -> None:
@@ -42,9 +42,9 @@ class CheckpointHook(Hook):
 
     def stopping(self) -> None:
         self._save()
-        self.settle()
+        self.wait()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         if self._parts is not None:
             self.run.doing("saving")
             self._parts.finish(lambda: self.run.doing("waiting for room for this rank's part"))
@@ -65,7 +65,7 @@ class CheckpointHook(Hook):
         run.doing("saving")
         if self._saved_step != progress.step:
             if run.exchange is not None:
-                run.exchange.remember()
+                run.exchange.to_progress()
                 self._write_part()
             if self._saver is not None:
                 self._saver.save(run.state, run.position())

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.collectives.messages import from_all_ranks
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
+from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
@@ -12,7 +13,7 @@ from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import FIRST_STEP_S
-from bert_horovod.training.step import as_tensors, compute_policy
+from bert_horovod.training.step import compute_policy
 
 
 class Evaluator:

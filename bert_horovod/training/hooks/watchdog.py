@@ -58,8 +58,8 @@ class Watchdog:
     """A thread that checks whether this rank makes progress.
 
     Args:
-      world: the ranks.
-      limit_s: longest time for one activity, in seconds.
+        world: the ranks.
+        limit_s: longest time for one activity, in seconds.
     """
 
     def __init__(self, world: World, limit_s: float) -> None:
@@ -139,11 +139,11 @@ def explain(
     """Lines that say which rank waits for which.
 
     Args:
-      rank: this rank.
-      own_status: this rank's status.
-      statuses: by rank, the last status and whether that rank still gives signs of life.
-      size: the world size.
-      heard: whether the server of the rendezvous store answered.
+        rank: this rank.
+        own_status: this rank's status.
+        statuses: by rank, the last status and whether that rank still gives signs of life.
+        size: the world size.
+        heard: whether the server of the rendezvous store answered.
     """
     if size == 1:
         return []

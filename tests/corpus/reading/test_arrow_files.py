@@ -7,8 +7,8 @@ import pytest
 
 from bert_horovod.corpus.reading.arrow_files import NO_TEXT, NOT_TEXT
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
-from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.errors import DamagedData, UserError
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra parquet")

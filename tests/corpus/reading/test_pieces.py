@@ -9,9 +9,9 @@ from itertools import accumulate
 import pytest
 
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceReader
-from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.dumps import dump, page
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_cut_is_one_piece_with_a_hash(tmp_path, name, data, mode)
 def test_a_first_stream_that_is_too_long_to_look_at_is_taken_for_the_only_one(tmp_path, monkeypatch):
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, [1000]))
     assert len(split_source(source, "file", 100)) > 1
-    monkeypatch.setattr("bert_horovod.corpus.reading.pieces._FIRST_STREAM_BYTES", 50)
+    monkeypatch.setattr("bert_horovod.corpus.reading.compression._FIRST_STREAM_BYTES", 50)
     assert len(split_source(source, "file", 100)) == 1
 
 

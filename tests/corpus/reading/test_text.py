@@ -11,9 +11,10 @@ import pytest
 import zstandard
 
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader, split_source
 from bert_horovod.corpus.reading.sources import NOT_TEXT, TOO_LONG, SourceReader
-from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
+from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.errors import DamagedData, UserError
 
 COMPRESS = {

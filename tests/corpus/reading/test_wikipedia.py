@@ -7,9 +7,10 @@ import tracemalloc
 import pytest
 
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.formats import DUMP, format_of, read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceReader
-from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
+from bert_horovod.corpus.reading.text import SECTION_BYTES
 from bert_horovod.corpus.reading.wikipedia import read_articles
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.dumps import HEAD, TAIL, dump, page
@@ -278,9 +279,9 @@ def test_a_directory_is_searched_for_dumps_but_not_for_their_indexes(tmp_path, c
     for name in ("x-articles.xml.bz2", "y.xml-p1p2.bz2", "x-articles-multistream-index.txt.bz2", "z.html"):
         (tmp_path / name).write_bytes(b"")
     sources = find_sources([str(tmp_path)])
-    assert [(source.name, source.kind) for source in sources] == [
-        ("x-articles.xml.bz2", "wikipedia"),
-        ("y.xml-p1p2.bz2", "wikipedia"),
+    assert [(source.name, format_of(source)) for source in sources] == [
+        ("x-articles.xml.bz2", DUMP),
+        ("y.xml-p1p2.bz2", DUMP),
     ]
     assert "x-articles-multistream-index.txt.bz2, z.html" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import accumulation_bytes, update_bytes
 from bert_horovod.measuring.tuning.prediction import ESTIMATE_MARGIN, Prediction, with_settings
 from bert_horovod.measuring.tuning.trials import Trial
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PROJECT
 

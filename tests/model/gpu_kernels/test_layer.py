@@ -11,8 +11,8 @@ from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import Kept, kernel_programs
 from bert_horovod.model.gpu_kernels.table import sorted_lookups
-from bert_horovod.model.parameters import encoder_shapes
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled

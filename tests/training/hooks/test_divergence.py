@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches.index import open_index
+from bert_horovod.batches.text.index import open_index
 from bert_horovod.collectives.world import World
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.directory import claim

@@ -1,0 +1,170 @@
+"""Masked tokens: chooses the places of a row that are predicted, and the tokens that the model sees there instead."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_horovod.batches.order import keyed_hash
+from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
+from bert_horovod.batches.text.ngrams import choose_spans, draw_lengths, find_words
+from bert_horovod.recipe.sections import Objective
+
+# Streams of keyed_hash: one for each kind of draw.
+_MASK, _REPLACE, _SPAN = range(200, 203)
+_LOW_32 = np.uint64((1 << 32) - 1)
+_SHIFT_32 = np.uint64(32)
+_LAST = np.uint64((1 << 64) - 1)
+
+
+def masked_count(tokens: np.ndarray | int, fraction: float) -> np.ndarray:
+    """Masked positions of sequences with that many ordinary tokens: round(fraction * tokens), at least 1; int64."""
+    return np.maximum(1, np.rint(fraction * np.asarray(tokens))).astype(np.int64)
+
+
+def full_row_slots(objective: Objective, length: int) -> int:
+    """Masked positions of a row that one sequence fills; [CLS], [SEP] and a pair's second [SEP] cannot be masked."""
+    return int(masked_count(length - (3 if objective.pairs else 2), objective.masked_fraction))
+
+
+class Masked(NamedTuple):
+    """The tokens to predict, [rows, slots] each."""
+
+    positions: np.ndarray  # int32: places in the row, ascending; 0 where unused
+    ids: np.ndarray  # int32: the original ids; 0 where unused
+    weights: np.ndarray  # float32: 1 used, 0 unused
+
+
+class Masker:
+    """Draws masks, a pure function of (seed, row's position, place).
+
+    Args:
+        vocabulary: the store's.
+        special: its special ids.
+        objective: the recipe's.
+        seed: the seed of the run's phase.
+        sequence_length: positions per row, L.
+        sequences: the most sequences in a row, S.
+        slots: masked positions in a row, at most.
+    """
+
+    def __init__(
+        self,
+        vocabulary: list[str],
+        special: SpecialIds,
+        objective: Objective,
+        seed: int,
+        sequence_length: int,
+        sequences: int,
+        slots: int,
+    ) -> None:
+        self._ordinary = ordinary_ids(vocabulary, special)
+        self._continuation = continuation_pieces(vocabulary) if objective.whole_word_masking else None
+        self._longest_span = objective.ngram
+        self._mask_id = special.mask
+        self._fraction = objective.masked_fraction
+        self._seed = seed
+        self._length = sequence_length
+        self._slots = slots
+        self._column_bits = max(1, (sequence_length - 1).bit_length())
+        self._sequence_bits = sequences.bit_length()
+
+    def apply(
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+    ) -> Masked:
+        """Mask `ids` in place: 80 % of the places become [MASK], 10 % a random ordinary token, 10 % stay.
+
+        Args:
+            ids: int32 [R, L].
+            positions: int64 [R], the rows' numbers, counted over all epochs.
+            sequence_ids: int [R, L], 1 to S; 0: padding.
+            maskable: bool [R, L]: ordinary tokens.
+            tokens: int64 [R, S]: ordinary tokens per sequence; 0: none.
+        """
+        draw = self._places if self._longest_span == 1 else self._span_places
+        places = draw(ids, positions, sequence_ids, maskable, tokens)
+        row, column = np.divmod(places, self._length)
+        slot = np.arange(len(places)) - np.searchsorted(places, row * self._length)
+        original = ids.reshape(-1)[places]
+        words = self._hash(_REPLACE, positions[row] * self._length + column)
+        tenth = (words >> _SHIFT_32) * np.uint64(10) >> _SHIFT_32
+        drawn = (words & _LOW_32) * np.uint64(len(self._ordinary)) >> _SHIFT_32
+        shown = np.where(tenth == 8, self._ordinary[drawn.astype(np.int64)], original)
+        ids.reshape(-1)[places] = np.where(tenth < 8, self._mask_id, shown)
+        masked = Masked(*(np.zeros((len(ids), self._slots), kind) for kind in (np.int32, np.int32, np.float32)))
+        for array, content in zip(masked, (column, original, 1), strict=True):
+            array[row, slot] = content
+        return masked
+
+    def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
+        return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
+
+    def _places(
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+    ) -> np.ndarray:
+        """Masked places in the flat batch, ascending: in each sequence the places with the smallest hashes.
+
+        A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
+        """
+        columns = np.broadcast_to(np.arange(self._length), ids.shape)
+        words = columns if self._continuation is None else self._word_starts(self._continuation, ids, maskable)
+        hashes = self._hash(_MASK, (positions * self._length)[:, None] + words)
+        low = np.uint64(2 * self._column_bits)
+        keys = hashes >> np.uint64(self._sequence_bits) >> low << low
+        keys |= sequence_ids.astype(np.uint64) << np.uint64(64 - self._sequence_bits)
+        keys |= words.astype(np.uint64) << np.uint64(self._column_bits) | columns.astype(np.uint64)
+        keys[~maskable] = _LAST
+        keys.sort(axis=1)  # (R, L)
+        # A sorted row has its sequences in the order of their numbers, then the places that cannot be masked.
+        behind = self._length - tokens.sum(axis=1, keepdims=True)
+        counts = np.concatenate((tokens, behind), axis=1)  # (R, S + 1)
+        budgets = np.where(tokens > 0, masked_count(tokens, self._fraction), 0)
+        budgets = np.concatenate((budgets, np.zeros_like(behind)), axis=1).ravel()  # (R * (S + 1),)
+        starts = np.cumsum(counts) - counts.ravel()  # (R * (S + 1),), in the flat batch
+        owner = np.repeat(np.arange(counts.size), counts.ravel())  # (R * L,): index in starts and budgets
+        chosen = np.arange(keys.size) - starts[owner] < budgets[owner]
+        if self._continuation is not None:
+            chosen = self._whole_words(keys.ravel() >> np.uint64(self._column_bits), owner, budgets, chosen)
+        column = (keys.ravel()[chosen] & np.uint64((1 << self._column_bits) - 1)).astype(np.int64)
+        return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
+
+    def _span_places(
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+    ) -> np.ndarray:
+        """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see ngrams.py."""
+        begins = maskable
+        if self._continuation is not None:
+            begins = maskable & (self._word_starts(self._continuation, ids, maskable) == np.arange(self._length))
+        words = find_words(begins, maskable, sequence_ids)
+        row, column = np.divmod(words.start, self._length)
+        at = positions[row] * self._length + column
+        lengths = draw_lengths(words.left, self._longest_span, self._hash(_SPAN, at) / 2.0**64)
+        budgets = masked_count(tokens[tokens > 0], self._fraction)
+        return choose_spans(words, lengths, self._hash(_MASK, at), budgets)
+
+    def _word_starts(self, continuation: np.ndarray, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
+        """The column where each place's word begins, int64 [R, L]; a segment's first piece always begins a word."""
+        continues = continuation[ids] & maskable
+        continues[:, 1:] &= maskable[:, :-1]
+        return np.maximum.accumulate(np.where(continues, 0, np.arange(self._length)), axis=1)
+
+    def _whole_words(self, words: np.ndarray, owner: np.ndarray, budgets: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Choose the masked places of the sorted batch, bool: words in their order, without words that do not fit.
+
+        If no word of a sequence fits into its budget, its first tokens in this order are masked (`first`); they are of
+        one word.
+        """
+        begins = np.append(True, (words[1:] != words[:-1]) | (owner[1:] != owner[:-1]))
+        word = np.cumsum(begins) - 1
+        size = np.bincount(word)
+        owner_of_word = owner[begins]
+        first_word = np.searchsorted(owner_of_word, owner_of_word)  # of the same sequence
+        chosen = np.zeros(len(size), bool)
+        budget_left = budgets.copy()
+        candidate = size <= budget_left[owner_of_word]
+        while candidate.any():
+            total = np.concatenate(([0], np.cumsum(np.where(candidate, size, 0))))
+            take = candidate & (total[1:] - total[first_word] <= budget_left[owner_of_word])
+            chosen |= take
+            budget_left -= np.bincount(owner_of_word[take], size[take], len(budget_left)).astype(np.int64)
+            candidate &= ~take & (size <= budget_left[owner_of_word])
+        return np.where((budget_left < budgets)[owner], chosen[word], first)

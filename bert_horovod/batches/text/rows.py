@@ -1,0 +1,259 @@
+"""Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, position).
+
+Positions number the rows of all epochs, one after another. packed_order.py chooses the windows that a row holds. Every
+other choice is a hash of (seed, stream, position), where the stream names the kind of choice. So any rank can make any
+row, in any order, and make it again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.batches.layout import lay_out
+from bert_horovod.batches.order import keyed_hash, stream_seed
+from bert_horovod.batches.packed_order import PackedOrder
+from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.masks import Masker, masked_count
+from bert_horovod.batches.text.pairs import PairExchange
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import DamagedData
+from bert_horovod.recipe.sections import Objective, Recipe
+
+_SWAP = 2  # a stream of keyed_hash, other than those of packed_order.py
+# Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i. Phase 1 thus has the number of the held-out stream,
+# but not its rows, because the splits have no text in common; other numbers would change the rows of present runs.
+_PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """The sequences of some rows, one after another; int64 [sequences] each. Tokens are numbered over all shards."""
+
+    row: np.ndarray  # in the batch
+    slot: np.ndarray  # in the row
+    start: np.ndarray  # first token of the first segment
+    count: np.ndarray  # tokens of the first segment
+    second_start: np.ndarray
+    second_count: np.ndarray  # 0: no second segment
+    wrong: np.ndarray  # bool: the second segment does not continue the first
+
+
+class Rows:
+    """The rows of one index: endless, in random access.
+
+    Args:
+        store: the token store.
+        index: its row index.
+        special: the vocabulary's special ids.
+        sequence_length: positions per row, L; that of the index.
+        objective: the recipe's; pair must be that of the index.
+        seed: orders rows and draws pairs and masks.
+    """
+
+    def __init__(
+        self, store: Store, index: RowIndex, special: SpecialIds, sequence_length: int, objective: Objective, seed: int
+    ) -> None:
+        if (index.sequence_length, index.pair) != (sequence_length, objective.pair):
+            raise ValueError("Rows: the index was made for another sequence_length or pair")
+        self.count = index.rows  # rows per epoch
+        self.sequences = index.sequences  # S, the most in a row
+        lengths = index.templates.lengths
+        masks = np.where(lengths > 0, masked_count(index.classes.tokens[lengths], objective.masked_fraction), 0)
+        self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
+        self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
+        self._index = index
+        self._special = special
+        self._vocabulary_size = len(store.vocabulary)
+        self._length = sequence_length
+        self._pair = objective.pair
+        self._seed = seed
+        self._order = PackedOrder(index.templates, sequence_length, seed)
+        length_count = np.asarray(index.classes.sequences)
+        self._length_start = np.cumsum(length_count) - length_count
+        self._class_end = np.cumsum(index.classes.windows)
+        self._exchange = PairExchange(index.classes, self._hash)
+        self._masker = Masker(
+            store.vocabulary, special, objective, seed, sequence_length, self.sequences, self.masked_slots
+        )
+        # Views as plain arrays, because indexing an np.memmap is several times slower.
+        self._tokens = [np.asarray(shard.tokens) for shard in store.shards]
+        self._shard_end = np.cumsum([len(tokens) for tokens in self._tokens])
+
+    def windows(self, positions: np.ndarray) -> np.ndarray:
+        """The numbers, in the index, of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none.
+
+        A position of -1 has no windows. A wrong next-sentence pair counts as the window of its first segment; in
+        sentence order both segments are of the window.
+        """
+        lengths, numbers = self._order.sequences(positions)
+        present = numbers >= 0
+        windows = np.full(lengths.shape, -1, np.int64)
+        windows[present] = self._index.by_length[self._length_start[lengths[present]] + numbers[present]]
+        return windows
+
+    def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
+
+        With R = len(positions), L = sequence_length, M = masked_slots, S sequences per row, at most:
+
+            input_ids            int32   [R, L]  masks applied, [PAD] where there is nothing
+            token_type_ids       int32   [R, L]  1: second segment with its [SEP], else 0
+            position_ids         int32   [R, L]  place in the sequence, from 0; 0 at padding
+            sequence_ids         int32   [R, L]  1..S: which sequence of the row, attending to itself only; 0: padding
+            masked_positions     int32   [R, M]  places in the row, ascending; 0 where unused
+            masked_ids           int32   [R, M]  the ids that were there; 0 where unused
+            masked_weights       float32 [R, M]  1 used, 0 unused
+            sequence_starts      int32   [R, S]  places of [CLS]; 0 where there is no sequence
+            next_sentence_labels int32   [R, S]  0: B continues A; 1: B is from another document, or, in sentence
+                                                 order, A and B are swapped; 0 where there is no pair
+            sequence_weights     float32 [R, S]  1: counts for the pair loss, 0: no sequence or a single segment;
+                                                 without pairs 1 for each sequence
+        """
+        positions = np.asarray(positions, np.int64)
+        shape = (len(positions), self.sequences)
+        sequences = self._sequences(positions)
+        first, tokens, lengths = (np.zeros(shape, np.int64) for _ in range(3))
+        first[sequences.row, sequences.slot] = sequences.count
+        tokens[sequences.row, sequences.slot] = sequences.count + sequences.second_count
+        lengths[sequences.row, sequences.slot] = (
+            sequences.count + sequences.second_count + 2 + (sequences.second_count > 0)
+        )
+        layout = lay_out(first, lengths, self._length)
+        ids = layout.ids(self._special)
+        starts = layout.starts
+        target = sequences.row * self._length + starts[sequences.row, sequences.slot] + 1
+        self._copy_tokens(ids, sequences.start, sequences.count, target)
+        self._copy_tokens(ids, sequences.second_start, sequences.second_count, target + sequences.count + 1)
+        if ids.max(initial=0) >= self._vocabulary_size:
+            raise DamagedData(
+                f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
+                "it is damaged; see where with: bert-horovod verify"
+            )
+
+        masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens)
+        labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        labels[sequences.row, sequences.slot] = sequences.wrong
+        weights[sequences.row, sequences.slot] = (sequences.second_count > 0) | (self._pair == "none")
+        return {
+            **layout.inputs(ids),
+            "masked_positions": masked.positions,
+            "masked_ids": masked.ids,
+            "masked_weights": masked.weights,
+            "sequence_starts": starts.astype(np.int32),
+            "next_sentence_labels": labels,
+            "sequence_weights": weights,
+        }
+
+    def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
+        return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
+
+    def _sequences(self, positions: np.ndarray) -> _Sequences:
+        windows = self.windows(positions)
+        row, slot = np.nonzero(windows >= 0)
+        window, epoch = windows[row, slot], positions[row] // self.count
+        start, first = (array[window].astype(np.int64) for array in (self._index.start, self._index.first))
+        second = np.searchsorted(self._class_end, window, side="right")  # a class: tokens of the second segment
+        if self._pair == "next_sentence":
+            partner = self._exchange.partners(epoch, window, second)
+            other_start = self._index.start[partner].astype(np.int64) + self._index.first[partner]
+            return _Sequences(
+                row=row,
+                slot=slot,
+                start=start,
+                count=first,
+                second_start=other_start,
+                second_count=second,
+                wrong=partner != window,
+            )
+        wrong: np.ndarray = np.zeros(len(window), bool)
+        if self._pair == "sentence_order":
+            words = self._hash(_SWAP, epoch * self._index.windows + window)
+            wrong = (words >> np.uint64(63)).astype(bool) & (second > 0)
+        return _Sequences(
+            row=row,
+            slot=slot,
+            start=np.where(wrong, start + first, start),
+            count=np.where(wrong, second, first),
+            second_start=np.where(wrong, start, start + first),
+            second_count=np.where(wrong, first, second),
+            wrong=wrong,
+        )
+
+    def _copy_tokens(self, ids: np.ndarray, start: np.ndarray, count: np.ndarray, target: np.ndarray) -> None:
+        """Copy runs of `count` tokens that begin at token `start` to flat place `target` in `ids`, by shard."""
+        start, count, target = (array[count > 0] for array in (start, count, target))
+        shard = np.searchsorted(self._shard_end, start, side="right")
+        order = np.argsort(shard, kind="stable")
+        shard, start, count, target = (array[order] for array in (shard, start, count, target))
+        offset = np.concatenate(([0], np.cumsum(count)))
+        within = np.arange(offset[-1]) - np.repeat(offset[:-1], count)
+        source, place = np.repeat(start, count) + within, np.repeat(target, count) + within
+        numbers, first = np.unique(shard, return_index=True)
+        bounds = offset[np.append(first, len(shard))]
+        flat = ids.reshape(-1)
+        for number, low, high in zip(numbers, bounds[:-1], bounds[1:], strict=True):
+            tokens = self._tokens[number]
+            base = self._shard_end[number] - len(tokens)
+            flat[place[low:high]] = tokens[source[low:high] - base]
+
+
+def open_rows(
+    store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None = None, build: bool = True
+) -> Rows:
+    """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
+
+    Args:
+        store: the token store.
+        recipe: the run's.
+        phase: its number, from 0.
+        split: "train" or "held_out"; held-out rows are ordered and masked alike in all phases.
+        index_dir, build: see open_index.
+
+    Raises:
+        ReportedError: as open_index and special_ids.
+    """
+    length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
+    index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
+    seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
+    return Rows(store, index, special_ids(store.vocabulary), length, recipe.objective, seed)
+
+
+@dataclass(frozen=True)
+class StoreDataset:
+    """A token store as the dataset of a run; see batches.source.Dataset.
+
+    Args:
+        store: the token store.
+        recipe: the run's.
+        index_dir: see open_index.
+    """
+
+    store: Store
+    recipe: Recipe
+    index_dir: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.store.path
+
+    @property
+    def hash(self) -> str:
+        return self.store.hash
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return self.store.vocabulary
+
+    @property
+    def tokenizer_settings(self) -> TokenizerSettings:
+        return self.store.tokenizer_settings
+
+    @property
+    def tokens(self) -> int:
+        return self.store.manifest["totals"]["tokens"]
+
+    def open(self, phase: int, split: str, build: bool = True) -> Rows:
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)

@@ -1,0 +1,91 @@
+"""An architecture of the encoder: its parameters, its computation, and its names in other programs' files.
+
+Imports no TensorFlow. A new architecture is a file with a subclass of `Family`, its computation beside it, and a line
+in families.py. BERT's is bert.py with bert_layers.py.
+"""
+
+import abc
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+from bert_horovod.model.parameters import Shapes
+from bert_horovod.recipe.sections import Model
+
+
+class Family(abc.ABC):
+    """What the models of one architecture share. It holds no state.
+
+    Attributes:
+        model_type: its name in Hugging Face's config.json.
+        title: its name in messages, with an article.
+        class_prefix: the beginning of the names of Hugging Face's classes.
+        chosen_by: settings of [model]; a model is one of this family if one of them is not 0. BERT, which has none, is
+            what no other family is.
+        required: keys of config.json, and the only value of each that is supported.
+        google_config_file: the configuration beside Google's TF1 checkpoints; None if there are no such checkpoints.
+        token_ids: keys of config.json that are ids of tokens, and the special token of each, as in SPECIAL_TOKENS of
+            interchange/tokenizer_files.py.
+        kernels: whether gpu_kernels/ has kernels for its layer.
+        price: what `smaller` costs, for people.
+    """
+
+    model_type: ClassVar[str]
+    title: ClassVar[str]
+    class_prefix: ClassVar[str]
+    chosen_by: ClassVar[tuple[str, ...]] = ()
+    required: ClassVar[Mapping[str, Any]] = {}
+    google_config_file: ClassVar[str | None] = None
+    token_ids: ClassVar[Mapping[str, str]] = {}
+    kernels: ClassVar[bool] = False
+    price: ClassVar[str] = ""
+
+    def includes(self, model: Model) -> bool:
+        """Whether a model is one of this family."""
+        return any(getattr(model, setting) for setting in self.chosen_by)
+
+    # What the encoder computes.
+
+    @abc.abstractmethod
+    def encoder_shapes(self, model: Model, pooler: bool) -> Shapes:
+        """Shapes of embeddings and layers, and with `pooler` of the pooler, in the order of the forward pass."""
+
+    @abc.abstractmethod
+    def code(self) -> ModuleType:
+        """The module with `embed` and `layer`, as bert_layers.py has them. Imports TensorFlow."""
+
+    @abc.abstractmethod
+    def textbook(self) -> ModuleType:
+        """The module with `encode`, as plain.py has it. Imports TensorFlow."""
+
+    def smaller(self, model: Model) -> Model | None:
+        """A model of this family to take instead of another family's: fewer parameters, as much computation."""
+        return None
+
+    # Hugging Face's files.
+
+    @abc.abstractmethod
+    def configuration(self, model: Model) -> dict[str, Any]:
+        """The content of config.json that says the sizes; the caller adds classes and token_ids."""
+
+    @abc.abstractmethod
+    def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The table [model] of a recipe, from the content of config.json."""
+
+    def name_in_file(self, name: str) -> str:
+        """The name of a parameter in Hugging Face's files; names of other tensors do not change."""
+        return name
+
+    def name_of_parameter(self, name: str) -> str:
+        """The parameter's name in the program for a name in Hugging Face's files: the inverse of name_in_file."""
+        return name
+
+    # Google's TF1 checkpoints, for families with a google_config_file.
+
+    def google_scope(self, layer: int, part: str) -> str:
+        """The scope of a layer's variables; `part`: a name within a layer, such as parameters.QUERY."""
+        raise NotImplementedError
+
+    def google_configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of google_config_file under Hugging Face's keys; another family's does not change."""
+        return dict(config)

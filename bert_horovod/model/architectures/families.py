@@ -1,0 +1,18 @@
+"""The architectures by their model_type in Hugging Face's config.json. No TensorFlow."""
+
+from bert_horovod.model.architectures.albert import Albert
+from bert_horovod.model.architectures.base import Family
+from bert_horovod.model.architectures.bert import Bert
+from bert_horovod.recipe.sections import Model
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert())}
+
+
+def family_of(model: Model) -> Family:
+    """The architecture of a model; BERT if its settings choose no other."""
+    return next((family for family in FAMILIES.values() if family.includes(model)), FAMILIES[Bert.model_type])
+
+
+def class_name(model: Model, name: str) -> str:
+    """Hugging Face's class for this model, given BERT's: for an ALBERT BertForMaskedLM becomes AlbertForMaskedLM."""
+    return family_of(model).class_prefix + name.removeprefix(Bert.class_prefix)

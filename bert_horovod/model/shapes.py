@@ -1,0 +1,57 @@
+"""Shapes of the encoder's parameters and of the heads'. Imports no TensorFlow.
+
+A task joins `encoder_shapes` with the shapes of its heads, in the order of the forward pass.
+"""
+
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.parameters import (
+    CLASSIFIER,
+    DECODER_BIAS,
+    MORE_CLASSIFIERS,
+    PAIR_CLASSIFIER,
+    SPAN_HEAD,
+    TRANSFORM,
+    TRANSFORM_NORM,
+    Shapes,
+    dense_shapes,
+    layer_norm_shapes,
+)
+from bert_horovod.recipe.sections import Model
+
+
+def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
+    """Shapes for pre-training: encoder and masked-token head; with `pairs` also pooler and sentence-pair head."""
+    heads = pair_head_shapes(model) if pairs else {}
+    return encoder_shapes(model, pooler=pairs) | heads | masked_token_head_shapes(model)
+
+
+def encoder_shapes(model: Model, pooler: bool) -> Shapes:
+    """Shapes of embeddings and layers, and with `pooler` of the pooler."""
+    return family_of(model).encoder_shapes(model, pooler)
+
+
+def masked_token_head_shapes(model: Model) -> Shapes:
+    """Shapes of the masked-token head, without its output matrix, because that is WORD_EMBEDDINGS."""
+    width = model.embedding_width
+    head = dense_shapes(TRANSFORM, width, model.hidden_size) | layer_norm_shapes(TRANSFORM_NORM, width)
+    return head | {DECODER_BIAS: (model.vocab_size,)}
+
+
+def pair_head_shapes(model: Model) -> Shapes:
+    """Shapes of the sentence-pair head; it reads the pooler's output."""
+    return dense_shapes(PAIR_CLASSIFIER, 2, model.hidden_size)
+
+
+def classifier_shapes(model: Model, labels: int) -> Shapes:
+    """Shapes of Hugging Face's BertForSequenceClassification head for `labels` labels; it reads the pooler's output."""
+    return dense_shapes(CLASSIFIER, labels, model.hidden_size)
+
+
+def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
+    """Shapes of `heads` further classifiers that are trained beside the one of `classifier_shapes`."""
+    return dense_shapes(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
+
+
+def span_head_shapes(model: Model) -> Shapes:
+    """Shapes of Hugging Face's BertForQuestionAnswering head: a row for start, a row for end; reads every position."""
+    return dense_shapes(SPAN_HEAD, 2, model.hidden_size)

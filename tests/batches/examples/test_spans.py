@@ -1,0 +1,109 @@
+"""Answers become spans of tokens exactly as Google's run_squad.py makes them; an independent transcription says so."""
+
+import pytest
+
+from bert_horovod.batches.examples.spans import NO_ANSWER, NOT_FOUND, SpanTexts, span_texts, tokenised_spans
+from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.squad_files import read_squad
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "##s", "the", "new", "york"]
+WORDS += [f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz"] + list(".,'-()$19é")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> LocatingTokenizer:
+    return LocatingTokenizer(WORDS, UNCASED)
+
+
+def spans(tokenizer: LocatingTokenizer, context: str, *answers: tuple[str, int] | None) -> list[list[int]]:
+    texts = SpanTexts([context], ["who"] * len(answers), [0] * len(answers), list(answers))
+    return tokenised_spans(texts, tokenizer).answers.tolist()
+
+
+def googles(tokenizer: LocatingTokenizer, context: str, answer: str, begin: int) -> list[int]:
+    """run_squad.py's read_squad_examples and convert_examples_to_features, in its loops."""
+    words, word_of, after_space = [], [], True
+    for character in context:
+        if character in " \t\r\n\u202f":
+            after_space = True
+        else:
+            if after_space:
+                words.append(character)
+            else:
+                words[-1] += character
+            after_space = False
+        word_of.append(len(words) - 1)
+    first_word, last_word = word_of[begin], word_of[begin + len(answer) - 1]
+    if " ".join(answer.split()) not in " ".join(" ".join(words[first_word : last_word + 1]).split()):
+        return [NOT_FOUND, NOT_FOUND]
+    tokens, first_token = [], []
+    for word in words:
+        first_token.append(len(tokens))
+        tokens += tokenizer([word]).ids.tolist()
+    first = first_token[first_word]
+    last = first_token[last_word + 1] - 1 if last_word + 1 < len(words) else len(tokens) - 1
+    wanted = tokenizer([answer]).ids.tolist()
+    for new_first in range(first, last + 1):
+        for new_last in range(last, new_first - 1, -1):
+            if tokens[new_first : new_last + 1] == wanted:
+                return [new_first, new_last]
+    return [first, last]
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        ("the new york", "new"),
+        ("(the 1919-1991) new", "1991"),
+        ("the $19 new", "19"),
+        ("new  york\nthe", "york\nthe"),
+        ("the new york's", "york"),
+        ("a\u202fbc d", "bc"),
+        ("a\u2009bc d", "bc"),
+        ("the\u3000new york", "the\u3000new"),
+        ("é new", "é"),
+        ("newyorks the", "york"),
+        ("aa aaa aa", "aa"),
+        ("\u200e new york", "new"),
+        ("new 中york", "york"),
+    ],
+)
+def test_an_answer_becomes_the_tokens_that_google_takes(tokenizer, context, answer):
+    begin = context.rfind(answer)
+    expected = googles(tokenizer, context, answer, begin)
+    assert spans(tokenizer, context, (answer, begin)) == [expected]
+    assert expected[0] >= 0
+
+
+def test_a_span_is_narrowed_to_the_first_part_whose_tokens_are_the_answers(tokenizer):
+    assert spans(tokenizer, "(19.19.19)", ("19", 4)) == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "begin"),
+    [("york", 0), ("new", -1), ("new", 99), ("", 0), (" ", 3), ("the new york the", 4)],
+)
+def test_an_answer_that_is_not_where_it_is_said_to_be_is_not_found(tokenizer, answer, begin):
+    assert spans(tokenizer, "the new york", (answer, begin), None) == [[NOT_FOUND] * 2, [NO_ANSWER] * 2]
+
+
+def test_contexts_and_questions_without_tokens_are_empty(tokenizer):
+    texts = SpanTexts(["", " \n\u202f", "new"], ["", "who", "who"], [0, 1, 2], [None, None, ("new", 0)])
+    tokens = tokenised_spans(texts, tokenizer)
+    assert tokens.context_starts.tolist() == [0, 0, 0, 1]
+    assert tokens.question_starts.tolist() == [0, 0, 3, 6]
+    assert tokens.answers.tolist() == [[NO_ANSWER] * 2, [NO_ANSWER] * 2, [0, 0]]
+
+
+def test_answers_of_a_real_dev_set_are_googles(shared_data):
+    vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    tokenizer = LocatingTokenizer(vocabulary, UNCASED)
+    texts = span_texts(read_squad(shared_data / "finetune" / "squad" / "xquad.en.json.gz"))
+    answers = tokenised_spans(texts, tokenizer).answers[::6].tolist()
+    expected = [
+        googles(tokenizer, texts.contexts[context], *answer)
+        for context, answer in list(zip(texts.context_of, texts.answers, strict=True))[::6]
+    ]
+    assert answers == expected
+    assert len(answers) > 190

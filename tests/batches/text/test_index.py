@@ -1,0 +1,226 @@
+import errno
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.text import index as index_module
+from bert_horovod.batches.text.index import open_index, positions_of
+from bert_horovod.batches.text.windows import cut_windows
+from bert_horovod.corpus.store import Shard
+from bert_horovod.errors import DamagedData, RunError, UserError
+from tests import toys
+from tests.batches.reading import Window, index_windows, token_documents
+
+
+def reference_windows(store, limit: int, held_out: bool, pair: str) -> list[Window]:
+    """All greedy windows as the index should hold them: by second segment, then as in the store."""
+    windows, base = [], 0
+    for shard in store.shards:
+        cut = cut_windows(shard, limit, np.asarray(shard.held_out) == held_out, pair)
+        parts = (cut.start + base, cut.first, cut.second)
+        windows += [Window(*window) for window in zip(*(part.tolist() for part in parts), strict=True)]
+        base += len(shard.tokens)
+    return sorted(windows, key=lambda window: window.second)
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+@pytest.mark.parametrize(("pair", "specials"), [("next_sentence", 3), ("sentence_order", 3), ("none", 2)])
+def test_unpacked_windows_are_the_greedy_ones_sorted(make_store, split, pair, specials):
+    store = make_store(held_out=0.3)
+    index = open_index(store, 32, pair, False, split)
+    assert index_windows(index) == reference_windows(store, 32 - specials, split == "held_out", pair)
+    assert index.rows == index.windows
+    assert index.sequences == 1
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("pair", ["next_sentence", "none"])
+def test_an_index_counts_what_it_holds(make_store, pair, packing):
+    store = make_store(sections=1, sentences=100)
+    index = open_index(store, 48, pair, packing)
+    windows = index_windows(index)
+    first, second = (np.array([window[i] for window in windows]) for i in (1, 2))
+    positions = positions_of(first, second)
+    assert positions.max() <= 48
+    assert np.array_equal(index.classes.windows, np.bincount(second, minlength=49))
+    assert np.array_equal(index.classes.sequences, np.bincount(positions, minlength=49))
+    for length in np.unique(positions):
+        assert index.classes.tokens[length] == (first + second)[positions == length].max()
+    assert sorted(index.by_length) == list(range(index.windows))
+    assert np.all(np.diff(positions[index.by_length]) >= 0)
+    document = token_documents(store)[[window.start for window in windows]]
+    for number in np.unique(second):
+        documents = document[second == number]
+        largest = np.bincount(documents).max()
+        assert index.classes.largest_run[number] == largest
+        end = index.classes.run_end[number]
+        assert len(set(documents[end - largest : end])) == 1
+
+
+def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch):
+    stores = [make_store(documents=5, sections=1, sentences=2000, longest=60), make_store(documents=2000)]
+    drawn = [index_module._short_share(index_module._Cutter(store, 512, "none", "train")) for store in stores]
+    assert 0 < drawn[0] < 0.8
+    assert drawn[1] == 0
+    monkeypatch.setattr(index_module, "_ENOUGH_FILL", 2)
+    assert index_module._short_share(index_module._Cutter(stores[1], 512, "none", "train")) == 0.8
+
+
+def test_sorting_in_chunks_is_sorting(make_store, monkeypatch):
+    store = make_store()
+    index = open_index(store, 32, "next_sentence", True)
+    whole_order = index.by_length.copy()
+    shutil.rmtree(index.path)
+    monkeypatch.setattr(index_module, "_CHUNK", 7)
+    assert np.array_equal(open_index(store, 32, "next_sentence", True).by_length, whole_order)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_documents_that_repeat_others_have_no_windows(make_store, packing):
+    store = make_store(documents=20)
+    document = token_documents(store)
+    plain = open_index(store, 32, "none", packing)
+    listed = np.array([0, 3, 19, 20, 21, 59])
+    index = open_index(replace(store, duplicates=listed), 32, "none", packing)
+    assert index.path != plain.path
+    seen = np.zeros(len(document), int)
+    for start, first, second in index_windows(index):
+        seen[start : start + first + second] += 1
+    assert np.array_equal(seen, ~np.isin(document, listed))
+    with pytest.raises(UserError, match="nothing to train on"):
+        open_index(replace(store, duplicates=np.arange(60)), 32, "none", packing)
+
+
+def test_an_index_is_built_once_and_then_opened(make_store):
+    store = make_store()
+    with pytest.raises(RunError, match="--index_dir"):
+        open_index(store, 16, "none", True, build=False)
+    built = open_index(store, 16, "none", True)
+    assert built.path.parent == store.path / "index"
+    before = {file: file.stat().st_mtime_ns for file in built.path.iterdir()}
+    opened = open_index(store, 16, "none", True, build=False)
+    assert index_windows(opened) == index_windows(built)
+    assert {file: file.stat().st_mtime_ns for file in opened.path.iterdir()} == before
+    assert [path.name for path in (store.path / "index").iterdir()] == [built.path.name]
+
+
+def test_other_settings_have_another_index_and_the_same_ones_the_same_bytes(make_store, tmp_path):
+    store, other = make_store(held_out=0.5), make_store(held_out=0.5)
+    paths = [
+        open_index(*settings, directory=tmp_path / "indexes").path
+        for settings in (
+            (store, 16, "next_sentence", True, "train"),
+            (store, 17, "next_sentence", True, "train"),
+            (store, 16, "none", True, "train"),
+            (store, 16, "sentence_order", True, "train"),
+            (store, 16, "next_sentence", False, "train"),
+            (store, 16, "next_sentence", True, "held_out"),
+            (other, 16, "next_sentence", True, "train"),
+        )
+    ]
+    assert len(set(paths)) == 7
+    assert {path.parent for path in paths} == {tmp_path / "indexes"}
+    assert not (store.path / "index").exists()
+    again = open_index(store, 16, "next_sentence", True, directory=tmp_path / "again").path
+    assert again.name == paths[0].name
+    for file in again.iterdir():
+        assert file.read_bytes() == (paths[0] / file.name).read_bytes()
+
+
+def test_a_directory_that_cannot_be_written_is_refused_by_flag(make_store, tmp_path):
+    store = make_store()
+    (store.path / "index").write_text("in the way")
+    with pytest.raises(UserError, match="--index_dir"):
+        open_index(store, 16, "none", True)
+    assert open_index(store, 16, "none", True, directory=tmp_path / "elsewhere").windows
+
+
+@pytest.mark.parametrize("name", ["start", "classes", "template_rows"])
+def test_a_damaged_index_is_refused_by_name(make_store, name):
+    store = make_store()
+    path = open_index(store, 16, "none", True).path
+    (path / f"{name}.npy").write_bytes(b"")
+    with pytest.raises(DamagedData, match=rf"{name}\.npy.*remove"):
+        open_index(store, 16, "none", True)
+
+
+def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypatch):
+    store = make_store()
+    rename = os.rename
+
+    def another_is_faster(source, target):
+        shutil.copytree(source, target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", another_is_faster)
+    index = open_index(store, 16, "none", False)
+    assert index_windows(index) == reference_windows(store, 14, False, "none")
+    assert [path.name for path in (store.path / "index").iterdir()] == [index.path.name]
+
+
+@pytest.mark.parametrize("call", ["fsync", "posix_fallocate"])
+def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
+    store = make_store()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(RunError, match=r"No space left on device.*--index_dir"):
+        open_index(store, 16, "none", True)
+    assert list((store.path / "index").iterdir()) == []
+
+
+def test_a_split_without_windows_is_refused(make_store):
+    store = make_store(held_out=0.0)
+    with pytest.raises(UserError, match=r"no held-out sections.*larger --held_out"):
+        open_index(store, 16, "none", True, "held_out")
+    with pytest.raises(UserError, match=r"nothing to train on.*smaller --held_out"):
+        open_index(make_store(held_out=1.0), 16, "none", True)
+    assert list((store.path / "index").iterdir()) == []
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_next_sentence_pairs_of_a_single_document_are_refused(make_store, packing):
+    store = make_store(shards=1, documents=1, sections=1, sentences=2000, longest=12)
+    with pytest.raises(UserError, match=r"one document; .* objective\.pair = \"sentence_order\" or \"none\""):
+        open_index(store, 32, "next_sentence", packing)
+    assert open_index(store, 32, "sentence_order", packing).windows
+    assert open_index(store, 32, "none", packing).windows
+
+
+def two_sentences_of(tokens: int) -> Shard:
+    """Ten documents of two sentences each."""
+    sentences, documents = np.arange(21, dtype=np.uint32), np.arange(11, dtype=np.uint32)
+    return Shard(
+        tokens=np.full(20 * tokens, 9, np.uint16),
+        sentences=tokens * sentences,
+        sections=2 * documents,
+        documents=documents,
+        held_out=np.zeros(10, bool),
+        document_hashes=np.zeros((10, 2), np.uint64),
+        titles=np.frombuffer(b"\n" * 10, np.uint8),
+    )
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
+def test_pairs_without_two_sentences_that_fit_are_refused(make_store, monkeypatch, pair):
+    monkeypatch.setattr(toys, "toy_shard", lambda *_: two_sentences_of(20))
+    store = make_store()
+    with pytest.raises(UserError, match=r"no two sentences that fit .* = 32 .* or a larger sequence_length"):
+        open_index(store, 32, pair, True)
+    assert open_index(store, 43, pair, True).windows
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
+def test_pairs_of_documents_of_one_sentence_are_refused_without_advice_that_cannot_help(make_store, pair):
+    store = make_store(sentences=1, sections=1)
+    with pytest.raises(
+        UserError, match=r"every section of a document .* one sentence.* objective\.pair = \"none\", or pr"
+    ) as error:
+        open_index(store, 32, pair, True)
+    assert "sequence_length" not in str(error.value)
+    assert open_index(store, 32, "none", True).windows
