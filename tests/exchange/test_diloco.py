@@ -210,7 +210,7 @@ def test_a_toy_learns_and_resumes_where_its_ranks_differ(two_ranks, store, tmp_p
         two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
     assert_same_files(tmp_path / "whole", tmp_path / "stopped", ranks=2)
     held_out = [
-        [line["held_out_loss"] for line in logged(tmp_path / run) if "held_out_loss" in line]
+        [line["held_out_mlm_loss"] for line in logged(tmp_path / run) if "held_out_mlm_loss" in line]
         for run in ("whole", "stopped")
     ]
     assert held_out[0][-1] == held_out[1][-1]
