@@ -74,7 +74,9 @@ def _found(
     from bert_horovod.reporting.run_directories import find_runs, names_of
     from bert_horovod.reporting.run_record import points_of_each, read_run, schema
 
-    directories, runs, left_out = find_runs(paths), [], []
+    directories = find_runs(paths)
+    runs: list[dict] = []
+    left_out: list[str] = []
     for directory, name in zip(directories, names_of(directories), strict=True):
         try:
             runs.append(read_run(directory, cluster, points_of_each(len(directories))) | {"name": name})

@@ -60,7 +60,8 @@ def matrix_products(
     shapes, products = encoder_shapes(model, pooler=False), []
     width = model.embedding_width
     if f"{EMBEDDING_MAPPING}.weight" in shapes:
-        products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, *shapes[f"{EMBEDDING_MAPPING}.weight"]))
+        n, k = shapes[f"{EMBEDDING_MAPPING}.weight"]
+        products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, n, k))
     whole = layers if read_positions >= length else layers - 1
     if whole:
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
@@ -104,7 +105,8 @@ def _layer(
     head_size = model.hidden_size // heads
 
     def product(name: str, parameter: str) -> Product:
-        return Product(f"{prefix}{name}", count, 1, rows * queries, *shapes[f"{layer_prefix(0)}{parameter}.weight"])
+        n, k = shapes[f"{layer_prefix(0)}{parameter}.weight"]
+        return Product(f"{prefix}{name}", count, 1, rows * queries, n, k)
 
     return [
         Product(f"{prefix}scores", count, rows * heads, queries, length, head_size),

@@ -140,7 +140,7 @@ class Stage(NamedTuple):
     meanwhile: float = 0.0  # sums over all parameters' numbers during the whole step: less than one
     after: float = 0.0  # sums over all parameters' numbers after the step, which nothing hides: how many
     # Numbers that are summed during backward, by parameter; None: all of them, or their fraction
-    sent: Mapping[str, float] | None = None
+    sent: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

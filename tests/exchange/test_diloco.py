@@ -100,6 +100,7 @@ def assert_transcribed(records: list[dict], expected) -> None:
             np.testing.assert_allclose(flat(record["common"][step]), common, rtol=1e-4, atol=1e-5, err_msg=said)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rule", "micro_batches"),
     [("plain", 1), ("streaming", 3), *(pytest.param(rule, 1, marks=SLOW) for rule in ("streaming", "always sending"))],
@@ -134,6 +135,7 @@ def dyadic_share(rank: int, step: int) -> dict[str, np.ndarray]:
     return {name: np.round(256 * each) / np.float32(256) for name, each in share(rank, step).items()}
 
 
+@pytest.mark.full
 def test_an_outer_rate_of_1_without_momentum_is_the_average_bit_for_bit(two_ranks):
     """All numbers are multiples of a power of two, so that no sum is rounded."""
     recipe = diloco_recipe({"interval": 3, "outer_rate": 1.0, "outer_momentum": 0.0}, optimizer=SGD)
@@ -149,6 +151,7 @@ def test_an_outer_rate_of_1_without_momentum_is_the_average_bit_for_bit(two_rank
             np.testing.assert_array_equal(flat(record["parameters"][step - 1]), x[rank])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reduction", [pytest.param("ring", marks=SLOW), "two_step"])
 def test_float16_rounds_the_distance_and_nothing_else(two_ranks, reduction):
     sections = {"numerics": {"wire": "float16"}, "execution": {"reduction": reduction}}
@@ -160,6 +163,7 @@ def test_float16_rounds_the_distance_and_nothing_else(two_ranks, reduction):
         assert record["stated_bytes"][-1] == np.mean(record["bytes"][-12:])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=SLOW), 3])
 def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     """The sgd's gradients here do not depend on the parameters: what was not sent yet is all that is missing."""
@@ -174,6 +178,7 @@ def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     assert np.abs(owed).max() > 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rule", "stop", "wire"), [pytest.param("plain", 6, "float32", marks=SLOW), ("streaming", 9, "int8")]
 )
@@ -201,6 +206,7 @@ def assert_same_files(whole: Path, stopped: Path, ranks: int) -> None:
         np.testing.assert_equal(one, other, file)
 
 
+@pytest.mark.full
 @SLOW
 @pytest.mark.parametrize("wire", ["float16", "int8"])
 def test_a_toy_learns_and_resumes_where_its_ranks_differ(two_ranks, store, tmp_path, wire):
@@ -229,6 +235,7 @@ def killed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: in
     train_rank(world, store, output_dir, recipe, hooks=(Kill,))
 
 
+@pytest.mark.full
 @SLOW
 def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, store, tmp_path):
     recipe = toy_recipe(**TOY | {"execution": TOY["execution"] | {"checkpoint_steps": 2}}, numerics={"wire": "int8"})
@@ -253,6 +260,7 @@ def kept_when_resumed(world: World, store: Path, output_dir: Path, recipe: Recip
     return kept
 
 
+@pytest.mark.full
 @SLOW
 def test_another_number_of_ranks_begins_with_the_means(two_ranks, store, tmp_path):
     recipe = toy_recipe(**TOY, numerics={"wire": "int8"})

@@ -125,10 +125,12 @@ def ranks(two_ranks) -> list[list[dict]]:
     return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS), STEPS, bad=BAD)]
 
 
+@pytest.mark.full
 def test_it_is_the_transcription(ranks):
     assert_transcribed(ranks, powersgd_recipe(STEPS), BAD)
 
 
+@pytest.mark.full
 def test_words_in_a_rank_of_their_own_and_in_chunks_are_the_transcription(two_ranks):
     for words in ({"words_rank": 5}, {"words": "largest_chunks", "fraction": 0.2}):
         recipe = powersgd_recipe(12, **words)
@@ -153,6 +155,7 @@ def narrow(two_ranks, request) -> list[list[dict]]:
     return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS, wire, **exchange), 12, bad=BAD)]
 
 
+@pytest.mark.full
 def test_narrow_wires_are_near(narrow, ranks):
     for name in SHAPES:
         value, expected = (of_ranks[0][11]["parameters"][name] for of_ranks in (narrow, ranks))
@@ -161,6 +164,7 @@ def test_narrow_wires_are_near(narrow, ranks):
         assert 0 < np.abs(value - expected).max() < close * np.abs(expected - initial()[name]).max(), name
 
 
+@pytest.mark.full
 def test_what_is_owed_and_what_was_sent_is_all_there_was(narrow):
     """The sum of all gradients is what parameters moved by and what ranks still owe; in float16 to its rounding."""
     for name in SHAPES:
@@ -175,6 +179,7 @@ def test_what_is_owed_and_what_was_sent_is_all_there_was(narrow):
                 np.testing.assert_array_equal(*(steps[-1]["slots"][slot][name] for steps in narrow))
 
 
+@pytest.mark.full
 def test_what_is_not_finite_on_one_rank_leaves_all_as_it_was(narrow, ranks):
     for steps in (*narrow, *ranks):
         before, bad, after = steps[BAD - 2 : BAD + 1]
@@ -198,6 +203,7 @@ def planned_bytes(recipe: Recipe, shapes: Shapes) -> list[float]:
     return steps
 
 
+@pytest.mark.full
 def test_bytes_are_those_that_collectives_were_given_and_that_a_plan_computes(ranks):
     planned = planned_bytes(powersgd_recipe(STEPS), SHAPES)
     for steps in ranks:
@@ -209,6 +215,7 @@ def test_bytes_are_those_that_collectives_were_given_and_that_a_plan_computes(ra
         assert steps[-1]["traces"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wire", "exchange", "stops"),
     [
@@ -232,6 +239,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_in_each_stage(two_ranks, wire
             assert whole["progress"] == part["progress"]
 
 
+@pytest.mark.full
 def test_another_number_of_ranks_shares_what_was_owed(two_ranks):
     kept = [answer.value[-1] for answer in two_ranks.run(trained, powersgd_recipe(STEPS), 10)]
     names = list(kept[0]["own"])
@@ -248,6 +256,7 @@ def test_another_number_of_ranks_shares_what_was_owed(two_ranks):
     assert alone[-1]["bytes"] == alone[-1]["stated_bytes"] == 0
 
 
+@pytest.mark.full
 def test_the_metrics_of_a_run_have_the_planned_bytes(two_ranks, store, tmp_path):
     recipe = toy_recipe(
         exchange={"method": "powersgd", "rank": 1, "dense": 0.5},

@@ -78,6 +78,7 @@ def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
     assert shown.stdout.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
 
 
+@pytest.mark.full
 def test_it_ends_by_writing_and_naming_its_report_page(tmp_path):
     write_run(tmp_path / "run")
     script = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")

@@ -49,7 +49,8 @@ class _Streams:
     def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
         """`padding`: the byte that may follow a stream."""
         self._raw, self._make, self._padding = raw, make, padding
-        self._stream, self._waiting = None, b""
+        self._stream: Any = None
+        self._waiting = b""
 
     def read(self, size: int) -> bytes:
         while True:
@@ -77,7 +78,8 @@ class _ZstandardFile:
     """Reads Zstandard frames as one file; unlike the library's own reader, it reports a truncated frame."""
 
     def __init__(self, raw: io.RawIOBase):
-        self._raw, self._frame, self._waiting = raw, None, b""
+        self._raw, self._waiting = raw, b""
+        self._frame: Any = None
 
     def read(self, _size: int) -> bytes:
         while True:

@@ -27,7 +27,7 @@ class Format:
     """
 
     suffixes: tuple[str, ...]
-    documents: Callable[[SourceReader, str], Iterator[Iterator[Section]]]
+    documents: Callable[..., Iterator[Iterator[Section]]]  # the first argument is a SourceReader, or `reader`'s
     may_be_cut: Callable[[SourceFile, str], bool]
     reader: type[ArrowReader] | None = None
 
