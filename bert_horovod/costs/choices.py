@@ -118,7 +118,7 @@ def choices(
     offered.append(least(larger))
     for method in methods.values() if gradients else ():
         changed = _offered(method, recipe, 2)
-        if changed is not None and changed.exchange.cycle == 1:
+        if changed is not None and _each_step(method, recipe):
             offered.append(planned(f'exchange.method = "{method.method}"', changed, method.price))
         elif changed is not None:
             offered.append(least(partial(rarer, method)))
@@ -146,7 +146,7 @@ def alternatives(recipe: Recipe, methods: Methods) -> dict[str, Recipe]:
         return recipes | {f'exchange.method = "{recipe.exchange.method}"': recipe}
     for method in methods.values():
         changed = _offered(method, recipe, 2)
-        if changed is not None and changed.exchange.cycle == 1:
+        if changed is not None and _each_step(method, recipe):
             recipes[f'exchange.method = "{method.method}"'] = changed
     return recipes
 
@@ -166,6 +166,11 @@ def _narrow(recipe: Recipe, wire: str, methods: Methods) -> tuple[str, Recipe]:
     """The setting of a narrow wire, and the recipe with it and the exchange of gradients."""
     gradients = dataclasses.replace(recipe, exchange=_gradients(methods)())
     return f'numerics.wire = "{wire}"', _with_wire(gradients, wire)
+
+
+def _each_step(method: type[ExchangeMethod], recipe: Recipe) -> bool:
+    """Whether the method has no interval, in which ranks train alone, that a user would choose."""
+    return method.offered(recipe, 2) == method.offered(recipe, 4)
 
 
 def _offered(method: type[ExchangeMethod], recipe: Recipe, steps: int) -> Recipe | None:
