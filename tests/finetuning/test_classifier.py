@@ -372,14 +372,14 @@ def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [2, 10])
-def test_defect_8_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
+def test_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
     one, several = job_of(files, tmp_path).recipe, job_of(files, tmp_path, world_size=ranks).recipe
     assert differences(one, several) == []
     assert several.phase[0].learning_rate == 8e-3
     assert several.execution.micro_batch == 10 // ranks < one.execution.micro_batch
 
 
-def test_defect_10_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
+def test_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
     open_predictor(whole, Options()).predict_file(files["data_dir"] / "dev.tsv", tmp_path / "out.tsv", lambda *_: None)
     written, predicted = (
         path.read_text().splitlines() for path in (whole / "predictions" / "dev.tsv", tmp_path / "out.tsv")
@@ -390,7 +390,7 @@ def test_defect_10_predict_answers_with_what_evaluation_wrote(files, whole, tmp_
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_defect_12_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
+def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
     task = Classification(("negative", "positive"), ("sentence",))
     directory = tmp_path / ("cased" if lowercase else "uncased")
     parameters = initial_values(task.parameters(MODEL), 0.2, 1)

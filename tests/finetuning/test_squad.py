@@ -115,7 +115,7 @@ def test_the_best_threshold_gives_the_best_score(data, second, checkpoint, tmp_p
     assert scores["f1"] == pytest.approx(best["held_out_best_f1"], abs=1e-9)
 
 
-def test_defect_3_the_best_thresholds_are_of_the_real_null_odds(data, second):
+def test_the_best_thresholds_are_of_the_real_null_odds(data, second):
     odds, n_best = answers(second, "null_odds.json"), answers(second, "nbest_predictions.json")
     never = {
         number: next((candidate["text"] for candidate in candidates if candidate["text"]), "")
@@ -128,7 +128,7 @@ def test_defect_3_the_best_thresholds_are_of_the_real_null_odds(data, second):
     assert last["held_out_best_f1_thresh"] in set(odds.values()) - {0.0}
 
 
-def test_defect_10_predict_answers_with_what_evaluation_wrote(data, second, tmp_path):
+def test_predict_answers_with_what_evaluation_wrote(data, second, tmp_path):
     predictor = open_predictor(second, Options())
     predictor.predict_file(data["2.0"] / "dev-v2.0.json", tmp_path, lambda *progress: None)
     assert answers(tmp_path) == answers(second)
@@ -187,7 +187,7 @@ def without_answers(run: Path, copy: Path) -> Path:
 
 
 @pytest.mark.full
-def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(
+def test_two_ranks_answer_each_question_once_and_as_one_rank_does(
     two_ranks, data, second, checkpoint, tmp_path
 ):
     again = without_answers(second, tmp_path / "out")
@@ -204,7 +204,7 @@ def answer_on_two_hosts(world: World, data_dir: Path, checkpoint: Path, output_d
 
 
 @pytest.mark.full
-def test_defect_7_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_a_local_rank_0(
+def test_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_a_local_rank_0(
     two_ranks, data, second, checkpoint, tmp_path
 ):
     again = without_answers(second, tmp_path / "out")
@@ -215,7 +215,7 @@ def test_defect_7_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_
 
 
 @pytest.mark.slow
-def test_defect_5_three_ranks_answer_as_one_rank_does(data, second, checkpoint, tmp_path):
+def test_three_ranks_answer_as_one_rank_does(data, second, checkpoint, tmp_path):
     again = without_answers(second, tmp_path / "out")
     script = f"""
 from pathlib import Path
@@ -232,7 +232,7 @@ world.shutdown()
 
 
 @pytest.mark.slow
-def test_defect_6_two_ranks_train_as_one_and_evaluate_a_dev_set_of_one_window(two_ranks, checkpoint, tmp_path):
+def test_two_ranks_train_as_one_and_evaluate_a_dev_set_of_one_window(two_ranks, checkpoint, tmp_path):
     data_dir = write_squad(tmp_path / "data", dev=1)
     write_json(data_dir / "dev-v1.1.json", [paragraph("the good film", ("a", "plot", "good"))])
     train_rank(World(), data_dir, checkpoint, tmp_path / "one", epochs=0.3)

@@ -142,7 +142,7 @@ def answers_to(context: str, question: str = "the plot", may_abstain: bool = Tru
 @pytest.mark.parametrize("may_abstain", [True, False])
 @pytest.mark.parametrize("context", ["", " \n\t ", "\u200b\u202f", "good"])
 @pytest.mark.parametrize("question", ["the plot", "", "film " * 100])
-def test_defect_2_no_candidate_an_empty_or_blank_context_or_a_question_as_long_as_the_window(
+def test_no_candidate_an_empty_or_blank_context_or_a_question_as_long_as_the_window(
     context, question, may_abstain
 ):
     answers, _ = answers_to(context, question, may_abstain)
@@ -154,7 +154,7 @@ def test_defect_2_no_candidate_an_empty_or_blank_context_or_a_question_as_long_a
     assert answers.null_odds == (NO_CANDIDATE_ODDS if may_abstain else None)
 
 
-def test_defect_2_candidates_in_the_question_alone_are_none():
+def test_candidates_in_the_question_alone_are_none():
     rows = rows_of(["good film"], ["the plot is bad and the hero was poor and the plot is fine and so is the film"])
     (length,) = rows.windows.lengths
     logits = np.zeros(length)
@@ -163,7 +163,7 @@ def test_defect_2_candidates_in_the_question_alone_are_none():
     assert answers[0].best.text == ""
 
 
-def test_defect_1_a_context_of_100_000_words_is_read_to_its_last_word():
+def test_a_context_of_100_000_words_is_read_to_its_last_word():
     context = "film " * 99_999 + "good"
     rows = rows_of([context], ["the plot"])
     logits = [(np.zeros(length), np.zeros(length)) for length in rows.windows.lengths]
@@ -174,7 +174,7 @@ def test_defect_1_a_context_of_100_000_words_is_read_to_its_last_word():
 
 
 @pytest.mark.parametrize("stride", [1, 25, 26, 1000])
-def test_defect_1_every_token_can_be_answered_once_whatever_the_stride(stride):
+def test_every_token_can_be_answered_once_whatever_the_stride(stride):
     """Exactly one window of a token has the most context, so that no start is lost and none is taken twice."""
     context = "film " * 83
     tokens = tokenised_spans(SpanTexts([context], ["the"], [0], [None]), LocatingTokenizer(WORDS, UNCASED))
@@ -190,7 +190,7 @@ def test_defect_1_every_token_can_be_answered_once_whatever_the_stride(stride):
     ["Good  Film\n\nis\u202fFINE", "The plót\u2009is  good", "a film, (good) \u3000 plot.", "GOOD\tfilm\r\nfine"],
 )
 @pytest.mark.parametrize("may_abstain", [True, False])
-def test_defect_11_every_answer_is_a_slice_of_the_context(context, may_abstain):
+def test_every_answer_is_a_slice_of_the_context(context, may_abstain):
     answers, _ = answers_to(context, may_abstain=may_abstain)
     assert len(answers.n_best) > 3
     for answer in answers.n_best:
@@ -198,7 +198,7 @@ def test_defect_11_every_answer_is_a_slice_of_the_context(context, may_abstain):
         assert answer.text == answer.text.strip()
 
 
-def test_defect_11_the_whole_of_a_context_with_runs_of_blanks_comes_back_as_it_was():
+def test_the_whole_of_a_context_with_runs_of_blanks_comes_back_as_it_was():
     context = "Good  Film\n\nis\u202fFINÉ"
     rows = rows_of([context], [""])
     (length,) = rows.windows.lengths
