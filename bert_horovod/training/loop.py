@@ -102,7 +102,8 @@ def _train_phase(run: Run) -> bool:
     phase, done = run.phase, run.state.progress.step
     step: TrainStep | None = None
     compiled: set[bool] = set()  # values of with_times for which the step is compiled
-    compiled_after = done + run.recipe.exchange.agreement  # by then each kind of exchange has run once
+    exchange = run.recipe.exchange
+    compiled_after = done + max(exchange.agreement, exchange.cycle)  # by then each kind of exchange has run once
     begun: _Begun | None = None
     with contextlib.closing(step_batches(run)) as batches:
         while done < phase.end:

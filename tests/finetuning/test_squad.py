@@ -187,9 +187,7 @@ def without_answers(run: Path, copy: Path) -> Path:
 
 
 @pytest.mark.full
-def test_two_ranks_answer_each_question_once_and_as_one_rank_does(
-    two_ranks, data, second, checkpoint, tmp_path
-):
+def test_two_ranks_answer_each_question_once_and_as_one_rank_does(two_ranks, data, second, checkpoint, tmp_path):
     again = without_answers(second, tmp_path / "out")
     two_ranks.run(train_rank, data["2.0"], checkpoint, again)
     for name in FILES:

@@ -93,7 +93,7 @@ def googles(rows: SpanRows, logits: list, contexts: list[str], rules: AnswerRule
             if len(n_best) >= rules.n_best:
                 break
             n_best.setdefault(text, (start, end))
-        if rules.may_abstain or not n_best:  # without a candidate Google's has none and fails: defect 2
+        if rules.may_abstain or not n_best:  # without a candidate Google's has none and fails
             n_best.setdefault("", null_pair)
         sums = [start + end for start, end in n_best.values()]
         shares = [math.exp(value - max(sums)) for value in sums]
@@ -142,9 +142,7 @@ def answers_to(context: str, question: str = "the plot", may_abstain: bool = Tru
 @pytest.mark.parametrize("may_abstain", [True, False])
 @pytest.mark.parametrize("context", ["", " \n\t ", "\u200b\u202f", "good"])
 @pytest.mark.parametrize("question", ["the plot", "", "film " * 100])
-def test_no_candidate_an_empty_or_blank_context_or_a_question_as_long_as_the_window(
-    context, question, may_abstain
-):
+def test_no_candidate_an_empty_or_blank_context_or_a_question_as_long_as_the_window(context, question, may_abstain):
     answers, _ = answers_to(context, question, may_abstain)
     if context == "good":
         assert "good" in [answer.text for answer in answers.n_best]
