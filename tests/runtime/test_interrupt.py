@@ -10,6 +10,7 @@ import pytest
 
 from bert_horovod.runtime.interrupt import interrupt_ends_at_once
 from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.toy_glue import write_checkpoint
 
 IMPORTING = """
 import os, signal, sys, types
@@ -30,7 +31,7 @@ main()
 
 @pytest.mark.parametrize("module", ["absl", "bert_horovod.commands.plan", "tensorflow"])
 def test_it_is_one_line_without_a_traceback_or_noise(module, tmp_path):
-    (tmp_path / "config.json").touch()  # a checkpoint, as far as can be seen without TensorFlow
+    write_checkpoint(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING.format(module=module, checkpoint=str(tmp_path))],
         capture_output=True,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
 from bert_horovod.exchange.compressed.largest_chunks import packed, unpacked
 from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
-from bert_horovod.exchange.compressed.powersgd_settings import LEFT, RIGHT
 from bert_horovod.recipe.sections import Shape
 from bert_horovod.runtime.xla import compiled
 

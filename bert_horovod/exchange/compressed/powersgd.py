@@ -29,10 +29,10 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
 from bert_horovod.exchange.compressed.largest_chunks import bits_of, choose, choose_largest
 from bert_horovod.exchange.compressed.payload_parts import ChunksPart, LowRankPart, WholePart, chunked
 from bert_horovod.exchange.compressed.payload_sum import PayloadSum
-from bert_horovod.exchange.compressed.powersgd_settings import LEFT, RIGHT
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.owed import OF_PARAMETER
 from bert_horovod.exchange.updater import Updater

@@ -7,12 +7,11 @@ from typing import ClassVar, Literal
 
 from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.optimizers.schedule import whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
-
-LEFT, RIGHT = "left_factor", "right_factor"  # slots of a matrix [n, m] in low rank: [n, rank] and [m, rank]
 
 
 @dataclass(frozen=True)

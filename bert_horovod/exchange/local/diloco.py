@@ -42,7 +42,6 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.dense.reducer import ENCODINGS, wire_scale
-from bert_horovod.exchange.local.diloco_settings import MOMENTUM
 from bert_horovod.exchange.local.local_step import update_alone
 from bert_horovod.exchange.local.row_cut import Piece, cut, piece_size
 from bert_horovod.exchange.two_step import Errors, TwoStep
@@ -72,7 +71,8 @@ class DiLoCoExchange(Exchange):
         self._world, self._updater, self._progress = world, updater, state.progress
         self._wire = recipe.numerics.wire
         self._last_step = recipe.total_steps
-        self._common, self._momentum = state.trained, state.slots[MOMENTUM]
+        (momentum,) = recipe.exchange.slots
+        self._common, self._momentum = state.trained, state.slots[momentum]
         self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         self._fragments = cut(self._shapes, settings.fragments)
         largest = max(sum(piece_size(self._shapes[name], *rows) for name, *rows in each) for each in self._fragments)

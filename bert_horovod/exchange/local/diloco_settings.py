@@ -9,8 +9,6 @@ from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 
-MOMENTUM = "outer_momentum"  # the slot of the outer step
-
 
 @dataclass(frozen=True)
 class DiLoCoSettings(ExchangeMethod):
@@ -33,7 +31,7 @@ class DiLoCoSettings(ExchangeMethod):
     # delay is lost with 0
     mixing: float = setting(0.5, minimum=0, maximum=1)
 
-    slots: ClassVar[tuple[str, ...]] = (MOMENTUM,)
+    slots: ClassVar[tuple[str, ...]] = ("outer_momentum",)
     overlaps: ClassVar[bool] = False
     for_one_rank: ClassVar[bool] = True
     trains_copies: ClassVar[bool] = True
