@@ -275,7 +275,7 @@ def say(name, command):
 
 world = connect(launch())
 say("bit", compare)
-ranks._look, ranks._train, ranks._PATIENCE_S = lambda arguments: None, outlive, 0
+ranks._look, ranks._train, ranks._PATIENCE_S = lambda arguments, rank: None, outlive, 0
 say("lost", lambda arguments: ranks.train_as_rank(arguments, None))
 os._exit(0)
 """
