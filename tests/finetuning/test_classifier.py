@@ -82,6 +82,7 @@ def evaluations(output_dir: Path) -> list[dict]:
     return [line for line in lines if "held_out_accuracy" in line]
 
 
+@pytest.mark.full
 def test_it_learns_and_the_dev_set_is_evaluated_once_an_epoch(whole):
     lines, scores = metrics(whole), evaluations(whole)
     assert [line["step"] for line in scores] == [AN_EPOCH, 2 * AN_EPOCH, 3 * AN_EPOCH, STEPS]
@@ -90,6 +91,7 @@ def test_it_learns_and_the_dev_set_is_evaluated_once_an_epoch(whole):
     assert all(math.isclose(line["loss"], line["label_loss"]) for line in lines)
 
 
+@pytest.mark.full
 def test_four_micro_batches_of_3_give_the_losses_of_one_of_10(files, whole, tmp_path):
     train(job_of(files, tmp_path, "execution.micro_batch=3", max_steps=12), World())
     pairs = list(zip(own_values(whole)[:12], own_values(tmp_path), strict=True))
@@ -98,6 +100,7 @@ def test_four_micro_batches_of_3_give_the_losses_of_one_of_10(files, whole, tmp_
         assert math.isclose(loss, other, rel_tol=1e-5)
 
 
+@pytest.mark.full
 def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(files, whole, tmp_path):
     train(job_of(files, tmp_path, max_steps=5), World())
     assert own_values(tmp_path) == own_values(whole)[:5]
@@ -174,6 +177,7 @@ world.shutdown()
         assert scores == [wanted] * ranks
 
 
+@pytest.mark.full
 def test_a_regression_learns_and_its_checkpoint_is_one_of_transformers(files, tmp_path):
     data = regression(tmp_path)
     (tmp_path / "run").mkdir()
@@ -199,6 +203,7 @@ def tokens_of(texts: list[str]) -> list[list[int]]:
     return [[2, *examples.ids[start : start + count].tolist(), 3] for start, count in spans]
 
 
+@pytest.mark.full
 def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
     directory = newest(whole)
     theirs, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
@@ -218,6 +223,7 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
     assert (expected.argmax(-1) == source.labels).mean() == evaluations(whole)[-1]["held_out_accuracy"]
 
 
+@pytest.mark.full
 def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
     scores = SCORERS["sst2"](Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
     assert scores == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
@@ -246,6 +252,7 @@ def write_mnli(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.full
 def test_both_dev_sets_of_mnli_are_scored_and_its_test_sets_predicted_with_the_diagnostic_one(files, tmp_path, capsys):
     data_dir = write_mnli(tmp_path / "glue")
     (tmp_path / "run").mkdir()
@@ -272,6 +279,7 @@ def test_both_dev_sets_of_mnli_are_scored_and_its_test_sets_predicted_with_the_d
     assert all(line in again for line in scores)
 
 
+@pytest.mark.full
 def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_path):
     from_itself = files | {"checkpoint": whole}
     assert job_of(from_itself, tmp_path).init_checkpoint == newest(whole)
@@ -281,6 +289,7 @@ def notices(files: dict[str, Path]) -> str:
     return "\n".join(finetuning(files)._notices())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -297,11 +306,13 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
     assert job_of(files | {"checkpoint": other}, tmp_path / "out").init_checkpoint == other
 
 
+@pytest.mark.full
 def test_labels_and_tokenizer_are_said_and_the_head_only_where_it_is_not_kept(files, whole):
     messages = notices(files | {"checkpoint": whole})
     assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, uncased"
 
 
+@pytest.mark.full
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
     recipe = classification_recipe(MODEL, 67349, 872)
     assert (recipe.phase[0].steps, recipe.phase[0].global_batch) == (6314, 32)
@@ -314,6 +325,7 @@ def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
     assert classification_recipe(large, 67349, 872).phase[0].sequence_length == 128
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("overrides", "match"),
     [
@@ -328,17 +340,20 @@ def test_settings_that_do_not_fit_are_refused(files, tmp_path, overrides, match)
         job_of(files, tmp_path, *overrides)
 
 
+@pytest.mark.full
 def test_dropout_may_differ_from_the_checkpoints(files, tmp_path):
     job = job_of(files, tmp_path, "model.hidden_dropout_prob=0.3")
     assert job.recipe.model == replace(MODEL, hidden_dropout_prob=0.3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epochs", [0.0, -1.0, math.inf, math.nan])
 def test_epochs_that_are_none_are_refused(files, tmp_path, epochs):
     with pytest.raises(UserError, match=r"--epochs .*expected more than 0"):
         finetuning(files).job(tmp_path, epochs)
 
 
+@pytest.mark.full
 def test_a_step_has_at_least_a_row_for_each_rank_where_no_batch_is_set(files, tmp_path):
     for ranks, rows in ((1, 10), (10, 10), (11, 11), (95, 95)):
         assert job_of(files, tmp_path, world_size=ranks).recipe.phase[0].global_batch == rows
@@ -371,6 +386,7 @@ def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
     assert len(written) == 1 + 5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 10])
 def test_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
     one, several = job_of(files, tmp_path).recipe, job_of(files, tmp_path, world_size=ranks).recipe
@@ -379,6 +395,7 @@ def test_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, t
     assert several.execution.micro_batch == 10 // ranks < one.execution.micro_batch
 
 
+@pytest.mark.full
 def test_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
     open_predictor(whole, Options()).predict_file(files["data_dir"] / "dev.tsv", tmp_path / "out.tsv", lambda *_: None)
     written, predicted = (
@@ -389,6 +406,7 @@ def test_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
     assert len(predicted) == 1 + DEV
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
     task = Classification(("negative", "positive"), ("sentence",))
@@ -403,6 +421,7 @@ def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
 
 
+@pytest.mark.full
 def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
     assert step_notice(job_of(files, tmp_path).recipe, 32, 3.4, "examples", 1) == (
         "a step of 10 rows has about 34 examples"
@@ -412,12 +431,14 @@ def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
     )
 
 
+@pytest.mark.full
 def test_a_step_has_about_32_examples_however_they_are_packed(files, tmp_path):
     packed, alone = job_of(files, tmp_path).recipe, job_of(files, tmp_path, "data.packing=false").recipe
     assert (packed.phase[0].global_batch, packed.phase[0].steps) == (10, STEPS)
     assert (alone.phase[0].global_batch, alone.phase[0].steps) == (32, EPOCHS * TRAIN // 32)
 
 
+@pytest.mark.full
 def test_the_dev_files_are_in_the_datas_hash_so_that_ranks_compare_them(files, tmp_path):
     other = tmp_path / "glue"
     shutil.copytree(files["data_dir"], other)
@@ -428,6 +449,7 @@ def test_the_dev_files_are_in_the_datas_hash_so_that_ranks_compare_them(files, t
     assert changed.dataset.hash != finetuning(files).job(tmp_path).dataset.hash
 
 
+@pytest.mark.full
 def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
     with pytest.raises(UserError, match="--checkpoint: there is none at"):
         job_of(files | {"checkpoint": tmp_path / "absent"}, tmp_path)
@@ -438,6 +460,7 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
         job_of(files | {"checkpoint": without}, tmp_path)
 
 
+@pytest.mark.full
 def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
     assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
@@ -447,6 +470,7 @@ def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
         TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
 
 
+@pytest.mark.full
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):
     without = write_checkpoint(tmp_path / "model", Pretraining(False))
     job = job_of(files | {"checkpoint": without}, tmp_path)

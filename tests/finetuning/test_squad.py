@@ -27,6 +27,8 @@ from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_runs import logged, metrics, newest
 from tests.toy_squad import DEV, STRIDE, job_of, paragraph, train_rank, write_json, write_squad
 
+pytestmark = pytest.mark.full
+
 FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 
 

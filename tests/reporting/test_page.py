@@ -95,6 +95,7 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     tab.close()
 
 
+@pytest.mark.full
 @browser_is_there
 @pytest.mark.parametrize("several", [False, True])
 def test_the_first_curve_is_on_the_first_screen_of_a_phone(browser, tmp_path, several):
@@ -118,6 +119,7 @@ def test_the_first_curve_is_on_the_first_screen_of_a_phone(browser, tmp_path, se
     tab.close()
 
 
+@pytest.mark.full
 @browser_is_there
 def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(browser, tmp_path):
     rates = {"a": 1e-3, "b": 1e-5, "c": 2e-3, "running": 4e-3}
@@ -152,6 +154,7 @@ def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(brow
     tab.close()
 
 
+@pytest.mark.full
 @browser_is_there
 def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
     runs = [write_run(tmp_path / f"seed-{seed}", {"data": {"seed": seed}}) for seed in (1, 2, 3)]
@@ -177,6 +180,7 @@ def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
     tab.close()
 
 
+@pytest.mark.full
 @browser_is_there
 def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(browser, tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"optimizer": {"beta_2": 0.9}})]
@@ -239,6 +243,7 @@ def scaled(run: Path, metric: str, factor: float) -> None:
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+@pytest.mark.full
 @browser_is_there
 def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(browser, tmp_path):
     run = write_run(tmp_path / "run")

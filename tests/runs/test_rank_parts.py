@@ -17,6 +17,8 @@ from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import metrics, newest, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
 
+pytestmark = pytest.mark.full
+
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.2}},
     "int8": {"numerics": {"wire": "int8"}},

@@ -25,6 +25,8 @@ from tests.model.reference import Reference, random_batch
 from tests.toy_runs import metrics, newest, train_rank, train_recipe
 from tests.toys import TOY_STEP, toy_recipe_table
 
+pytestmark = pytest.mark.full
+
 STEPS = 3  # of each phase; a checkpoint lies inside each
 PHASES = (
     {"num_hidden_layers": 1},

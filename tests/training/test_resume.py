@@ -118,6 +118,7 @@ def assert_stopped(output_dir: Path, said: str) -> None:
     assert step < 5000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("request_stop", ["stop file", *STOP_SIGNALS])
 def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     output_dir = tmp_path / "run"
@@ -195,6 +196,7 @@ class AtStep(Hook):
             self._work()
 
 
+@pytest.mark.full
 def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(saving, "RETRY_S", 0)
     output_dir, moved = tmp_path / "run", tmp_path / "moved"
@@ -209,6 +211,7 @@ def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 10))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(store, tmp_path, taken):
     output_dir = tmp_path / "run"

@@ -18,6 +18,8 @@ from tests.toy_runs import logged, metrics, training_state
 from tests.toys import toy_recipe
 from tests.training.faulty_ranks import train_with_fault
 
+pytestmark = pytest.mark.full
+
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "consistency_steps": 1}
 
 
