@@ -28,6 +28,7 @@ def bench(recipe, capsys):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
     timing = json.loads(bench("--set", f"numerics.precision={precision}", "--steps", "3", "--json"))

@@ -130,6 +130,7 @@ def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
     return [[token for token in tokens if token not in ("[CLS]", "[SEP]")] for tokens in tokens_by_segment.values()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
 def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, pair):
     store, path = toy

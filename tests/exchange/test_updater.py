@@ -52,6 +52,7 @@ def steps(one: Updater, finite: list[bool] | None = None) -> dict[str, np.ndarra
     return values(one)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "lans", "merit", "came"])
 def test_all_at_once_updates_as_group_by_group(optimizer):
     for dtype in (tf.float32, tf.bfloat16):

@@ -54,6 +54,7 @@ def test_heads_become_orthogonal_and_some_end(files, tmp_path):
     assert not any(name.startswith(MORE_CLASSIFIERS) for name in kept)
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_the_choice_bit_for_bit(files, tmp_path):
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()

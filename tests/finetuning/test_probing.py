@@ -42,6 +42,7 @@ def assert_untouched(probed: Path, plain: Path) -> None:
         np.testing.assert_array_equal(parameters[name], value)
 
 
+@pytest.mark.full
 def test_a_probed_run_gives_the_numbers_of_one_that_is_not_probed(store, data, tmp_path):
     train_recipe(RECIPE, store, tmp_path / "plain")
     train_recipe(RECIPE, store, tmp_path / "probed", hooks=(partial(ProbeHook, data),))

@@ -59,6 +59,7 @@ def test_a_summary_has_mean_spread_and_the_best_by_the_first_score():
     assert cells(summarized)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
 
 
+@pytest.mark.full
 def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_path):
     finetuning = TextFinetuning(
         glue_data("sst2", Files(write_glue(tmp_path / "glue", 40, 8))), write_checkpoint(tmp_path / "checkpoint")

@@ -7,9 +7,12 @@ import pytest
 from bert_horovod.collectives.world import World
 from tests.golden.runs import RUNS, STEPS, by_name, read_golden, train_all
 
+MARKS = {"one_rank": (), "two_ranks": (), "float16": (), "xla_layers": pytest.mark.slow}  # full: all others
+
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "xla_layers" else []) for name in RUNS]
+    "name",
+    [pytest.param(name, marks=MARKS.get(name, pytest.mark.full)) for name in RUNS],
 )
 def test_a_golden_run_gives_the_numbers_of_its_file(name, two_ranks):
     rows, made_in = read_golden(name)

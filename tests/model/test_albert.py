@@ -126,6 +126,7 @@ def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
         np.testing.assert_array_equal(gradient, above + mine, err_msg=name)
 
 
+@pytest.mark.full
 def test_a_graph_of_the_step_has_the_same_gradients():
     graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16)))
     eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16))

@@ -81,6 +81,7 @@ def test_the_losses_fall(whole):
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["whole", "halves", "accumulated"])
 def test_applied_updates_are_the_reported_steps(layout, request):
     progress = training_state(request.getfixturevalue(layout))["progress"]

@@ -17,6 +17,7 @@ from tests.toy_runs import logged, metrics, newest, train, train_recipe, trainin
 from tests.toys import toy_recipe
 
 
+@pytest.mark.full
 def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path, monkeypatch):
     train(store, tmp_path / "fed", max_steps=6)
     assemble = Rows.assemble

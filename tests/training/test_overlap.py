@@ -23,6 +23,7 @@ from tests.toys import toy_recipe
 AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("xla", ["off", "elementwise", "layers"])
 def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
     model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more

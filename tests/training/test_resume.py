@@ -71,6 +71,7 @@ def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, store, t
         assert (newest(resumed) / file).read_bytes() == (newest(uninterrupted) / file).read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_resume_that_is_not_exact_says_so_at_the_first_step_that_shows_it(store, tmp_path, exact):
     execution = {"checkpoint_steps": 2, "log_steps": 1}

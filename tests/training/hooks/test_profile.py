@@ -34,6 +34,7 @@ def test_no_range_traces_nothing(store, tmp_path, capsys):
     assert "trace of" not in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the_rest(store, tmp_path, capsys):
     train_profiled(store, tmp_path, 3, [2, 6])
     assert "trace of steps 2 to 3: " in capsys.readouterr().out
@@ -44,6 +45,7 @@ def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the
     assert len(traced(tmp_path)) == 3
 
 
+@pytest.mark.full
 def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tmp_path, capsys):
     class Stopping(Hook):
         def begin(self, step: int) -> None:
@@ -55,6 +57,7 @@ def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tm
     assert len(traced(tmp_path)) == 1
 
 
+@pytest.mark.full
 def test_a_run_that_fails_inside_the_range_writes_the_trace(store, tmp_path, capsys):
     with pytest.raises(UserError, match="2 updates in a row"):
         train_profiled(store, tmp_path, 8, [1, 8], precision="float16", initial_loss_scale=2.0**40, max_skipped_steps=2)
