@@ -163,10 +163,7 @@ def _sum(encoding: Encoding) -> Callable[[tf.Tensor], tf.Tensor]:
     """
 
     def sum_rows(sent: tf.Tensor) -> tf.Tensor:
-        rows = tf.unstack(encoding.decode(sent))
-        total = rows[0]
-        for row in rows[1:]:
-            total += row
-        return total[None]
+        # Split before they are decoded: XLA does not vectorise the decoding of all rows where only one is read.
+        return functools.reduce(tf.add, [encoding.decode(row) for row in tf.split(sent, sent.shape[0])])
 
     return compiled(sum_rows)
