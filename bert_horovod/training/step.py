@@ -16,8 +16,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
-from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
-from bert_horovod.exchange.dense.reducer import whole
+from bert_horovod.exchange.base import Exchange, UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
@@ -34,6 +33,7 @@ from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
+from bert_horovod.training.accumulation import Accumulators
 from bert_horovod.training.step_results import StartedStep, StepResult
 from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
 
@@ -77,11 +77,7 @@ class TrainStep:
         self._policy = compute_policy(recipe)
         self._kernels_tried = False
         self.folds_lookups = False  # build_step sets it
-        self._accumulators = None
-        if micro_batches > 1:
-            self._accumulators = {
-                name: tf.Variable(tf.zeros(shape), trainable=False) for name, shape in self.shapes.items()
-            }
+        self._accumulators = Accumulators(self.shapes, self._policy.xla == "layers") if micro_batches > 1 else None
         self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
         progress, numerics = state.progress, recipe.numerics
         self._growth_steps = numerics.loss_scale_growth_steps if numerics.precision == "float16" else 0  # 0: no scale
@@ -229,48 +225,16 @@ class TrainStep:
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     def _accumulate_micro_batch(self, clock: Clock, tensor: tf.Tensor, layout: Layout) -> tuple[tf.Tensor]:
-        """Add a micro-batch's gradients to the accumulators; returns its begin and end, float64 [2].
-
-        The `first` micro-batch of a step overwrites the accumulators, so that nothing has to set them to zero.
-        """
+        """Add a micro-batch's gradients to the accumulators; returns its begin and end, float64 [2]."""
         batch, first_row, inputs, others = unflat(tensor, layout)
         first = others["first"] > 0
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
-        if has_gpu():  # it would add the rows of a scatter in any order
-            gradients, lookups = whole(gradients, lookups), {}
-        if self._policy.xla == "layers":
-            added = [self._added_in_place(whole(gradients, lookups), first)]
-        else:
-            added = self._added(gradients, lookups, first)
+        added = self._accumulators.add(gradients, lookups, first)
         self._sums.assign_add(sums)
         self.exchange.during_backward(self._micro_batches)
         return (tf.stack([begin, clock(added)]),)
-
-    def _added(self, gradients: Gradients, lookups: Lookups, first: tf.Tensor) -> list[tf.Tensor]:
-        """Add gradients to the accumulators; returns tensors to wait for."""
-        added = []
-        for name, gradient in gradients.items():
-            accumulator = self._accumulators[name]
-            added.append(_assign_or_add(accumulator, tf.cast(gradient, tf.float32), first))
-            if name in lookups:
-                ids = tf.reshape(lookups[name].indices, [-1, 1])
-                row_gradients = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
-                added.append(accumulator.scatter_nd_add(ids, row_gradients))
-        return added
-
-    def _added_in_place(self, gradients: Gradients, first: tf.Tensor) -> tf.Tensor:
-        """The same in one program, which changes the accumulators where they are."""
-
-        @tf.function(jit_compile=True, autograph=False)
-        def program(gradients: Gradients, first: tf.Tensor) -> tf.Tensor:
-            for name, gradient in gradients.items():
-                accumulator, gradient = self._accumulators[name], tf.cast(gradient, tf.float32)
-                accumulator.assign(tf.where(first, gradient, accumulator + gradient))
-            return tf.identity(first)
-
-        return program(gradients, first)
 
     def _finish_step(
         self, clock: Clock, tensor: tf.Tensor, layout: Layout
@@ -285,9 +249,7 @@ class TrainStep:
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         if self._accumulators is not None:
-            gradients = {
-                name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
-            }
+            gradients = self._accumulators.with_last(gradients)
         # Grappler drops control dependencies on an inlined call's outputs; tf.identity keeps them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
@@ -311,16 +273,6 @@ class TrainStep:
             )
             self._loss_scale.assign(scale)
             self._good_steps.assign(good_steps)
-
-
-def _assign_or_add(variable: tf.Variable, addend: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
-    """Assign the value to the variable if `assign` is true, else add it; returns a scalar that is ready after that."""
-
-    def after(changed: tf.Variable) -> tf.Tensor:
-        with tf.control_dependencies([changed]):
-            return tf.identity(assign)
-
-    return tf.cond(assign, lambda: after(variable.assign(addend)), lambda: after(variable.assign_add(addend)))
 
 
 def build_step(
