@@ -33,6 +33,8 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "squared_error": "mean squared error",
     "start_loss": "cross-entropy of the answers' starts, nats",
     "end_loss": "cross-entropy of the answers' ends, nats",
+    "tag_loss": "cross-entropy of words' tags, nats",
+    "tag_accuracy": "share of words with the right tag",
     "span_accuracy": "share of windows whose start and end are right",
 }
 

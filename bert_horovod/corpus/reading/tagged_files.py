@@ -5,12 +5,12 @@ A CoNLL file has a word a line, in columns with tabs or blanks between, and a bl
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
-from bert_horovod.corpus.reading.table_files import kind_of
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader, suffixes
+from bert_horovod.corpus.reading.table_files import kind_of, read_table
 from bert_horovod.corpus.reading.tag_schemes import is_tag
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
@@ -68,7 +68,45 @@ def read_tagged(path: Path, columns: TagColumns = USUAL, tagged: bool = True) ->
     return sentences
 
 
-def conll_text(fields: Sequence[Sequence[Sequence[str]]]) -> str:
+def kind_of_input(path: Path, column: str | None = None) -> str:
+    """What a file holds in which entities are to be found: "words", a "table" with a text in each row, or plain "text".
+
+    A name that ends in .txt is a plain text, in .csv a table. JSON Lines are words if the first object has a list of
+    them, a table if it has a text. Any other name is a CoNLL file of words, or a table if `column` is no number.
+
+    Args:
+        path: the file.
+        column: where words or texts are, as in TagColumns; None: at their usual place.
+    """
+    suffix, _ = suffixes(path)
+    if suffix in (".txt", ".csv"):
+        return "text" if suffix == ".txt" else "table"
+    if kind_of(path) == "json":
+        with open_lines(path) as reader:
+            _, record = next(_json_objects(path, reader.lines()), (0, {}))
+        return "table" if isinstance(record.get(_key(record, column or USUAL.word, _WORD_KEYS)), str) else "words"
+    return "words" if column is None or column.removeprefix("-").isdecimal() else "table"
+
+
+def read_texts(path: Path, column: str | None = None) -> list[str]:
+    """The texts of a table, or of the objects of JSON Lines; raises UserError if there are none in this column."""
+    name = column or USUAL.word
+    if kind_of(path) != "json":
+        table = read_table(path)
+        (place,) = table.places((name,), "--text_columns")
+        return [fields[place] for _, fields in table.rows]
+    with open_lines(path) as reader:
+        records = list(_json_objects(path, reader.lines()))
+    for number, record in records:
+        if not isinstance(record.get(name), str):
+            raise UserError(
+                f"{path}, line {number}: {name!r} is {shown(record.get(name))[:60]}, its keys are "
+                f"{shown(list(record))}; expected a text there; --text_columns names another key"
+            )
+    return [record[name] for _, record in records]
+
+
+def conll_text(fields: Iterable[Sequence[Sequence[str]]]) -> str:
     """The text of a CoNLL file, columns with tabs between; a tab or line end within a column becomes a blank."""
     return "\n".join(
         "".join("\t".join(column.translate(_BLANKS) for column in word) + "\n" for word in sentence)
@@ -128,7 +166,7 @@ def _read_conll(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumn
 
 def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool) -> TaggedSentences:
     sentences = TaggedSentences(path, [], [], [], [])
-    for number, record in json_objects(path, lines):
+    for number, record in _json_objects(path, lines):
         word_key, tag_key = (
             _key(record, name, usual) for name, usual in ((columns.word, _WORD_KEYS), (columns.tag, _TAG_KEYS))
         )
@@ -151,7 +189,7 @@ def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns
     return sentences
 
 
-def json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of each line that is not blank; raises UserError for a line that is no object."""
     for number, line in lines:
         if not line.strip():
@@ -163,11 +201,6 @@ def json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple
         if not isinstance(record, dict):
             raise UserError(f"{path}, line {number}: {shown(record)}; expected {_OBJECT}")
         yield number, record
-
-
-def word_key(record: dict[str, Any], given: str = USUAL.word) -> str:
-    """The key of an object's words, or of its text; `given`: as in TagColumns."""
-    return _key(record, given, _WORD_KEYS)
 
 
 def _key(record: dict[str, Any], given: str, usual: tuple[str, ...]) -> str:
