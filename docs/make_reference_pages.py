@@ -94,6 +94,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.tasks.regression import Regression
     from bert_horovod.tasks.span import Span
+    from bert_horovod.tasks.token_classification import TokenClassification
 
     tasks = {
         "pre-training": [Pretraining(True), Pretraining(True, "sop")],
@@ -101,6 +102,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
         "several heads": [MultiverseClassification],
         "regression": [Regression],
         "question answering": [Span],
+        "entities": [TokenClassification],
     }
     sums, counts = defaultdict(float), defaultdict(lambda: 1.0)
     found = {}

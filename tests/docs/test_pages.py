@@ -148,10 +148,11 @@ def test_the_tutorials_show_commands():
 
 
 @pytest.mark.full
-def test_the_tutorial_of_a_classifier_runs_as_it_stands(tmp_path):
+def test_the_tutorials_of_a_classifier_and_of_entities_run_as_they_stand(tmp_path):
     few = {"pretrain": ["--max_steps", "2"], "finetune": ["--max_steps", "2"]}
-    page = (DOCS / "tutorials" / "classifier.md").read_text(encoding="utf-8")
-    typed = re.sub(r"\\\n\s*", "", "".join(re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)))
+    pages = [(DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8") for name in ("classifier", "entities")]
+    blocks = re.findall(r"^```\n(.*?)^```", "".join(pages), re.MULTILINE | re.DOTALL)
+    typed = re.sub(r"\\\n\s*", "", "".join(blocks))
     for line in typed.splitlines():
         program, *words = shlex.split(line)
         if program == "bert-horovod":
@@ -164,6 +165,7 @@ def test_the_tutorial_of_a_classifier_runs_as_it_stands(tmp_path):
         assert done.returncode == 0, line
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 4
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+    assert (tmp_path / "spans.csv").read_text(encoding="utf-8").startswith("line,begin,end,type,probability,entity\n")
 
 
 @pytest.mark.parametrize(
