@@ -33,6 +33,8 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "squared_error": "mean squared error",
     "start_loss": "cross-entropy of the answers' starts, nats",
     "end_loss": "cross-entropy of the answers' ends, nats",
+    "tag_loss": "cross-entropy of words' tags, nats",
+    "tag_accuracy": "share of words with the right tag",
     "span_accuracy": "share of windows whose start and end are right",
 }
 
@@ -92,6 +94,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.tasks.regression import Regression
     from bert_horovod.tasks.span import Span
+    from bert_horovod.tasks.token_classification import TokenClassification
 
     tasks = {
         "pre-training": [Pretraining(True), Pretraining(True, "sop")],
@@ -99,6 +102,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
         "several heads": [MultiverseClassification],
         "regression": [Regression],
         "question answering": [Span],
+        "entities": [TokenClassification],
     }
     sums, counts = defaultdict(float), defaultdict(lambda: 1.0)
     found = {}

@@ -7,6 +7,7 @@ The new directory holds the model in float32, config.json and the tokenizer's fi
 attention_mask and token_type_ids; outputs have Hugging Face's names:
 
     BertForSequenceClassification   logits
+    BertForTokenClassification      logits
     BertForQuestionAnswering        start_logits, end_logits
     BertForPreTraining              prediction_logits, seq_relationship_logits
     BertForMaskedLM                 logits
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="savedmodel: strings in, answers out. A classifier takes text (signature `pairs`: text, text_pair) and "
         "gives label and probabilities; question answering takes question and context and gives the answer's text. "
-        "Not for masked tokens. It is loaded where tensorflow_text is",
+        "Not for masked tokens and tags. It is loaded where tensorflow_text is",
     )
 
 

@@ -4,6 +4,7 @@ GLUE:            bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --check
 Files of yours:  bert-horovod finetune --task classification --train_file T.csv --dev_file D.csv --text_columns text
                  --label_column label --checkpoint C --output_dir O
 SQuAD:           bert-horovod finetune --task squad --data_dir SQUAD --checkpoint C --output_dir O
+Entities:        bert-horovod finetune --task ner --train_file T.conll --dev_file D.conll --checkpoint C --output_dir O
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task sst2 ...
 """
 
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
     from bert_horovod.finetuning.classifier import TextFinetuning
     from bert_horovod.finetuning.squad import SquadFinetuning
+    from bert_horovod.finetuning.tag_data import TagData
+    from bert_horovod.finetuning.tagger import TagFinetuning
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
 OWN = ("classification", "regression")
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
 SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
+NER = "ner"  # entity recognition
+ONLY = {SQUAD: SQUAD_ONLY, NER: ("tag_names",)}  # flags of one task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         required=True,
-        choices=(*GLUE_TASKS, SQUAD, *OWN),
+        choices=(*GLUE_TASKS, SQUAD, NER, *OWN),
         metavar="TASK",
-        help=f"of GLUE: {', '.join(GLUE_TASKS)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join(OWN)}",
+        help=f"of GLUE: {', '.join(GLUE_TASKS)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join((*OWN, NER))}, "
+        "which finds entities",
     )
     parser.add_argument(
         "--data_dir",
         type=Path,
         metavar="DIR",
-        help="GLUE's directory of the task: train.tsv, dev.tsv, ...; SQuAD's: train-v1.1.json, dev-v1.1.json; or .gz",
+        help="GLUE's directory of the task: train.tsv, dev.tsv, ...; SQuAD's: train-v1.1.json, dev-v1.1.json; for ner "
+        "one with files called train, dev (devel, valid) and test; or .gz",
     )
     for split in ("train", "dev", "test"):
         parser.add_argument(
@@ -54,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="store" if split == "train" else "append",
             default=None if split == "train" else [],
             help={
-                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
+                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz; "
+                "for ner CoNLL (a word and its tag a line) or JSON Lines (lists tokens and tags)",
                 "dev": "likewise; for mnli twice: matched, mismatched",
                 "test": "likewise, without labels: predictions for it are written at the end; for mnli three times: "
                 "matched, mismatched, AX",
@@ -64,9 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text_columns",
         default="text",
         metavar="A[,B]",
-        help="one or two columns of text in your own files (default: text)",
+        help="one or two columns of text in your own files (default: text); for ner that of words: in CoNLL files a "
+        "number from 1 (default: the first), in JSON Lines a key (default: tokens)",
     )
-    parser.add_argument("--label_column", default="label", metavar="C", help="column of labels (default: %(default)s)")
+    parser.add_argument(
+        "--label_column",
+        default="label",
+        metavar="C",
+        help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
+        "key (default: tags)",
+    )
     add_checkpoint(parser)
     parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
     parser.add_argument(
@@ -94,6 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory that keeps tokens for the next start (default: index/ beside the train file)",
     )
+    ner = parser.add_argument_group("for --task ner only")
+    ner.add_argument(
+        "--tag_names",
+        metavar="O,B-X,...",
+        help="names of tags that are numbers in JSON Lines, in the order of their numbers, from 0",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,10 +129,11 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 
     require_checkpoint(arguments.checkpoint)
-    if arguments.task != SQUAD:
-        for name in SQUAD_ONLY:
+    for task, names in ONLY.items():
+        for name in names if arguments.task != task else ():
             if getattr(arguments, name) is not None:
-                raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+                raise UserError(f"--{name} is for --task {task}, not for --task {arguments.task}; leave it out")
+    if arguments.task != SQUAD:
         arguments.data = _data(arguments)
         return
     if arguments.test_file or len(arguments.dev_file) > 1:
@@ -129,7 +151,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     from bert_horovod.finetuning.sweep import variants
 
     made_of = variants(arguments.seeds, arguments.learning_rates)
-    finetuning = _squad(arguments) if arguments.task == SQUAD else _text(arguments, launched)
+    finetuning = _squad(arguments) if arguments.task == SQUAD else _words(arguments, launched)
     settings: list[tuple[Path, list[str]]] = [(arguments.output_dir, [])]
     if made_of:
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
@@ -141,10 +163,10 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     ]
 
 
-def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning":
-    from bert_horovod.finetuning.classifier import TextFinetuning
+def _words(arguments: argparse.Namespace, launched: "Launch") -> "TagFinetuning | TextFinetuning":
+    from bert_horovod.finetuning.beginning import open_finetuning
 
-    finetuning = TextFinetuning(arguments.data, arguments.checkpoint)
+    finetuning = open_finetuning(arguments.data, arguments.checkpoint)
     finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
     return finetuning
 
@@ -176,10 +198,15 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
     )
 
 
-def _data(arguments: argparse.Namespace) -> "TextData":
+def _data(arguments: argparse.Namespace) -> "TagData | TextData":
+    from bert_horovod.corpus.reading.tagged_files import TagColumns
+    from bert_horovod.finetuning.tag_data import ner_data
     from bert_horovod.finetuning.text_data import Files, glue_data, own_data
 
     files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
+    if arguments.task == NER:
+        names = tuple(arguments.tag_names.split(",")) if arguments.tag_names else ()
+        return ner_data(files, TagColumns(arguments.text_columns, arguments.label_column, names))
     if arguments.task in OWN:
         return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
     return glue_data(arguments.task, files)

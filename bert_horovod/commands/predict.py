@@ -1,4 +1,4 @@
-"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, or parts of a context.
+"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, parts of a context, or entities.
 
 bert-horovod predict --checkpoint RUN --input texts.csv --output answers.csv
 echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
@@ -6,6 +6,9 @@ echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
 Question answering takes SQuAD's files (.json) and tables with the columns question and context. If the name of the
 output ends in .json, it gets the answers' texts by question id, for `score`; a directory gets the files that
 fine-tuning writes.
+
+Entity recognition tags the words of CoNLL files and of JSON Lines with `tokens`. In plain texts (.txt), tables (.csv)
+and JSON Lines with `text` it finds spans of characters.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.table_files import require_columns, require_table_name
+from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, read_tagged, read_texts
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
@@ -31,12 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         required=True,
         metavar="FILE",
-        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json; -: lines of standard input, answered as they come, two "
+        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json, for entities also CoNLL and .txt; -: lines of "
+        "standard input, answered as they come, two "
         "texts with a tab between",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
     parser.add_argument(
-        "--text_columns", metavar="A[,B]", help="columns of text (default: those that the checkpoint was trained on)"
+        "--text_columns",
+        metavar="A[,B]",
+        help="columns of text (default: those that the checkpoint was trained on; for entities as finetune --task ner)",
     )
     parser.add_argument(
         "--sequence_length", type=int, metavar="N", help="most tokens of an example (default: as in training)"
@@ -97,10 +104,20 @@ def run(arguments: argparse.Namespace) -> None:
 def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     source, output = Path(arguments.input), arguments.output
-    if not output.is_dir():
-        require_table_name("--output", output)
-        require_output(output, [source])
     config = _configuration(arguments.checkpoint)
+    tags = str(config.get("architectures")).find("ForTokenClassification") >= 0
+    column = columns[0] if columns else None
+    kind = kind_of_input(source, column) if tags else ""
+    if not output.is_dir() or tags:
+        if kind != "words":  # whose output has their own format, with any name
+            require_table_name("--output", output)
+        require_output(output, [source])
+    if tags:
+        if kind == "table":
+            read_texts(source, column)
+        elif kind == "words":
+            read_tagged(source, USUAL if column is None else TagColumns(column), tagged=False)
+        return
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":
         read_squad(source)

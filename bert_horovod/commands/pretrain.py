@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
     parser.add_argument(
-        "--probe_dir", type=Path, metavar="DIR", help="directory of the GLUE task that execution.probe names"
+        "--probe_dir", type=Path, metavar="DIR", help="directory of the task that execution.probe names"
     )
     add_run(parser)
 
@@ -52,6 +52,7 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
+    from bert_horovod.finetuning.tag_data import NER, find_tagged
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
@@ -59,7 +60,10 @@ def _look(arguments: argparse.Namespace) -> None:
     if arguments.init_checkpoint:
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     if recipe.execution.probe and arguments.probe_dir:
-        find_split(arguments.probe_dir, TASKS[recipe.execution.probe].title, "train")
+        if recipe.execution.probe == NER:
+            find_tagged(arguments.probe_dir, "train")
+        else:
+            find_split(arguments.probe_dir, TASKS[recipe.execution.probe].title, "train")
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":

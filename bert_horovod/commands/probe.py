@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.finetune import NER
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
 from bert_horovod.errors import UserError
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
-    parser.add_argument("--task", required=True, choices=GLUE_TASKS, help="task of GLUE")
-    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of the task")
+    parser.add_argument("--task", required=True, choices=(*GLUE_TASKS, NER), help=f"task of GLUE, or {NER}")
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, metavar="DIR", help="directory of the task, as for finetune"
+    )
     parser.add_argument(
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
@@ -48,6 +51,7 @@ def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
+    from bert_horovod.finetuning.tag_data import find_tagged
 
     directory = arguments.run_dir / "checkpoints"
     if not any(directory.glob("step-*")):
@@ -55,11 +59,14 @@ def _look(arguments: argparse.Namespace) -> None:
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
             "newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
+    if arguments.task == NER:
+        find_tagged(arguments.data_dir, "train")
+    else:
+        find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
-    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.beginning import open_finetuning
     from bert_horovod.finetuning.probing import probe_data, probe_job
     from bert_horovod.runs.checkpoint import paths
 
@@ -67,7 +74,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     examples = probe_data(arguments.task, arguments.data_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
-        finetuning = TextFinetuning(examples, checkpoint)
+        finetuning = open_finetuning(examples, checkpoint)
         if not jobs:
             finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
         output_dir = arguments.output_dir / checkpoint.name

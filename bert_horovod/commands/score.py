@@ -2,28 +2,34 @@
 
 bert-horovod score --task sst2 --predictions RUN/predictions/dev.tsv --data_dir GLUE/SST-2
 bert-horovod score --task squad --predictions RUN/predictions.json --data_dir SQUAD
+bert-horovod score --task ner --predictions RUN/predictions/dev.tsv
+
+The scores of ner are those of seqeval, by its default rules and, with strict_, by its strict ones; a table by type goes
+to standard error.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-from bert_horovod.commands.finetune import SQUAD
+from bert_horovod.commands.finetune import NER, SQUAD
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
+
+TASKS_SCORED = (*GLUE_TASKS, SQUAD, NER)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--task", required=True, choices=(*GLUE_TASKS, SQUAD), metavar="TASK", help=", ".join((*GLUE_TASKS, SQUAD))
-    )
+    parser.add_argument("--task", required=True, choices=TASKS_SCORED, metavar="TASK", help=", ".join(TASKS_SCORED))
     parser.add_argument(
         "--predictions",
         required=True,
         type=Path,
         metavar="FILE",
-        help="GLUE: index and prediction, as for a submission; SQuAD: a JSON object, texts by the questions' ids",
+        help="GLUE: index and prediction, as for a submission; SQuAD: a JSON object, texts by the questions' ids; ner: "
+        "CoNLL, the predicted tag in the last column, the right one before it if no dev file is given; or JSON Lines",
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
@@ -40,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the metrics as a JSON object."""
+    from bert_horovod.finetuning.entity_scores import type_cells
     from bert_horovod.finetuning.scoring import SCORERS, Request
+    from bert_horovod.reporting.tables import lines
 
     for name in ("null_odds", "threshold"):
         if getattr(arguments, name) is not None and arguments.task != SQUAD:
@@ -54,4 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.null_odds,
         1.0 if arguments.threshold is None else arguments.threshold,
     )
-    print(json.dumps(SCORERS[arguments.task](request)))
+    scores = SCORERS[arguments.task](request)
+    if arguments.task == NER:
+        print(lines(type_cells(scores["by_type"])), file=sys.stderr)
+    print(json.dumps(scores))

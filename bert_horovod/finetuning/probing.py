@@ -11,8 +11,11 @@ from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.beginning import open_finetuning
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.sweep import Variant, train_all
+from bert_horovod.finetuning.tag_data import NER, TagData, ner_data
+from bert_horovod.finetuning.tagger import TagFinetuning
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.recipe.sections import Recipe
@@ -26,12 +29,16 @@ EPOCHS = 3.0  # at most
 _PATIENCE_S = 3600.0  # for the run's watchdog; the probe has its own watchdog
 
 
-def probe_data(task: str, data_dir: Path) -> TextData:
-    """The train and dev files of a task of GLUE; a probe needs no test files. Raises ReportedError as glue_data."""
+def probe_data(task: str, data_dir: Path) -> TagData | TextData:
+    """The train and dev files of a task; a probe needs no test files. Raises the errors of glue_data and ner_data."""
+    if task == NER:
+        return replace(ner_data(Files(data_dir)), test=None)
     return replace(glue_data(task, Files(data_dir)), test={})
 
 
-def probe_job(finetuning: TextFinetuning, output_dir: Path, overrides: list[str], world_size: int, **options) -> Job:
+def probe_job(
+    finetuning: TagFinetuning | TextFinetuning, output_dir: Path, overrides: list[str], world_size: int, **options
+) -> Job:
     """A short fine-tuning with the task's defaults: EPOCHS of the train examples, or STEPS if that is less.
 
     Raises:
@@ -56,7 +63,7 @@ class ProbeHook(Hook):
         run: a pre-training.
     """
 
-    def __init__(self, data: TextData, run: Run) -> None:
+    def __init__(self, data: TagData | TextData, run: Run) -> None:
         super().__init__(run)
         self._data = data
 
@@ -92,7 +99,7 @@ class ProbeHook(Hook):
                 copy, run.phase.recipe.model, run.task, parameters, dataset.vocabulary, dataset.tokenizer_settings
             )
             with _quietly():
-                job = probe_job(TextFinetuning(self._data, copy), output_dir, _like(run.recipe), run.world.size)
+                job = probe_job(open_finetuning(self._data, copy), output_dir, _like(run.recipe), run.world.size)
                 done = train_all([job], [Variant(None, None)], run.world, lambda _: None)
         gc.collect()
         return done[0].scores if done else None

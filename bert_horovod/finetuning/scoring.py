@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
-from bert_horovod.corpus.reading.table_files import read_table
+from bert_horovod.corpus.reading.table_files import kind_of, read_table
+from bert_horovod.corpus.reading.tag_schemes import recognise
+from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type
 from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.squad_scores import squad_scores
+from bert_horovod.finetuning.tag_data import NER, find_tagged
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.storage.reading import shown
 
@@ -111,8 +115,52 @@ def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: 
     return by_id
 
 
-SCORERS: dict[str, Callable[[Request], dict[str, float]]] = {name: partial(score_glue, name) for name in TASKS}
-SCORERS["squad"] = score_squad
+def score_ner(request: Request) -> dict[str, Any]:
+    """The scores of entity_scores, the scheme of the right tags, and `by_type`: the scores of each type.
+
+    The file of predictions is CoNLL, with the predicted tag in the last column, or JSON Lines. The right tags are those
+    of the dev file; without one, those of the column before the last.
+
+    Raises:
+        ReportedError: a file is invalid, or the two do not fit together.
+    """
+    predicted = read_tagged(request.predictions)
+    if request.dev_file is None and request.data_dir is None:
+        if kind_of(request.predictions) == "json":
+            raise UserError(f"{request.predictions} has no right tags: expected --dev_file, or --data_dir with it")
+        if len(predicted.fields[0][0]) < 3:
+            raise UserError(
+                f"{request.predictions} has {len(predicted.fields[0][0])} columns: expected --dev_file, or the right "
+                "tag in a column before the predicted one"
+            )
+        gold = read_tagged(request.predictions, TagColumns(tag="-2"))
+    else:
+        gold = read_tagged(request.dev_file or find_tagged(request.data_dir, "dev"))
+        _require_same_words(gold, predicted)
+    scheme = recognise(gold.tags)
+    return {
+        **entity_scores(gold.tags, predicted.tags, scheme),
+        "scheme": scheme,
+        "by_type": scores_by_type(gold.tags, predicted.tags),
+    }
+
+
+def _require_same_words(gold: TaggedSentences, predicted: TaggedSentences) -> None:
+    if len(gold.words) != len(predicted.words):
+        raise UserError(
+            f"{predicted.path} has {len(predicted.words):,} sentences, {gold.path} has {len(gold.words):,}; expected "
+            "the same sentences in both"
+        )
+    for number, (words, others) in enumerate(zip(gold.words, predicted.words, strict=True)):
+        if len(words) != len(others):
+            raise UserError(
+                f"{predicted.path}, line {predicted.lines[number]}: a sentence of {len(others)} words; {gold.path}, "
+                f"line {gold.lines[number]}: of {len(words)}; expected the same sentences in both"
+            )
+
+
+SCORERS: dict[str, Callable[[Request], dict[str, Any]]] = {name: partial(score_glue, name) for name in TASKS}
+SCORERS |= {"squad": score_squad, NER: score_ner}
 
 
 def _index(text: str, count: int) -> int | None:

@@ -7,12 +7,14 @@ from typing import Protocol
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.span_predictor import SpanPredictor
+from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
 from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
+from bert_horovod.tasks.token_classification import ARCHITECTURE as TAG_HEAD
 
 
 class Predictor(Protocol):
@@ -28,6 +30,7 @@ class Predictor(Protocol):
 PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture; ALBERT has the same
     TEXT_HEAD: TextPredictor,
     SPAN_HEAD: SpanPredictor,
+    TAG_HEAD: TagPredictor,
 }
 
 

@@ -16,9 +16,11 @@ from bert_horovod.model.shapes import (
 from bert_horovod.recipe.sections import Model
 
 ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
+TAGS = "BertForTokenClassification"
 PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
+LABELLED = (CLASSIFICATION, TAGS)  # heads of both are called CLASSIFIER: only the class's name tells them apart
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
@@ -27,8 +29,8 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 class Architecture:
     """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
-    `name`: one of ARCHITECTURES (an ALBERT has the name of BERT's same class); `pooler`: whether there is a pooler;
-    `labels`: a classifier's labels in the order of their numbers; a classifier with one label is a regression.
+    `name`: one of ARCHITECTURES or TAGS (an ALBERT has the name of BERT's same class); `pooler`: whether there is a
+    pooler; `labels`: those of LABELLED in the order of their numbers; CLASSIFICATION with one label is a regression.
     """
 
     name: str
@@ -42,13 +44,14 @@ class Architecture:
     def configuration(self, model: Model) -> dict[str, Any]:
         """The content of config.json besides the sizes."""
         contents: dict[str, Any] = {"architectures": [self.class_name(model)]}
-        if self.name == CLASSIFICATION:
+        if self.name in LABELLED:
             contents |= {
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
                 "label2id": {label: number for number, label in enumerate(self.labels)},
                 "num_labels": len(self.labels),
-                "problem_type": "regression" if len(self.labels) == 1 else "single_label_classification",
             }
+        if self.name == CLASSIFICATION:
+            contents["problem_type"] = "regression" if len(self.labels) == 1 else "single_label_classification"
         return contents
 
     def class_name(self, model: Model) -> str:
@@ -61,6 +64,7 @@ class Architecture:
         heads = {
             ANSWERS: ["answer span"],
             CLASSIFICATION: [f"classifier of {', '.join(self.labels)}"],
+            TAGS: [f"tags {', '.join(self.labels)}"],
             PRETRAINING: ["masked tokens", "sentence pair"],
             MASKED_TOKENS: ["masked tokens"],
             ENCODER: [],
@@ -70,26 +74,30 @@ class Architecture:
     def _head(self, model: Model) -> Shapes:
         if self.name == ANSWERS:
             return span_head_shapes(model)
-        if self.name == CLASSIFICATION:
+        if self.name in LABELLED:
             return classifier_shapes(model, len(self.labels))
         pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
         return {} if self.name == ENCODER else pairs | masked_token_head_shapes(model)
 
 
-def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Architecture]:
+def whole_heads(
+    model: Model, shapes: dict[str, tuple[int, ...]], labelled: str | None = CLASSIFICATION
+) -> list[Architecture]:
     """The classes whose parameters are all in a checkpoint, the richest first.
 
     Args:
         model: the sizes.
         shapes: shapes of the checkpoint's tensors, by the names of model/parameters.py.
+        labelled: which of LABELLED a head called CLASSIFIER is of; None: of another class.
     """
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
     classifier = shapes.get(CLASSIFIER_WEIGHT, ())
     labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
+    names = [labelled if name == CLASSIFICATION else name for name in ARCHITECTURES]
     architectures = [
-        Architecture(name, pooler, labels if name == CLASSIFICATION else ())
-        for name in ARCHITECTURES
-        if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
+        Architecture(name, pooler, labels if name in LABELLED else ())
+        for name in names
+        if name and (pooler or name not in _NEEDS_POOLER) and (labels or name not in LABELLED)
     ]
     return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, default_labels, whole_heads
+from bert_horovod.interchange.architectures import LABELLED, Architecture, default_labels, whole_heads
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
-from bert_horovod.interchange.suitability import classifier_labels, is_classifier
+from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
     read_json,
@@ -177,10 +177,8 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
     named = config.get("architectures")
     architectures = []
-    for architecture in whole_heads(model, shapes):
-        if architecture.name == CLASSIFICATION:
-            if not is_classifier(named):
-                continue
+    for architecture in whole_heads(model, shapes, class_of_classifier(named)):
+        if architecture.name in LABELLED:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
             architecture = dataclasses.replace(
                 architecture, labels=labels if len(set(labels)) == count else default_labels(count)

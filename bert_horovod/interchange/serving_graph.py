@@ -5,7 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
+from bert_horovod.interchange.architectures import (
+    ANSWERS,
+    CLASSIFICATION,
+    MASKED_TOKENS,
+    PRETRAINING,
+    TAGS,
+    Architecture,
+)
 from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import Forward
@@ -62,6 +69,8 @@ class Served(tf.Module):
             return dict(zip(("start_logits", "end_logits"), plain.span_logits(parameters, hidden), strict=True))
         if name == CLASSIFICATION:
             return {"logits": plain.classifier_logits(parameters, first)}
+        if name == TAGS:
+            return {"logits": plain.tag_logits(parameters, hidden)}
         if name == MASKED_TOKENS:
             return {"logits": plain.masked_token_logits(self.model, parameters, hidden)}
         if name == PRETRAINING:
@@ -95,6 +104,8 @@ def trained_outputs(
         outputs = {"start_logits": start, "end_logits": end}
     elif name == CLASSIFICATION:
         outputs = {"logits": dense(heads.pooled(forward, first), *forward.affine(CLASSIFIER))}
+    elif name == TAGS:
+        outputs = {"logits": tf.reshape(dense(flat, *forward.affine(CLASSIFIER)), [count, length, -1])}
     elif name in (MASKED_TOKENS, PRETRAINING):
         logits = tf.reshape(heads.masked_token_logits(forward, flat), [count, length, -1])
         outputs = {"logits": logits}

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, default_labels
+from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, default_labels
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
@@ -58,9 +58,12 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     return labels
 
 
-def is_classifier(named: Any) -> bool:
-    """Whether `architectures` of a config.json lets a tensor called classifier be that of a text's label.
+def class_of_classifier(named: Any) -> str | None:
+    """The class whose head a tensor called classifier is, by `architectures` of a config.json: one of LABELLED.
 
-    Other classes (of tokens, of multiple choice) give the name to heads of another kind.
+    CLASSIFICATION if it names no class; None for a class without a use here, such as that of multiple choice.
     """
-    return not isinstance(named, list) or not named or str(named[0]).replace("Albert", "Bert", 1) == CLASSIFICATION
+    if not isinstance(named, list) or not named:
+        return CLASSIFICATION
+    name = str(named[0]).replace("Albert", "Bert", 1)
+    return name if name in LABELLED else None

@@ -106,6 +106,11 @@ def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     return _dense(parameters, CLASSIFIER, pooled(parameters, hidden))
 
 
+def tag_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of each label of each position: [..., hidden] to [..., labels]."""
+    return _dense(parameters, CLASSIFIER, hidden)
+
+
 def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Scores of each position as the answer's start and as its end: [..., length, hidden] to two of [..., length]."""
     start, end = tf.unstack(_dense(parameters, SPAN_HEAD, hidden), axis=-1)

@@ -314,9 +314,9 @@ class Execution:
     stall_s: float = setting(600.0, above=0)  # seconds; the run ends if one action (a step, a save) takes longer
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
-    # GLUE task: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its scores go
-    # to metrics.jsonl; pretrain then needs --probe_dir
-    probe: str = setting("", choices=("", *GLUE_TASKS))
+    # GLUE task, or ner: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its
+    # scores go to metrics.jsonl; pretrain then needs --probe_dir
+    probe: str = setting("", choices=("", *GLUE_TASKS, "ner"))
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     profile_steps: tuple[int, ...] = setting(())  # [first, last] step of a trace in output_dir/tensorboard; []: none
     # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none

@@ -181,7 +181,7 @@ def test_the_tutorials_run_one_after_another(tmp_path):
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     environment = clean_environment()
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    for line in typed("classifier") + typed("ten-minutes") + typed("cluster"):
+    for line in typed("classifier") + typed("entities") + typed("ten-minutes") + typed("cluster"):
         replaced = line
         for words, instead in REPLACED.items():
             replaced = replaced.replace(words, instead)
@@ -192,6 +192,7 @@ def test_the_tutorials_run_one_after_another(tmp_path):
             assert done.returncode == 0, f"{replaced}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 4
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+    assert (tmp_path / "spans.csv").read_text(encoding="utf-8").startswith("line,begin,end,type,probability,entity\n")
     assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "shared" / "checkpoints" / "step-00000004" / "config.json").is_file()
 

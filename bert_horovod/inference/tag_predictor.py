@@ -1,0 +1,184 @@
+"""Find entities: tags for the words of CoNLL files and JSON Lines, spans of characters for texts."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.examples.tag_rows import TagRows
+from bert_horovod.batches.examples.tag_windows import TaggedTokens, tokenised_words
+from bert_horovod.batches.special_tokens import continuation_pieces, special_ids
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.table_files import kind_of, table_text
+from bert_horovod.corpus.reading.tag_schemes import OUTSIDE, entities, is_tag
+from bert_horovod.corpus.reading.tagged_files import (
+    USUAL,
+    TagColumns,
+    conll_text,
+    kind_of_input,
+    open_lines,
+    read_tagged,
+    read_texts,
+)
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
+from bert_horovod.inference.options import Options, Progress
+from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.inference.word_tags import WordTags, predicted_tags
+from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.suitability import classifier_labels
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.storage.reading import shown
+from bert_horovod.storage.writing import write_output
+from bert_horovod.tasks.token_classification import TokenClassification
+
+_AT_ONCE = 1024  # sentences, or texts
+_SPAN_COLUMNS = ("begin", "end", "type", "probability", "entity")
+
+
+class Span(NamedTuple):
+    """An entity in a text."""
+
+    begin: int  # its first character (Unicode code point)
+    end: int  # one past its last character
+    type: str
+    probability: float  # the mean over its words
+    entity: str  # the characters
+
+
+class TagPredictor:
+    """See inference.predicting.Predictor.
+
+    Args:
+        directory: a checkpoint of BertForTokenClassification that read_pretrained accepts, with its vocabulary.
+        options: the user's.
+
+    Raises:
+        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self._task = TokenClassification(classifier_labels(directory, read_configuration(directory)))
+        if bad := [label for label in self._task.labels if not is_tag(label)]:
+            raise UserError(
+                f"--checkpoint {directory} has the label {shown(bad[0])}; expected O and tags as B-PER and I-PER, of "
+                "entities"
+            )
+        pretrained = read_fine_tuned(directory, self._task)
+        if len(options.text_columns) > 1:
+            raise UserError(f"--text_columns {','.join(options.text_columns)}: expected one, of words or of texts")
+        self._column = options.text_columns[0] if options.text_columns else None
+        most = pretrained.model.max_position_embeddings
+        self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
+        self._special = special_ids(pretrained.vocabulary)
+        self._vocabulary, self._settings = pretrained.vocabulary, pretrained.tokenizer_settings
+        self._locating = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
+        self._continues = continuation_pieces(pretrained.vocabulary)
+        self._model = pretrained.model
+        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
+        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+
+    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
+        """Write tags for words, or spans for texts; see `kind_of_input` for which.
+
+        Words: a CoNLL file with the source's columns and the predicted tag behind them; for JSON Lines, or if `output`
+        ends in .jsonl, objects with tokens, tags and the probability of each. Texts: a table of spans with the text's
+        place, which is `index`, a table's row from 0, or `line`, a plain text's line from 1. Characters are counted
+        from 0 in the table's field, or in the whole plain text, its line ends included.
+
+        Raises:
+            UserError: `source` is not such a file, or `output` cannot be written.
+        """
+        kind = kind_of_input(source, self._column)
+        if kind == "words":
+            return self._tag_words(source, output, progress)
+        if kind == "table":
+            texts = read_texts(source, self._column)
+            name, places, starts = "index", list(range(len(texts))), [0] * len(texts)
+        else:
+            with open_lines(source) as reader:
+                texts = [line for _, line in reader.lines()]
+            name, places = "line", list(range(1, len(texts) + 1))
+            starts = np.append(0, np.cumsum([len(text) + 1 for text in texts])).tolist()[:-1]
+        rows: list[list[Any]] = []
+        for first in range(0, len(texts), _AT_ONCE):
+            some = texts[first : first + _AT_ONCE]
+            for place, start, spans in zip(places[first:], starts[first:], self.spans(some), strict=False):
+                rows += [[place, span.begin + start, span.end + start, *span[2:]] for span in spans]
+            progress(first + len(some), len(texts))
+        write_output(output, table_text(output, [name, *_SPAN_COLUMNS], rows))
+        return f"{len(rows):,} entities in {len(texts):,} {'lines' if name == 'line' else 'texts'}: {output}"
+
+    def predict_line(self, line: str) -> str:
+        """The spans of a line of text, with tabs between: begin-end, type, probability and characters of each."""
+        (spans,) = self.spans([line], packing=False)
+        return "\t".join(f"{begin}-{end} {kind} {share:.4f} {entity}" for begin, end, kind, share, entity in spans)
+
+    def spans(self, texts: list[str], packing: bool = True) -> list[list[Span]]:
+        """The entities of each text; words are those of BERT's tokenizer: split at white space and punctuation."""
+        located = self._locating(texts)
+        starts_word = ~self._continues[located.ids]
+        text_starts = np.append(0, np.cumsum(located.counts))
+        starts_word[text_starts[:-1][located.counts > 0]] = True
+        word_starts = np.append(np.flatnonzero(starts_word), len(located.ids))
+        words_before = np.append(0, np.cumsum(starts_word))[text_starts]  # of each text
+        labels = np.zeros(len(word_starts) - 1, np.int32)
+        tokens = TaggedTokens(located.ids, word_starts.astype(np.int64), words_before.astype(np.int64), labels)
+        begins, ends = located.begins[word_starts[:-1]], located.ends[word_starts[1:] - 1]
+        tagged, spans = self._tags(tokens, packing), []
+        for text, tags, shares, first in zip(texts, *tagged, words_before.tolist(), strict=False):
+            found = []
+            for kind, begin, end in entities(tags):
+                at, to = int(begins[first + begin]), int(ends[first + end - 1])
+                found.append(Span(at, to, kind, round(float(np.mean(shares[begin:end])), 6), text[at:to]))
+            spans.append(found)
+        return spans
+
+    def _tag_words(self, source: Path, output: Path, progress: Progress) -> str:
+        sentences = read_tagged(source, TagColumns(word=self._column or USUAL.word), tagged=False)
+        tokenizer = Tokenizer(self._vocabulary, self._settings)
+        tagged = WordTags([], [])
+        for first in range(0, len(sentences.words), _AT_ONCE):
+            words = sentences.words[first : first + _AT_ONCE]
+            for column, part in zip(
+                tagged, self._tags(tokenised_words(words, [[]] * len(words), tokenizer)), strict=True
+            ):
+                column += part
+            progress(first + len(words), len(sentences.words))
+        if kind_of(output) == "json" or not sentences.fields:
+            write_output(output, "".join(_objects(sentences.words, tagged)))
+        else:
+            write_output(output, conll_text(_with_tags(sentences.fields, tagged.tags)))
+        count = sum(len(entities(tags)) for tags in tagged.tags)
+        return f"{count:,} entities in {len(sentences.words):,} sentences: {output}"
+
+    def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
+        bounds = tokens.sentence_starts[1:-1]
+        if not len(tokens.ids):  # no row: nothing to compute
+            words = len(tokens.word_starts) - 1
+            parts = np.split(np.full(words, OUTSIDE, object), bounds), np.split(np.ones(words), bounds)
+            return WordTags(*([part.tolist() for part in column] for column in parts))
+        length = self._length
+        if not packing:
+            length = line_length(len(tokens.ids) + 2, length)
+        rows = TagRows(tokens, self._special, length, packing=packing)
+        if length not in self._outputs:
+            at_once = block_rows(length) if packing else 1
+            self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
+        return predicted_tags(rows, self._outputs[length](self._parameters, rows)["logits"], self._task.labels)
+
+
+def _with_tags(fields: Sequence[Sequence[list[str]]], tags: list[list[str]]) -> Iterator[list[list[str]]]:
+    for words, of_words in zip(fields, tags, strict=True):
+        yield [[*columns, tag] for columns, tag in zip(words, of_words, strict=True)]
+
+
+def _objects(sentences: list[list[str]], tagged: WordTags) -> Iterator[str]:
+    for words, tags, shares in zip(sentences, *tagged, strict=True):
+        record = {"tokens": words, "tags": tags, "probabilities": [round(share, 6) for share in shares]}
+        yield json.dumps(record, ensure_ascii=False) + "\n"

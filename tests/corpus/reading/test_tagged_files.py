@@ -1,0 +1,149 @@
+"""Tagged sentences are read from CoNLL files and JSON Lines, and what is wrong is said with file and line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.corpus.reading.tagged_files import (
+    TagColumns,
+    conll_text,
+    kind_of_input,
+    read_tagged,
+    read_texts,
+)
+from bert_horovod.errors import UserError
+
+WORDS, TAGS = [["EU", "rejects"], ["Peter"]], [["B-ORG", "O"], ["B-PER"]]
+OBJECTS = [{"tokens": words, "tags": tags} for words, tags in zip(WORDS, TAGS, strict=True)]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\n",
+        "EU B-ORG\nrejects O\n\n\n\nPeter B-PER",
+        "\ufeffEU\tB-ORG\r\nrejects\tO\r\n\r\nPeter\tB-PER\r\n",
+        "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n",
+        "EU B-ORG \nrejects O\n-DOCSTART- O\nPeter B-PER\n",
+    ],
+)
+def test_columns_have_tabs_or_blanks_between_and_documents_are_passed_over(tmp_path, text):
+    sentences = read_tagged(write(tmp_path / "a.txt", text))
+    assert (sentences.words, sentences.tags) == (WORDS, TAGS)
+    for number, words in enumerate(WORDS):
+        for place, word in enumerate(words):
+            assert word in text.splitlines()[sentences.line(number, place) - 1]
+
+
+def test_flags_name_other_columns(tmp_path):
+    path = write(tmp_path / "a.conll", "1 EU B-ORG NNP\n2 rejects O VBZ\n\n1 Peter B-PER NNP\n")
+    for columns in (TagColumns("2", "3"), TagColumns("-3", "-2")):
+        assert read_tagged(path, columns)[1:3] == (WORDS, TAGS)
+    assert read_tagged(path, TagColumns("2"), tagged=False).tags == [[], []]
+
+
+def test_json_lines_have_lists_of_names_or_numbers(tmp_path):
+    path = write(tmp_path / "a.jsonl", lines(*OBJECTS))
+    assert read_tagged(path)[1:4] == (WORDS, TAGS, [1, 2])
+    columns = TagColumns(names=("O", "B-PER", "I-PER", "B-ORG"))
+    with gzip.open(tmp_path / "a.json.gz", "wt") as file:
+        file.write(lines({"tokens": [], "ner_tags": []}, {"tokens": ["EU", "rejects"], "ner_tags": [3, 0]}))
+    assert read_tagged(tmp_path / "a.json.gz", columns)[1:4] == (WORDS[:1], TAGS[:1], [2])
+    path = write(tmp_path / "b.jsonl", lines({"w": WORDS[0], "t": [3, 0]}, {"w": WORDS[1], "t": [1]}))
+    assert read_tagged(path, columns._replace(word="w", tag="t"))[1:3] == (WORDS, TAGS)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = write(tmp_path / "a.tsv", conll_text([[["a\tb", "O"], ["c\n", "B-X"]], [["\u200b", "O"]]]))
+    assert read_tagged(path).words == [["a b", "c "], ["\u200b"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no sentence; expected a word and its tag in each line"),
+        ("-DOCSTART- O\n\n", "has no sentence"),
+        ("EU B-ORG\nrejects\n", "line 2: 1 columns, expected 2 as in its first line, with blanks between"),
+        ("EU\tB-ORG\nrejects O\n", "line 2: 1 columns, expected 2 as in its first line, with tabs between"),
+        ("EU\nrejects\n", "line 1: 1 column, of which word and tag are the same"),
+        ("EU B-ORG\nrejects VBZ\n", "line 2: the tag 'VBZ'; expected O, or B-, I-, E- or S- before a type"),
+        ("a\tO\n\tO\n", "line 2: the word is empty"),
+        ("a\tO\n\xff\0\tO\n", "a NUL byte"),
+    ],
+)
+def test_mistakes_in_conll_files_are_told_with_their_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=r"a\.conll") as error:
+        read_tagged(write(tmp_path / "a.conll", text))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "columns"), [("--text_columns 3", TagColumns("3")), ("--label_column x", TagColumns(tag="x"))]
+)
+def test_columns_that_are_not_there_are_refused(tmp_path, flag, columns):
+    with pytest.raises(UserError, match=rf"{flag}: .* has 2 columns, without names; expected a number from 1 to 2"):
+        read_tagged(write(tmp_path / "a.conll", "EU O\n"), columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x\n", "line 1: no JSON"),
+        ("[]\n", "line 1: []; expected JSON Lines"),
+        (lines({"words": []}), "line 1: no 'tokens', its keys are ['words']; expected a list there"),
+        (lines({"tokens": "EU", "tags": []}), "line 1: 'tokens' is 'EU', its keys"),
+        (lines({"tokens": ["EU"]}), "line 1: no 'tags', its keys are ['tokens']"),
+        (lines({"tokens": ["EU"], "tags": []}), "1 in 'tokens' and 0 in 'tags'; expected as many tags as words"),
+        (lines({"tokens": ["EU", ""], "tags": ["O", "O"]}), "'tokens' holds ''; expected words, none empty"),
+        (lines({"tokens": ["EU"], "tags": [1]}), "the tag 1; expected a name such as B-PER, or numbers"),
+        (lines({"tokens": ["EU"], "tags": [True]}), "the tag True; expected a name"),
+        (lines({"tokens": ["EU"], "tags": ["ORG"]}), "the tag 'ORG'; expected O, or B-"),
+    ],
+)
+def test_mistakes_in_json_lines_are_told_with_their_line(tmp_path, text, message):
+    with pytest.raises(UserError) as error:
+        read_tagged(write(tmp_path / "a.jsonl", text))
+    assert message in str(error.value)
+
+
+def test_a_number_without_a_name_is_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", lines({"tokens": ["EU"], "tags": [2]}))
+    with pytest.raises(UserError, match="the tag 2; --tag_names has the names of 0 to 1"):
+        read_tagged(path, TagColumns(names=("O", "B-PER")))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "column", "kind"),
+    [
+        ("a.txt", "EU rejects\n", None, "text"),
+        ("a.txt.gz", "", None, "text"),
+        ("a.csv", "text\nEU\n", None, "table"),
+        ("a.conll", "EU\n", None, "words"),
+        ("a.tsv", "EU\n", "1", "words"),
+        ("a.tsv", "body\nEU\n", "body", "table"),
+        ("a.jsonl", lines(*OBJECTS), None, "words"),
+        ("a.jsonl", lines({"text": "EU"}), None, "table"),
+        ("a.jsonl", lines({"body": "EU", "tokens": []}), "body", "table"),
+    ],
+)
+def test_a_files_name_and_content_tell_what_it_holds(tmp_path, name, text, column, kind):
+    assert kind_of_input(write(tmp_path / name, text), column) == kind
+
+
+def test_texts_are_read_from_tables_and_objects(tmp_path):
+    path = write(tmp_path / "a.jsonl", lines({"text": "EU", "more": [1]}, {"text": ""}))
+    assert read_texts(path) == ["EU", ""]
+    assert read_texts(write(tmp_path / "a.csv", "id,body\n1,EU\n"), "body") == ["EU"]
+    with pytest.raises(UserError, match=r"line 2: 'text' is None, its keys are \['body'\]"):
+        read_texts(write(tmp_path / "b.jsonl", lines({"text": "EU"}, {"body": "EU"})))

@@ -1,0 +1,149 @@
+"""A checkpoint finds entities in words and in texts, as transformers' logits say, with places in the user's text."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification
+
+from bert_horovod.corpus.reading.tag_schemes import entities
+from bert_horovod.corpus.reading.tagged_files import read_tagged
+from bert_horovod.errors import UserError
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
+from bert_horovod.inference.tag_predictor import TagPredictor
+from bert_horovod.tasks.token_classification import TokenClassification
+from tests.toy_glue import WORDS, write_checkpoint
+
+TASK = TokenClassification(("O", "B-X", "I-X"))
+TEXTS = ["the GOOD films, and a hero.", "", "  fìlm\u0301 plot bad poor  was é", "the plot is good " * 20]
+
+
+def quiet(done: int, of: int) -> None:
+    assert 0 < done <= of
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("predictor") / "tagger", TASK)
+
+
+@pytest.fixture(scope="module")
+def predictor(directory) -> TagPredictor:
+    return open_predictor(directory, Options())
+
+
+def of_transformers(directory: Path, words: list[list[int]]) -> tuple[list[str], np.ndarray]:
+    """The tag of each word's first piece, and its probability."""
+    theirs = AutoModelForTokenClassification.from_pretrained(directory).eval()
+    with torch.no_grad():
+        logits = theirs(torch.tensor([[2, *(piece for word in words for piece in word), 3]])).logits[0]
+    shares = torch.softmax(logits, -1).numpy()[1 + np.cumsum([0, *map(len, words[:-1])])]
+    return [TASK.labels[number] for number in shares.argmax(-1)], shares.max(-1)
+
+
+FIRST = [
+    ("the", 0, 3),
+    ("GOOD", 4, 8),
+    ("films", 9, 14),
+    (",", 14, 15),
+    ("and", 16, 19),
+    ("a", 20, 21),
+    ("hero", 22, 26),
+]
+
+
+def ids_of(word: str) -> list[int]:
+    return {"films": [WORDS.index("film"), WORDS.index("##s")], ",": [1]}.get(word) or [WORDS.index(word.lower())]
+
+
+def test_spans_of_a_text_are_those_of_transformers_tags(directory, predictor):
+    words = [*FIRST, (".", 26, 27)]
+    tags, shares = of_transformers(directory, [ids_of(word) for word, _, _ in words])
+    assert set(tags) != {"O"}
+    expected = [
+        (words[begin][1], words[end - 1][2], kind, float(np.mean(shares[begin:end])))
+        for kind, begin, end in entities(tags)
+    ]
+    (spans,) = predictor.spans(TEXTS[:1])
+    assert [span[:3] for span in spans] == [span[:3] for span in expected]
+    np.testing.assert_allclose([span.probability for span in spans], [span[3] for span in expected], atol=1e-5)
+
+
+def test_spans_are_cut_out_of_the_users_own_text_however_it_is_given(tmp_path, directory, predictor):
+    spans = predictor.spans(TEXTS)
+    assert sum(map(len, spans)) > 3
+    assert spans[1] == []
+    for text, of_text in zip(TEXTS, spans, strict=True):
+        assert all(span.entity == text[span.begin : span.end].strip() != "" for span in of_text)
+        assert (
+            predictor.predict_line(text)
+            == "\t".join(
+                f"{span.begin}-{span.end} {span.type} {span.probability:.4f} {span.entity}" for span in of_text
+            )
+            or len(text) > 60
+        )  # rows of another length: other rounding
+
+    whole = "\ufeff" + "\r\n".join(TEXTS) + "\r\n"
+    with gzip.open(tmp_path / "in.txt.gz", "wb") as file:
+        file.write(whole.encode())
+    assert "lines" in predictor.predict_file(tmp_path / "in.txt.gz", tmp_path / "out.csv", quiet)
+    with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["line"]) for row in rows] == [n for n, found in enumerate(spans, 1) for _ in found]
+    assert all(whole[1:][int(row["begin"]) : int(row["end"])] == row["entity"] for row in rows)
+
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"body": text, "id": [1]}) + "\n" for text in TEXTS))
+    by_name = open_predictor(directory, Options(text_columns=("body",)))
+    by_name.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl", quiet)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    expected = [(n, *span) for n, of_text in enumerate(spans) for span in of_text]
+    assert [tuple(row.values()) for row in found] == expected
+
+
+def test_words_keep_their_columns_and_get_a_tag(directory, tmp_path, predictor):
+    words = ["the", "good", "films", "\u200b", "plot"]
+    tags, shares = of_transformers(directory, [ids_of(word) for word in words if word != "\u200b"])
+    tags.insert(3, "O")
+    (tmp_path / "in.conll").write_text("".join(f"{word}\tNN\n" for word in words), encoding="utf-8")
+    predictor.predict_file(tmp_path / "in.conll", tmp_path / "out.conll", quiet)
+    lines = (tmp_path / "out.conll").read_text(encoding="utf-8").splitlines()
+    assert lines == [f"{word}\tNN\t{tag}" for word, tag in zip(words, tags, strict=True)]
+    (tmp_path / "in.jsonl").write_text(json.dumps({"tokens": words}))
+    predictor.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl", quiet)
+    record = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert (record["tokens"], record["tags"]) == (words, tags)
+    np.testing.assert_allclose(record["probabilities"], [*shares[:3], 1, shares[3]], atol=1e-5)
+    assert read_tagged(tmp_path / "out.jsonl").tags == [tags]
+
+
+def test_a_long_sentence_is_read_in_windows_and_words_without_pieces_are_outside(tmp_path, predictor):
+    (tmp_path / "in.conll").write_text("\n".join(["good"] * 200) + "\n\n\u200b\n\n\u200b\n", encoding="utf-8")
+    predictor.predict_file(tmp_path / "in.conll", tmp_path / "out.conll", quiet)
+    assert [len(tags) for tags in read_tagged(tmp_path / "out.conll").tags] == [200, 1, 1]
+    assert read_tagged(tmp_path / "out.conll").tags[1:] == [["O"], ["O"]]
+    (tmp_path / "in.conll").write_text("\u200b\n", encoding="utf-8")
+    predictor.predict_file(tmp_path / "in.conll", tmp_path / "out.conll", quiet)
+    assert read_tagged(tmp_path / "out.conll").tags == [["O"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (Options(sequence_length=64), "--sequence_length 64: expected 8 to 32"),
+        (Options(text_columns=("a", "b")), "--text_columns a,b: expected one, of words or of texts"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(directory, options, match):
+    with pytest.raises(UserError, match=match):
+        open_predictor(directory, options)
+
+
+def test_labels_that_are_no_tags_are_refused(tmp_path):
+    path = write_checkpoint(tmp_path / "tagger", TokenClassification(("O", "PER")))
+    with pytest.raises(UserError, match="has the label 'PER'; expected O and tags as B-PER"):
+        open_predictor(path, Options())
