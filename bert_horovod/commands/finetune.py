@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
+from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-OWN = ("classification", "regression")
+OWN = ("classification", "regression", "multilabel")
+OWN_ONLY = ("dev_fraction", "encoding", "quoted_tsv")
+MULTILABEL_ONLY = ("label_separator", "threshold")
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
 SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="store" if split == "train" else "append",
             default=None if split == "train" else [],
             help={
-                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
+                "train": "instead of data_dir's: TSV, CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
                 "dev": "likewise; for mnli twice: matched, mismatched",
                 "test": "likewise, without labels: predictions for it are written at the end; for mnli three times: "
                 "matched, mismatched, AX",
@@ -67,6 +70,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one or two columns of text in your own files (default: text)",
     )
     parser.add_argument("--label_column", default="label", metavar="C", help="column of labels (default: %(default)s)")
+    parser.add_argument(
+        "--label_separator",
+        metavar="S",
+        help="multilabel: between a text's labels in their column (default: a comma); a JSON list needs none",
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="X",
+        help="multilabel: a text gets the labels with at least this probability (default: 0.5); dev: chosen on the dev "
+        "set, for the best micro F1, and kept in the checkpoint",
+    )
+    parser.add_argument(
+        "--dev_fraction",
+        type=float,
+        metavar="X",
+        help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
+        "label its share, and the same examples in each run",
+    )
+    add_dialect(parser)
     add_checkpoint(parser)
     parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
     parser.add_argument(
@@ -108,6 +130,12 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 
     require_checkpoint(arguments.checkpoint)
+    for tasks, names in ((OWN, OWN_ONLY), (("multilabel",), MULTILABEL_ONLY)):
+        for name in names:
+            if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
+                raise UserError(
+                    f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
+                )
     if arguments.task != SQUAD:
         for name in SQUAD_ONLY:
             if getattr(arguments, name) is not None:
@@ -177,9 +205,16 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
 
 
 def _data(arguments: argparse.Namespace) -> "TextData":
-    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+    from bert_horovod.finetuning.text_data import Files, OwnOptions, glue_data, own_data
 
     files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
     if arguments.task in OWN:
-        return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
+        options = OwnOptions(
+            arguments.dev_fraction,
+            arguments.label_separator or ",",
+            threshold_of(arguments.threshold),
+            dialect_of(arguments),
+        )
+        columns = tuple(arguments.text_columns.split(","))
+        return own_data(arguments.task, files, columns, arguments.label_column, options)
     return glue_data(arguments.task, files)

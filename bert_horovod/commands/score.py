@@ -2,31 +2,40 @@
 
 bert-horovod score --task sst2 --predictions RUN/predictions/dev.tsv --data_dir GLUE/SST-2
 bert-horovod score --task squad --predictions RUN/predictions.json --data_dir SQUAD
+bert-horovod score --task classification --predictions answers.csv --dev_file dev.csv --label_column stars
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.finetune import SQUAD
+from bert_horovod.commands.finetune import OWN, SQUAD
+from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--task", required=True, choices=(*GLUE_TASKS, SQUAD), metavar="TASK", help=", ".join((*GLUE_TASKS, SQUAD))
-    )
+    tasks = (*GLUE_TASKS, SQUAD, *OWN)
+    parser.add_argument("--task", required=True, choices=tasks, metavar="TASK", help=", ".join(tasks))
     parser.add_argument(
         "--predictions",
         required=True,
         type=Path,
         metavar="FILE",
-        help="GLUE: index and prediction, as for a submission; SQuAD: a JSON object, texts by the questions' ids",
+        help="table with the columns index and prediction, as for GLUE's submissions and as predict writes it; SQuAD: "
+        "a JSON object, texts by the questions' ids",
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
+    parser.add_argument(
+        "--label_column", default="label", metavar="C", help="your own files: column of labels (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--label_separator", default=",", metavar="S", help="multilabel: between labels (default: a comma)"
+    )
+    add_dialect(parser)
     parser.add_argument(
         "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
     )
@@ -53,5 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.dev_file,
         arguments.null_odds,
         1.0 if arguments.threshold is None else arguments.threshold,
+        arguments.label_column,
+        arguments.label_separator,
+        dialect_of(arguments),
     )
     print(json.dumps(SCORERS[arguments.task](request)))

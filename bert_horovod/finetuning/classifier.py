@@ -13,15 +13,14 @@ from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.initialisation import Finetuning, Packed
 from bert_horovod.finetuning.outcome import Outcome
-from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
-from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.hooks.base import Hook
@@ -75,6 +74,7 @@ class TextFinetuning(Finetuning):
         packed = Packed(len(train.labels), train.count, EXAMPLES, "examples")
         recipe, step = self.recipe(packed, dev.count, epochs, overrides, world_size)
         task, hooks = self._with_heads(recipe)
+        score = partial(self._score, task)
         check_size(recipe, task, world_size)
         rows = f"{packed.count:,} train examples in {packed.rows:,} rows ({packed.mean:.2f} a row)"
         return Job(
@@ -83,18 +83,18 @@ class TextFinetuning(Finetuning):
             self._dataset(recipe),
             output_dir,
             init_checkpoint=self.directory,
-            evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
+            evaluator=partial(DevScores, score, more=dict(list(self._dev_splits.items())[1:])),
             hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), rows, step))),
             **options,
         )
 
     def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
-        if isinstance(self.task, Regression):
-            refuse_heads(recipe, "a regression")
+        if not isinstance(self.task, Classification):
+            refuse_heads(recipe, "a regression" if isinstance(self.task, Regression) else "--task multilabel")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
         if heads == 1:
-            return self.task, ()
+            return self.data.task, ()
         return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
 
     @cached_property
@@ -124,9 +124,11 @@ class TextFinetuning(Finetuning):
             self.data.train.path.parent, self.vocabulary, self.tokenizer_settings, recipe, self._splits
         )
 
-    def _score(self, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        predictions = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
-        return score(predictions, source.labels, self.data.metrics)
+    def _score(self, task: Task, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        scores = self.data.score(source.by_example(outputs["logits"]), source.labels)
+        if "threshold" in scores:
+            task.threshold = scores["threshold"]  # checkpoints are saved after an evaluation, and have it
+        return scores
 
     def _notices(self) -> list[str]:
         notices = self.data.notices()

@@ -19,6 +19,7 @@ ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassifica
 PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
+SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
@@ -28,12 +29,14 @@ class Architecture:
     """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
     `name`: one of ARCHITECTURES (an ALBERT has the name of BERT's same class); `pooler`: whether there is a pooler;
-    `labels`: a classifier's labels in the order of their numbers; a classifier with one label is a regression.
+    `labels`: a classifier's labels in the order of their numbers; `problem`: its problem_type in Hugging Face's
+    configuration, None: regression if it has one label.
     """
 
     name: str
     pooler: bool
     labels: tuple[str, ...] = ()
+    problem: str | None = None
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -47,7 +50,8 @@ class Architecture:
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
                 "label2id": {label: number for number, label in enumerate(self.labels)},
                 "num_labels": len(self.labels),
-                "problem_type": "regression" if len(self.labels) == 1 else "single_label_classification",
+                "problem_type": self.problem
+                or ("regression" if len(self.labels) == 1 else "single_label_classification"),
             }
         return contents
 

@@ -166,4 +166,4 @@ def test_a_bad_byte_in_a_table_is_told_without_flags_that_the_command_lacks(tmp_
     with pytest.raises(UserError, match="line 2, byte 8 of the text: the byte 0xe9") as error:
         read_table(tmp_path / "a.csv")
     assert "--bad_lines" not in str(error.value)
-    assert str(error.value).endswith("convert the file (iconv -f OLD -t UTF-8) or mend the line")
+    assert str(error.value).endswith("predict and score have --encoding latin-1), or mend the line")
