@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.errors import UserError
@@ -99,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
     )
+    parser.add_argument(
+        "--early_stop",
+        type=int,
+        metavar="N",
+        help=f"end after N evaluations (epochs) without a better first score; not for {SQUAD}",
+    )
     add_run(parser)
     squad = parser.add_argument_group("for --task squad only")
     squad.add_argument(
@@ -130,6 +137,7 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 
     require_checkpoint(arguments.checkpoint)
+    require_least("--early_stop", arguments.early_stop)
     for tasks, names in ((OWN, OWN_ONLY), (("multilabel",), MULTILABEL_ONLY)):
         for name in names:
             if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
@@ -142,6 +150,8 @@ def _look(arguments: argparse.Namespace) -> None:
                 raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
         arguments.data = _data(arguments)
         return
+    if arguments.early_stop is not None:
+        raise UserError(f"--early_stop is not for --task {SQUAD}; leave it out")
     if arguments.test_file or len(arguments.dev_file) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
@@ -163,6 +173,8 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
     if arguments.epochs is not None:
         options["epochs"] = arguments.epochs
+    if arguments.early_stop is not None:
+        options["early_stop"] = arguments.early_stop
     return [
         finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
         for output_dir, more in settings

@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
@@ -28,6 +29,8 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
 EXAMPLES = 32  # approximately, in a step
+SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
+_BASE_WIDTH = 768
 
 
 class TextFinetuning(Finetuning):
@@ -55,6 +58,7 @@ class TextFinetuning(Finetuning):
         epochs: float = 3.0,
         overrides: list[str] | tuple[str, ...] = (),
         world_size: int = 1,
+        early_stop: int | None = None,
         **options,
     ) -> Job:
         """Make the job of one run, and check it.
@@ -64,6 +68,7 @@ class TextFinetuning(Finetuning):
             epochs: over the train examples.
             overrides: settings of the recipe, as `section.key=value`.
             world_size: ranks.
+            early_stop: evaluations without a better first score after which the run ends; None: it does not.
             options: further fields of Job.
 
         Raises:
@@ -84,7 +89,11 @@ class TextFinetuning(Finetuning):
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), rows, step))),
+            hooks=(
+                *hooks,
+                partial(Outcome, self.data, self.test, (*self._notices(recipe), rows, step)),
+                partial(BestCheckpoint, self.data.metrics[0], early_stop),
+            ),
             **options,
         )
 
@@ -130,8 +139,14 @@ class TextFinetuning(Finetuning):
             task.threshold = scores["threshold"]  # checkpoints are saved after an evaluation, and have it
         return scores
 
-    def _notices(self) -> list[str]:
+    def _notices(self, recipe: Recipe) -> list[str]:
         notices = self.data.notices()
+        rate = recipe.phase[0].learning_rate
+        if self.model.hidden_size < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
+            notices.append(
+                f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {self.model.hidden_size}; "
+                f"models smaller than bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate={SMALL_MODEL_RATE:g}"
+            )
         config = read_configuration(self.directory)
         our_configuration = self.task.configuration(self.model)
         rows = head_rows(config, our_configuration)

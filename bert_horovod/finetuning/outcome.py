@@ -57,7 +57,7 @@ class Outcome(Hook):
 
     def finish(self) -> None:
         run, data = self.run, self._data
-        if run.state.progress.step >= run.last_step:
+        if run.ended or run.state.progress.step >= run.last_step:
             logits = {suffix: self._logits(f"held_out{suffix}") for suffix in data.dev}
             labels = {suffix: split.examples.label_array() for suffix, split in data.dev.items()}
             scores = {suffix: data.score(logits[suffix], labels[suffix]) for suffix in data.dev}

@@ -63,7 +63,7 @@ class TextPredictor:
         return () if isinstance(self.task, Regression) else self.task.labels
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
-        """Write index, prediction, the columns to keep, and each label's probability for each row of a table.
+        """Write index, prediction, each label's probability and the columns to keep for each row of a table.
 
         The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
 
@@ -83,9 +83,8 @@ class TextPredictor:
         if isinstance(self.task, Multilabel) and kind_of(output) == "json":
             named = label_sets(sigmoid(logits), self.labels, self.task.threshold)
             predictions = [[names, *row[1:]] for names, row in zip(named, predictions, strict=True)]
-        pairs = zip(predictions, kept, strict=True)
-        rows = [[number, row[0], *fields, *row[1:]] for number, (row, fields) in enumerate(pairs)]
-        text = table_text(output, [*ours[:2], *names, *ours[2:]], rows)
+        pairs = enumerate(zip(predictions, kept, strict=True))
+        text = table_text(output, [*ours, *names], [[number, *row, *fields] for number, (row, fields) in pairs])
         write_output(output, text)
         return f"{len(predictions):,} predictions: {output}"
 

@@ -20,6 +20,7 @@ PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
+LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
@@ -30,13 +31,14 @@ class Architecture:
 
     `name`: one of ARCHITECTURES (an ALBERT has the name of BERT's same class); `pooler`: whether there is a pooler;
     `labels`: a classifier's labels in the order of their numbers; `problem`: its problem_type in Hugging Face's
-    configuration, None: regression if it has one label.
+    configuration, None: regression if it has one label; `threshold`: of a classifier that gives any number of labels.
     """
 
     name: str
     pooler: bool
     labels: tuple[str, ...] = ()
     problem: str | None = None
+    threshold: float | None = None
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -53,6 +55,8 @@ class Architecture:
                 "problem_type": self.problem
                 or ("regression" if len(self.labels) == 1 else "single_label_classification"),
             }
+        if self.threshold is not None:
+            contents[LABEL_THRESHOLD] = self.threshold
         return contents
 
     def class_name(self, model: Model) -> str:

@@ -19,6 +19,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, to
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import (
     CLASSIFICATION,
+    LABEL_THRESHOLD,
     SEVERAL_LABELS,
     Architecture,
     default_labels,
@@ -192,6 +193,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 architecture,
                 labels=labels if len(set(labels)) == count else default_labels(count),
                 problem=SEVERAL_LABELS if config.get("problem_type") == SEVERAL_LABELS else None,
+                threshold=config.get(LABEL_THRESHOLD),
             )
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
