@@ -27,6 +27,7 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "sop_accuracy": "share of pairs that are told right",
     "label_loss": "cross-entropy of labels, nats",
     "accuracy": "share of examples with the right label",
+    "label_accuracy": "share of labels of all examples that are rightly given or not, at 0.5",
     "heads_loss": "mean cross-entropy of the living heads, nats",
     "similarity": "mean of |cosine| between living heads' weights",
     "heads": "living heads",
@@ -92,6 +93,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
     from bert_horovod.tasks.classification import Classification
     from bert_horovod.tasks.multiverse import MultiverseClassification
     from bert_horovod.tasks.pretraining import Pretraining
+    from bert_horovod.tasks.multilabel import Multilabel
     from bert_horovod.tasks.regression import Regression
     from bert_horovod.tasks.span import Span
     from bert_horovod.tasks.token_classification import TokenClassification
@@ -100,6 +102,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
         "pre-training": [Pretraining(True), Pretraining(True, "sop")],
         "classification": [Classification],
         "several heads": [MultiverseClassification],
+        "any number of labels": [Multilabel],
         "regression": [Regression],
         "question answering": [Span],
         "entities": [TokenClassification],

@@ -19,8 +19,6 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.scores import score
-from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
@@ -115,8 +113,7 @@ def _seed(
     taken = _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
     data, logits_of, scores = finetuning.data, dict(np.load(logits)), {}
     for split, suffix in zip(splits, data.dev, strict=True):
-        predicted = answers(logits_of[split], len(data.format.labels))
-        values = score(predicted, job.dataset.splits[split].labels, data.metrics)
+        values = data.score(logits_of[split], job.dataset.splits[split].labels)
         scores |= {f"{name}{suffix}": value for name, value in values.items()}
     paces = [
         sum(taken["examples"][start : start + _INTERVAL]) / sum(taken["seconds"][start : start + _INTERVAL])

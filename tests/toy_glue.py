@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.finetuning.text_data import Files
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
@@ -41,6 +42,20 @@ def write_glue(directory: Path, train: int = TRAIN, dev: int = DEV) -> Path:
             lines.append(f"{' '.join(words)} \t{label}")
         (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return directory
+
+
+def write_labels(directory: Path, train: int = TRAIN, dev: int = DEV) -> Files:
+    """Files of texts with any number of labels: praise (good, fine), blame (bad, poor), film, plot, or none."""
+    random = np.random.default_rng(4)
+    labels = {"good": "praise", "fine": "praise", "bad": "blame", "poor": "blame", "film": "film", "plot": "plot"}
+    directory.mkdir()
+    for split, count in (("train", train), ("dev", dev)):
+        lines = ["text,labels"]
+        for _ in range(count):
+            words = random.choice(WORDS[5:17], random.integers(1, 7)).tolist()
+            lines.append(f'{" ".join(words)},"{",".join(dict.fromkeys(labels[w] for w in words if w in labels))}"')
+        (directory / f"{split}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Files(None, directory / "train.csv", (directory / "dev.csv",))
 
 
 def write_checkpoint(

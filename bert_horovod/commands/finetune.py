@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
+from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -29,11 +31,17 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-OWN = ("classification", "regression")
+OWN = ("classification", "regression", "multilabel")
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
-SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 NER = "ner"  # entity recognition
-ONLY = {SQUAD: SQUAD_ONLY, NER: ("tag_names",)}  # flags of one task
+SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
+# Flags of some tasks.
+ONLY = (
+    ((SQUAD,), SQUAD_ONLY),
+    ((NER,), ("tag_names",)),
+    (OWN, ("dev_fraction", "encoding", "quoted_tsv")),
+    (("multilabel",), ("label_separator", "threshold")),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="store" if split == "train" else "append",
             default=None if split == "train" else [],
             help={
-                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz; "
+                "train": "instead of data_dir's: TSV, CSV (.csv) or JSON Lines (.jsonl), plain or .gz; "
                 "for ner CoNLL (a word and its tag a line) or JSON Lines (lists tokens and tags)",
                 "dev": "likewise; for mnli twice: matched, mismatched",
                 "test": "likewise, without labels: predictions for it are written at the end; for mnli three times: "
@@ -82,6 +90,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
         "key (default: tags)",
     )
+    parser.add_argument(
+        "--label_separator",
+        metavar="S",
+        help="multilabel: between a text's labels in their column (default: a comma); a JSON list needs none",
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="X",
+        help="multilabel: a text gets the labels with at least this probability (default: 0.5); dev: chosen on the dev "
+        "set, for the best micro F1, and kept in the checkpoint",
+    )
+    parser.add_argument(
+        "--dev_fraction",
+        type=float,
+        metavar="X",
+        help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
+        "label its share, and the same examples in each run",
+    )
+    add_dialect(parser)
     add_checkpoint(parser)
     parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
     parser.add_argument(
@@ -91,6 +118,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
+    )
+    parser.add_argument(
+        "--early_stop",
+        type=int,
+        metavar="N",
+        help=f"end after N evaluations (epochs) without a better first score; not for {SQUAD}",
     )
     add_run(parser)
     squad = parser.add_argument_group("for --task squad only")
@@ -129,13 +162,18 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 
     require_checkpoint(arguments.checkpoint)
-    for task, names in ONLY.items():
-        for name in names if arguments.task != task else ():
-            if getattr(arguments, name) is not None:
-                raise UserError(f"--{name} is for --task {task}, not for --task {arguments.task}; leave it out")
+    require_least("--early_stop", arguments.early_stop)
+    for tasks, names in ONLY:
+        for name in names:
+            if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
+                raise UserError(
+                    f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
+                )
     if arguments.task != SQUAD:
         arguments.data = _data(arguments)
         return
+    if arguments.early_stop is not None:
+        raise UserError(f"--early_stop is not for --task {SQUAD}; leave it out")
     if arguments.test_file or len(arguments.dev_file) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
@@ -157,6 +195,8 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
     if arguments.epochs is not None:
         options["epochs"] = arguments.epochs
+    if arguments.early_stop is not None:
+        options["early_stop"] = arguments.early_stop
     return [
         finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
         for output_dir, more in settings
@@ -201,12 +241,19 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
 def _data(arguments: argparse.Namespace) -> "TagData | TextData":
     from bert_horovod.corpus.reading.tagged_files import TagColumns
     from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+    from bert_horovod.finetuning.text_data import Files, OwnOptions, glue_data, own_data
 
     files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
     if arguments.task == NER:
         names = tuple(arguments.tag_names.split(",")) if arguments.tag_names else ()
         return ner_data(files, TagColumns(arguments.text_columns, arguments.label_column, names))
     if arguments.task in OWN:
-        return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
+        options = OwnOptions(
+            arguments.dev_fraction,
+            arguments.label_separator or ",",
+            threshold_of(arguments.threshold),
+            dialect_of(arguments),
+        )
+        columns = tuple(arguments.text_columns.split(","))
+        return own_data(arguments.task, files, columns, arguments.label_column, options)
     return glue_data(arguments.task, files)

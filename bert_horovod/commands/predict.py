@@ -8,7 +8,8 @@ output ends in .json, it gets the answers' texts by question id, for `score`; a 
 fine-tuning writes.
 
 Entity recognition tags the words of CoNLL files and of JSON Lines with `tokens`. In plain texts (.txt), tables (.csv)
-and JSON Lines with `text` it finds spans of characters.
+and JSON Lines with `text` it finds spans of characters. A table of answers has the columns of the input too, unless
+--keep says otherwise.
 """
 
 import argparse
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import read_squad
-from bert_horovod.corpus.reading.table_files import require_columns, require_table_name
+from bert_horovod.corpus.reading.table_files import Dialect, Table, require_columns, require_table_name
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, read_tagged, read_texts
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -46,6 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="columns of text (default: those that the checkpoint was trained on; for entities as finetune --task ner)",
     )
     parser.add_argument(
+        "--keep",
+        default="all",
+        metavar="A[,B]",
+        help="columns of a table that stand beside its answers: all, none, or their names (default: %(default)s)",
+    )
+    add_dialect(parser)
+    parser.add_argument(
+        "--threshold",
+        metavar="X",
+        help="of any number of labels: a text gets those with at least this probability (default: as trained)",
+    )
+    parser.add_argument(
         "--sequence_length", type=int, metavar="N", help="most tokens of an example (default: as in training)"
     )
     parser.add_argument(
@@ -69,8 +83,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
     require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
+    keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
+    dialect = dialect_of(arguments)
+    threshold = None
+    if arguments.threshold is not None and (threshold := threshold_of(arguments.threshold)) is None:
+        raise UserError("--threshold dev: no dev set is read here; leave it out: the checkpoint has its threshold")
     if not lines:
-        _look(arguments, columns)
+        _look(arguments, columns, keep, dialect)
     import_tensorflow()
     from tqdm import tqdm
 
@@ -79,7 +98,15 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.runtime.devices import use_devices
 
     use_devices(0, 1, 0)
-    options = Options(columns, arguments.sequence_length, arguments.doc_stride, arguments.null_score_threshold)
+    options = Options(
+        columns,
+        arguments.sequence_length,
+        arguments.doc_stride,
+        arguments.null_score_threshold,
+        threshold,
+        keep,
+        dialect,
+    )
     predictor = open_predictor(arguments.checkpoint, options)
     if lines:
         for line in lines_of(sys.stdin):
@@ -101,7 +128,9 @@ def run(arguments: argparse.Namespace) -> None:
     print(report)
 
 
-def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
+def _look(
+    arguments: argparse.Namespace, columns: tuple[str, ...], keep: tuple[str, ...] | None, dialect: Dialect
+) -> None:
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     source, output = Path(arguments.input), arguments.output
     config = _configuration(arguments.checkpoint)
@@ -120,10 +149,14 @@ def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
         return
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":
+        if keep:
+            raise UserError(f"--keep {arguments.keep}: {source} is in SQuAD's format and has no columns; leave it out")
         read_squad(source)
         return
     own = ["question", "context"] if answers else config.get("text_columns")
-    require_columns(source, columns or (tuple(map(str, own)) if isinstance(own, list) else ()), "--text_columns")
+    own_columns = tuple(map(str, own)) if isinstance(own, list) else ()
+    there = require_columns(source, columns or own_columns, "--text_columns", dialect)
+    Table(source, there, []).places(keep or (), "--keep")
 
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:

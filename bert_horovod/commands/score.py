@@ -6,6 +6,7 @@ bert-horovod score --task ner --predictions RUN/predictions/dev.tsv
 
 The scores of ner are those of seqeval, by its default rules and, with strict_, by its strict ones; a table by type goes
 to standard error.
+bert-horovod score --task classification --predictions answers.csv --dev_file dev.csv --label_column stars
 """
 
 import argparse
@@ -13,11 +14,12 @@ import json
 import sys
 from pathlib import Path
 
-from bert_horovod.commands.finetune import NER, SQUAD
+from bert_horovod.commands.finetune import NER, OWN, SQUAD
+from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
-TASKS_SCORED = (*GLUE_TASKS, SQUAD, NER)
+TASKS_SCORED = (*GLUE_TASKS, SQUAD, NER, *OWN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="GLUE: index and prediction, as for a submission; SQuAD: a JSON object, texts by the questions' ids; ner: "
-        "CoNLL, the predicted tag in the last column, the right one before it if no dev file is given; or JSON Lines",
+        help="table with the columns index and prediction, as for GLUE's submissions and as predict writes it; SQuAD: "
+        "a JSON object, texts by the questions' ids; ner: CoNLL, the predicted tag in the last column, the right one "
+        "before it if no dev file is given; or JSON Lines",
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
+    parser.add_argument(
+        "--label_column", default="label", metavar="C", help="your own files: column of labels (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--label_separator", default=",", metavar="S", help="multilabel: between labels (default: a comma)"
+    )
+    add_dialect(parser)
     parser.add_argument(
         "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
     )
@@ -61,6 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.dev_file,
         arguments.null_odds,
         1.0 if arguments.threshold is None else arguments.threshold,
+        arguments.label_column,
+        arguments.label_separator,
+        dialect_of(arguments),
     )
     scores = SCORERS[arguments.task](request)
     if arguments.task == NER:

@@ -8,20 +8,20 @@ import numpy as np
 
 from bert_horovod.batches.examples.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.initialisation import Finetuning, Packed
 from bert_horovod.finetuning.outcome import Outcome
-from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
-from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.hooks.base import Hook
@@ -29,6 +29,8 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
 EXAMPLES = 32  # approximately, in a step
+SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
+_BASE_WIDTH = 768
 
 
 class TextFinetuning(Finetuning):
@@ -56,6 +58,7 @@ class TextFinetuning(Finetuning):
         epochs: float = 3.0,
         overrides: list[str] | tuple[str, ...] = (),
         world_size: int = 1,
+        early_stop: int | None = None,
         **options,
     ) -> Job:
         """Make the job of one run, and check it.
@@ -65,6 +68,7 @@ class TextFinetuning(Finetuning):
             epochs: over the train examples.
             overrides: settings of the recipe, as `section.key=value`.
             world_size: ranks.
+            early_stop: evaluations without a better first score after which the run ends; None: it does not.
             options: further fields of Job.
 
         Raises:
@@ -75,6 +79,7 @@ class TextFinetuning(Finetuning):
         packed = Packed(len(train.labels), train.count, EXAMPLES, "examples")
         recipe, step = self.recipe(packed, dev.count, epochs, overrides, world_size)
         task, hooks = self._with_heads(recipe)
+        score = partial(self._score, task)
         check_size(recipe, task, world_size)
         rows = f"{packed.count:,} train examples in {packed.rows:,} rows ({packed.mean:.2f} a row)"
         return Job(
@@ -83,18 +88,22 @@ class TextFinetuning(Finetuning):
             self._dataset(recipe),
             output_dir,
             init_checkpoint=self.directory,
-            evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), rows, step))),
+            evaluator=partial(DevScores, score, more=dict(list(self._dev_splits.items())[1:])),
+            hooks=(
+                *hooks,
+                partial(Outcome, self.data, self.test, (*self._notices(recipe), rows, step)),
+                partial(BestCheckpoint, self.data.metrics[0], early_stop),
+            ),
             **options,
         )
 
     def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
-        if isinstance(self.task, Regression):
-            refuse_heads(recipe, "a regression")
+        if not isinstance(self.task, Classification):
+            refuse_heads(recipe, "a regression" if isinstance(self.task, Regression) else "--task multilabel")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
         if heads == 1:
-            return self.task, ()
+            return self.data.task, ()
         return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
 
     @cached_property
@@ -124,12 +133,20 @@ class TextFinetuning(Finetuning):
             self.data.train.path.parent, self.vocabulary, self.tokenizer_settings, recipe, self._splits
         )
 
-    def _score(self, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        predictions = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
-        return score(predictions, source.labels, self.data.metrics)
+    def _score(self, task: Task, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        scores = self.data.score(source.by_example(outputs["logits"]), source.labels)
+        if "threshold" in scores:
+            task.threshold = scores["threshold"]  # checkpoints are saved after an evaluation, and have it
+        return scores
 
-    def _notices(self) -> list[str]:
+    def _notices(self, recipe: Recipe) -> list[str]:
         notices = self.data.notices()
+        rate = recipe.phase[0].learning_rate
+        if self.model.hidden_size < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
+            notices.append(
+                f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {self.model.hidden_size}; "
+                f"models smaller than bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate={SMALL_MODEL_RATE:g}"
+            )
         config = read_configuration(self.directory)
         our_configuration = self.task.configuration(self.model)
         rows = head_rows(config, our_configuration)

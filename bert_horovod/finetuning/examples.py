@@ -1,13 +1,14 @@
 """Read files of labelled texts as examples, in the format that a task expects."""
 
 import contextlib
+import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import Table, read_table
+from bert_horovod.batches.examples.labelled import LabelledTexts, LabelSets
+from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table, read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import GlueTask
 from bert_horovod.storage.reading import shown
@@ -27,6 +28,23 @@ class Format:
     headless: tuple[str, ...] = ()
     skip_broken: bool = False
     own: bool = False  # whether flags named the columns
+    separator: str | None = None  # between an example's labels; None: an example has one label or a real number
+    dialect: Dialect = PLAIN
+
+    def table(self, path: Path) -> Table:
+        """Read a file; raises UserError as read_table does."""
+
+        def may_be_list(column: str) -> bool:
+            return self.separator is not None and column == self.label_column
+
+        return read_table(path, self.headless, self.skip_broken, self.dialect, may_be_list)
+
+    def labels_of(self, table: Table) -> list[list[str]]:
+        """The labels in each row, of one label too; raises UserError for a list that is no JSON."""
+        (place,) = table.places((self.label_column,), "--label_column")
+        if self.separator is None:
+            return [[fields[place]] for _, fields in table.rows]
+        return [label_names(fields[place], self.separator, table.path, line) for line, fields in table.rows]
 
 
 class Split(NamedTuple):
@@ -35,6 +53,12 @@ class Split(NamedTuple):
     path: Path
     examples: LabelledTexts
     skipped: int  # broken rows
+    part: str = ""  # " (dev part)": the path has train examples too
+
+    @property
+    def name(self) -> str:
+        """The file's name, for messages."""
+        return f"{self.path.name}{self.part}"
 
     @property
     def empty(self) -> int:
@@ -65,11 +89,11 @@ def learn_labels(path: Path, form: Format) -> Format:
         UserError: as read_table; the label column is missing, a label is empty, or the file has too many different
             labels.
     """
-    table = read_table(path)
-    (place,) = table.places((form.label_column,), "--label_column")
-    labels = {fields[place] for _, fields in table.rows}
-    for line, fields in table.rows:
-        if not fields[place].strip():
+    table = form.table(path)
+    labels_of_rows = form.labels_of(table)
+    labels = {label for labels in labels_of_rows for label in labels}
+    for (line, _), row_labels in zip(table.rows, labels_of_rows, strict=True):
+        if form.separator is None and not row_labels[0].strip():
             raise UserError(
                 f"{path}, line {line}: the label, in the column {form.label_column!r}, is empty; expected one in each "
                 "row: fill it in, or leave the row out"
@@ -79,7 +103,30 @@ def learn_labels(path: Path, form: Format) -> Format:
             f"{path} has {len(labels):,} different labels in the column {form.label_column!r}; expected at most "
             f"{_MOST_LABELS}: name another --label_column, or use --task regression for real numbers"
         )
+    if not labels:
+        raise UserError(f"{path}: no row has a label in the column {form.label_column!r}; expected some to learn from")
     return replace(form, labels={label: label for label in sorted(labels, key=_label_order)})
+
+
+def label_names(text: str, separator: str, path: Path, line: int) -> list[str]:
+    """The labels in a field: a JSON list, or names with `separator` between; blanks around a name are dropped.
+
+    >>> label_names("joy, love", ",", Path("a.csv"), 2), label_names('["a, b"]', ",", Path("a.csv"), 3)
+    (['joy', 'love'], ['a, b'])
+
+    Raises:
+        UserError: the field begins as a list and is no JSON.
+    """
+    names = text.split(separator)
+    if text.lstrip().startswith("["):
+        try:
+            names = [str(name) for name in json.loads(text)]
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{path}, line {line}: the labels are {shown(text)}, which is no JSON list ({error}); expected one "
+                f'such as ["a", "b"], or names with {separator!r} between'
+            ) from error
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
 def read_labelled(path: Path, form: Format) -> Split:
@@ -88,40 +135,41 @@ def read_labelled(path: Path, form: Format) -> Split:
     Raises:
         UserError: as read_table; a column is missing, or a label is none of the task's.
     """
-    table = read_table(path, form.headless, form.skip_broken)
+    table = form.table(path)
     columns = table.places(form.columns, "--text_columns" if form.own else "")
     if form.label_column not in table.columns:
         raise UserError(
             f"{path} has no column {form.label_column!r}, its columns are {shown(table.columns)}; expected labelled "
             f"examples: {'name its column of labels with --label_column' if form.own else 'a test file has no labels'}"
         )
-    (label_column,) = table.places((form.label_column,))
     numbers = {label: number for number, label in enumerate(form.labels)}
-    labels = []
-    for line, fields in table.rows:
-        label = fields[label_column]
-        if not form.labels:
-            labels.append(_real(table, line, label))
-        elif label in numbers:
-            labels.append(numbers[label])
-        else:
+    labels: list[list] = []
+    for (line, _), names in zip(table.rows, form.labels_of(table), strict=True):
+        if unknown := [name for name in names if form.labels and name not in numbers]:
             expected = ", ".join(numbers)
-            raise UserError(f"{path}, line {line}: the label is {shown(label)}, expected one of {expected:.200}")
-    return Split(path, LabelledTexts(_texts(table, columns), labels), table.skipped)
+            raise UserError(f"{path}, line {line}: the label is {shown(unknown[0])}, expected one of {expected:.200}")
+        labels.append(sorted(numbers[name] for name in names) if numbers else [_real(table, line, names[0])])
+    if form.separator is not None:
+        return Split(path, LabelledTexts(_texts(table, columns), LabelSets(labels, len(numbers))), table.skipped)
+    return Split(path, LabelledTexts(_texts(table, columns), [label for (label,) in labels]), table.skipped)
 
 
 def read_unlabelled(path: Path, form: Format) -> Split:
     """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
-    table = read_table(path)
+    table = read_table(path, dialect=form.dialect)
     places = table.places(form.columns, "--text_columns" if form.own else "")
     return Split(path, LabelledTexts(_texts(table, places), [0] * len(table.rows)), 0)
 
 
 def refuse_one_label(split: Split, form: Format) -> None:
-    """Raise UserError if all train examples have the same label: nothing can be learned."""
-    if len(split.examples.labels) and len(set(split.examples.labels)) == 1:
-        only = split.examples.labels[0]
-        only = list(form.labels)[only] if form.labels else only
+    """Raise UserError if all train examples have the same label, or labels: nothing can be learned."""
+    labels = split.examples.labels
+    if len(labels) and all(label == labels[0] for label in labels):
+        only: Any = labels[0]
+        if form.separator is not None:
+            only = ", ".join(list(form.labels)[number] for number in only)
+        elif form.labels:
+            only = list(form.labels)[only]
         raise UserError(
             f"{split.path}: all {len(split.examples.labels):,} examples have the label {shown(only)}; expected at "
             "least two different ones to learn from"

@@ -2,6 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +12,19 @@ from bert_horovod.errors import file_error
 from bert_horovod.finetuning.dev_scores import run_outputs
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.same_files import require_same_files
-from bert_horovod.finetuning.scores import constant_like, score
+from bert_horovod.finetuning.scores import confusion_matrix, constant_like
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.outputs import RowOutputs
-from bert_horovod.inference.text_answers import answers
+from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.storage.writing import write_atomically
+from bert_horovod.tasks.multilabel import THRESHOLD, Multilabel
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import FIRST_STEP_S, Run
 
 DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file that a run writes
+CONFUSION = Path("predictions", "confusion.tsv")
+_MOST_CONFUSED = 1000  # labels of a confusion matrix
 
 
 class Outcome(Hook):
@@ -44,19 +49,29 @@ class Outcome(Hook):
         return run_outputs(self.run)
 
     def phase(self) -> None:
+        run = self.run
         for notice in self._notices:
-            self.run.say(notice)
+            run.say(notice)
+        if isinstance(run.task, Multilabel) and run.resumed_from and not run.held_out:
+            run.task.threshold = read_configuration(run.resumed_from).get(THRESHOLD, run.task.threshold)
 
     def finish(self) -> None:
         run, data = self.run, self._data
-        if run.state.progress.step >= run.last_step:
+        if run.ended or run.state.progress.step >= run.last_step:
+            logits = {suffix: self._logits(f"held_out{suffix}") for suffix in data.dev}
+            labels = {suffix: split.examples.label_array() for suffix, split in data.dev.items()}
+            scores = {suffix: data.score(logits[suffix], labels[suffix]) for suffix in data.dev}
+            if isinstance(run.task, Multilabel):
+                run.task.threshold = scores[""].get("threshold", run.task.threshold)
             for name in self._test:
-                self._predict(name, name, self._test[name])
+                self._write(name, self._logits(name))
             for suffix, split in reversed(list(data.dev.items())):
-                predictions = self._predict(
-                    f"dev{suffix}", f"held_out{suffix}", run.job.dataset.splits[f"held_out{suffix}"]
-                )
-                self._say_scores(split, score(predictions, np.array(split.examples.labels), data.metrics))
+                if data.name == "classification":
+                    self._write_confusion(answers(logits[suffix], len(data.format.labels)), labels[suffix])
+                self._write(f"dev{suffix}", logits[suffix])
+                self._say_scores(split, scores[suffix])
+                if isinstance(run.task, Multilabel):
+                    self._say_collapsed(sigmoid(logits[suffix]) >= run.task.threshold)
         elif run.held_out:
             for suffix, split in data.dev.items():
                 self._say_scores(split, {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics})
@@ -64,7 +79,9 @@ class Outcome(Hook):
     def _say_scores(self, split: Split, scores: dict[str, float]) -> None:
         """Print dev scores, and a line if they are exactly the scores of one answer for all examples."""
         text = ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in scores.items())
-        self.run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
+        self.run.say(f"{split.name}: {text}, of {len(split.examples.labels):,} examples")
+        if self._data.format.separator is not None:
+            return
         labels = list(self._data.format.labels.values())
         constant = constant_like(scores, np.array(split.examples.labels), len(labels))
         if constant is not None:
@@ -75,22 +92,52 @@ class Outcome(Hook):
                 "try another data.seed, a lower learning rate or more epochs"
             )
 
-    def _predict(self, stem: str, split: str, tokens: LabelledTokens) -> np.ndarray:
-        """Predict some examples: all ranks compute the predictions and return them, rank 0 writes them."""
-        run, data = self.run, self._data
+    def _say_collapsed(self, predicted: np.ndarray) -> None:
+        """Print a line if all examples get the same labels; `predicted`: bool [examples, labels]."""
+        if (predicted == predicted[0]).all():
+            names = [name for name, given in zip(self.run.task.labels, predicted[0], strict=True) if given]
+            self.run.say(
+                f"collapsed: every example gets the same labels ({', '.join(names)[:200] or 'none'}); choose the "
+                "threshold on the dev set (--threshold dev), or try more epochs or another learning rate"
+            )
+
+    def _logits(self, split: str) -> np.ndarray:
+        """The head's outputs for a dev or test set, [examples, outputs]; equal on all ranks."""
+        run = self.run
+        tokens = self._test[split] if split in self._test else run.job.dataset.splits[split]
         rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
 
         def progress(done: int, of: int) -> None:
             run.doing(f"predicting {split}, {done} of {of} rows")
 
         run.doing(f"predicting {split}", FIRST_STEP_S)
-        logits = rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
-        predictions = answers(logits, len(data.format.labels))
-        if run.world.rank == 0:
-            path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(stem)
-            write_predictions(path, predictions, list(data.format.labels))
-            run.say(f"predictions: {path}")
-        return predictions
+        return rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
+
+    def _write(self, stem: str, logits: np.ndarray) -> None:
+        """Write a file of predictions on rank 0."""
+        run, form = self.run, self._data.format
+        if run.world.rank:
+            return
+        path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(stem)
+        if isinstance(run.task, Multilabel):
+            task = run.task
+            rows = answer_rows(logits, task.labels, task.separator, task.threshold)
+            names = ["prediction", *(f"probability_{label}" for label in task.labels)]
+            _write_table(path, ["index", *names], [[number, *row] for number, row in enumerate(rows)])
+        else:
+            write_predictions(path, answers(logits, len(form.labels)), list(form.labels))
+        run.say(f"predictions: {path}")
+
+    def _write_confusion(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+        """Write the dev set's confusion matrix on rank 0; of too many labels none."""
+        run, names = self.run, list(self._data.format.labels)
+        if run.world.rank or len(names) > _MOST_CONFUSED:
+            return
+        matrix = confusion_matrix(predictions, labels, len(names)).tolist()
+        path = run.job.output_dir / CONFUSION
+        rows = [[name, *row] for name, row in zip(names, matrix, strict=True)]
+        _write_table(path, ["label", *(f"predicted_{name}" for name in names)], rows)
+        run.say(f"confusion matrix, a row for each label: {path}")
 
 
 def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> None:
@@ -102,7 +149,11 @@ def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) ->
         labels: the value in GLUE's files for each label; empty for real numbers.
     """
     predicted = [labels[number] if labels else number for number in predictions.tolist()]
-    text = table_text(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])
+    _write_table(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])
+
+
+def _write_table(path: Path, columns: list[str], rows: list[list[Any]]) -> None:
+    text = table_text(path, columns, rows)
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, text)

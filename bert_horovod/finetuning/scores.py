@@ -25,6 +25,18 @@ def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(2 * true_positives / positives) if positives else 0.0
 
 
+def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The mean F1 of the classes that are predicted or are labels.
+
+    >>> round(macro_f1(np.array([0, 1, 1]), np.array([0, 1, 2])), 12)  # 1, 2 / 3 and 0
+    0.555555555556
+    """
+    classes, places = np.unique(np.concatenate((predictions, labels)), return_inverse=True)
+    predicted, actual = np.split(places, 2)
+    hits = np.bincount(actual[predicted == actual], minlength=len(classes))
+    return float(np.mean(2 * hits / np.bincount(places)))
+
+
 def matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Matthews' correlation of any number of classes (Gorodkin 2004); exact but for the last division.
 
@@ -55,17 +67,26 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])), 12)
     1.0
     """
-    return pearson(_mean_ranks(predictions), _mean_ranks(labels))
+    return pearson(mean_ranks(predictions), mean_ranks(labels))
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    metric.__name__: metric for metric in (accuracy, f1, matthews_correlation, pearson, spearman)
+    metric.__name__: metric for metric in (accuracy, f1, macro_f1, matthews_correlation, pearson, spearman)
 }
 
 
 def score(predictions: np.ndarray, labels: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float]:
     """The metrics of predictions: numbers of labels, or real numbers, [examples] both."""
     return {name: METRICS[name](predictions, labels) for name in metrics}
+
+
+def confusion_matrix(predictions: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """The number of examples by label and prediction: int64 [classes, classes].
+
+    >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    return np.bincount(labels * classes + predictions, minlength=classes**2).reshape(classes, classes)
 
 
 def constant_like(scores: dict[str, float], labels: np.ndarray, classes: int) -> int | None:
@@ -79,6 +100,7 @@ def constant_like(scores: dict[str, float], labels: np.ndarray, classes: int) ->
     return None
 
 
-def _mean_ranks(numbers: np.ndarray) -> np.ndarray:
+def mean_ranks(numbers: np.ndarray) -> np.ndarray:
+    """The rank of each number, from 1; equal numbers share their mean rank."""
     _, place, counts = np.unique(np.asarray(numbers), return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
-from bert_horovod.corpus.reading.table_files import kind_of, read_table
+from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table, kind_of, read_table
 from bert_horovod.corpus.reading.tag_schemes import recognise
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type
-from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
+from bert_horovod.finetuning.examples import Format, find_split, glue_format, label_names, read_labelled
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.multilabel_scores import at_threshold, ranking_scores
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.finetuning.tag_data import NER, find_tagged
+from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.storage.reading import shown
 
@@ -32,6 +34,9 @@ class Request:
     dev_file: Path | None = None  # the gold file itself
     null_odds: Path | None = None  # of SQuAD 2.0
     threshold: float = 1.0  # of the null odds: above it the answer is "no answer", whatever was predicted
+    label_column: str = "label"  # of the gold file, for tasks on a user's own files
+    separator: str = ","  # between labels, for multilabel
+    dialect: Dialect = PLAIN  # of the gold file
 
 
 def score_glue(name: str, request: Request) -> dict[str, float]:
@@ -51,32 +56,105 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
         gold = find_split(request.data_dir, task.title, task.dev[0])
     labels = np.array(read_labelled(gold, form).examples.labels)
     table = read_table(request.predictions)
-    index, prediction = table.places(("index", "prediction"))
-    if len(table.rows) != len(labels):
-        raise UserError(
-            f"{request.predictions} has {len(table.rows):,} predictions, {gold} has {len(labels):,} examples; expected "
-            "one for each"
-        )
-    predictions: list[float] = [0] * len(labels)
-    seen_places: set[int] = set()
     numbers = {name_of_label: number for number, name_of_label in enumerate(form.labels)}
     numbers |= {label: number for number, label in enumerate(form.labels.values())}
-    for line, fields in table.rows:
-        place = _index(fields[index], len(labels))
-        if place is None or place in seen_places:
-            raise UserError(
-                f"{request.predictions}, line {line}: the index is {shown(fields[index])}; expected each of 0 to "
-                f"{len(labels) - 1} once"
-            )
-        seen_places.add(place)
+    return score(_predicted(table, gold, len(labels), numbers), labels, task.metrics)
+
+
+def score_own(name: str, request: Request) -> dict[str, Any]:
+    """The metrics of predictions for a task on a user's own files, as `predict` or a fine-tuning writes them.
+
+    A classification's confusion matrix comes with them: the number of examples by label, then by prediction. The
+    ranking scores of any number of labels need the columns of probabilities.
+
+    Raises:
+        ReportedError: a file is invalid, or the two do not fit together.
+    """
+    if request.dev_file is None:
+        raise UserError(f"--task {name}: expected --dev_file, the file with the labels")
+    several = name == "multilabel"
+    separator = request.separator if several else None
+    form = Format((), request.label_column, None, own=True, separator=separator, dialect=request.dialect)
+    gold = form.table(request.dev_file)
+    table = read_table(request.predictions, may_be_list=lambda column: several and column == "prediction")
+    if several:
+        return _score_labels(form, gold, table)
+    labels = [label for (label,) in form.labels_of(gold)]
+    if name == "regression":
         try:
-            predictions[place] = numbers[fields[prediction]] if numbers else float(fields[prediction])
+            numbers = np.array([float(label) for label in labels])
+        except ValueError as error:
+            raise UserError(f"{request.dev_file}: {error}, in the column {request.label_column!r}") from error
+        return score(_predicted(table, gold.path, len(labels), {}), numbers, OWN_METRICS[name])
+    (place,) = table.places(("prediction",))
+    predicted = [fields[place] for _, fields in _in_order(table, gold.path, len(labels))]
+    names, places = np.unique(np.array([*labels, *predicted], object), return_inverse=True)
+    actual, predicted_numbers = np.split(places, 2)
+    matrix: dict[str, dict[str, int]] = {str(label): {} for label in names[np.unique(actual)]}
+    for label, prediction in zip(labels, predicted, strict=True):
+        matrix[label][prediction] = matrix[label].get(prediction, 0) + 1
+    return score(predicted_numbers, actual, OWN_METRICS[name]) | {"confusion_matrix": matrix}
+
+
+def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
+    """The scores of any number of labels; ranking scores too if there is a column of probabilities for each label."""
+    labels = form.labels_of(gold)
+    rows = _in_order(table, gold.path, len(labels))
+    (place,) = table.places(("prediction",))
+    predicted = [label_names(fields[place], form.separator, table.path, line) for line, fields in rows]
+    ranked = [column.removeprefix(_PROBABILITY) for column in table.columns if column.startswith(_PROBABILITY)]
+    names = list(dict.fromkeys([*ranked, *(name for of_row in (*labels, *predicted) for name in of_row)]))
+    numbers = {name: number for number, name in enumerate(names)}
+    hits = np.zeros((2, len(labels), len(names)), bool)
+    for array, sets in zip(hits, (predicted, labels), strict=True):
+        for row, of_row in zip(array, sets, strict=True):
+            row[[numbers[name] for name in of_row]] = True
+    scores = at_threshold(*hits)
+    if ranked and len(ranked) == len(names):
+        places = table.places(tuple(f"{_PROBABILITY}{name}" for name in ranked))
+        try:
+            probabilities = np.array([[float(fields[place]) for place in places] for _, fields in rows])
+        except ValueError as error:
+            raise UserError(f"{table.path}: a probability is no number: {error}") from error
+        scores |= ranking_scores(probabilities, hits[1])
+    return scores
+
+
+_PROBABILITY = "probability_"
+
+
+def _predicted(table: Table, gold: Path, count: int, numbers: dict[str, int]) -> np.ndarray:
+    """The predictions in the order of their index: numbers of labels by `numbers`, or if that is empty real numbers."""
+    _, prediction = table.places(("index", "prediction"))
+    predictions: list[float] = []
+    for line, fields in _in_order(table, gold, count):
+        try:
+            predictions.append(numbers[fields[prediction]] if numbers else float(fields[prediction]))
         except (KeyError, ValueError) as error:
             raise UserError(
-                f"{request.predictions}, line {line}: the prediction is {shown(fields[prediction])}; expected "
-                + (f"one of {', '.join(form.labels)}" if numbers else "a number")
+                f"{table.path}, line {line}: the prediction is {shown(fields[prediction])}; expected "
+                + (f"one of {', '.join(numbers)}" if numbers else "a number")
             ) from error
-    return score(np.array(predictions), labels, task.metrics)
+    return np.array(predictions)
+
+
+def _in_order(table: Table, gold: Path, count: int) -> list[tuple[int, list[str]]]:
+    """The rows of predictions by their index, which must be each of 0 to count - 1 once; raises UserError."""
+    (index,) = table.places(("index",))
+    if len(table.rows) != count:
+        raise UserError(
+            f"{table.path} has {len(table.rows):,} predictions, {gold} has {count:,} examples; expected one for each"
+        )
+    by_place: dict[int, tuple[int, list[str]]] = {}
+    for line, fields in table.rows:
+        place = _index(fields[index], count)
+        if place is None or place in by_place:
+            raise UserError(
+                f"{table.path}, line {line}: the index is {shown(fields[index])}; expected each of 0 to {count - 1} "
+                "once"
+            )
+        by_place[place] = line, fields
+    return [by_place[place] for place in range(count)]
 
 
 def score_squad(request: Request) -> dict[str, float]:
@@ -161,6 +239,7 @@ def _require_same_words(gold: TaggedSentences, predicted: TaggedSentences) -> No
 
 SCORERS: dict[str, Callable[[Request], dict[str, Any]]] = {name: partial(score_glue, name) for name in TASKS}
 SCORERS |= {"squad": score_squad, NER: score_ner}
+SCORERS |= {name: partial(score_own, name) for name in ("classification", "regression", "multilabel")}
 
 
 def _index(text: str, count: int) -> int | None:

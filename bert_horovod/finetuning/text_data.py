@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bert_horovod.corpus.reading.table_files import PLAIN, Dialect
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.dev_part import divided
 from bert_horovod.finetuning.examples import (
     Format,
     Split,
@@ -16,12 +20,20 @@ from bert_horovod.finetuning.examples import (
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS, TestSet
+from bert_horovod.finetuning.multilabel_scores import multilabel_scores, score_names
+from bert_horovod.finetuning.scores import score
+from bert_horovod.inference.text_answers import answers, sigmoid
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.classification import Classification
+    from bert_horovod.tasks.multilabel import Multilabel
     from bert_horovod.tasks.regression import Regression
 
-OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}  # of tasks on own files
+OWN_METRICS = {  # of tasks on own files
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "multilabel": (),  # finetuning/multilabel_scores.py: they depend on the number of labels
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,16 @@ class Files:
 
 
 @dataclass(frozen=True)
+class OwnOptions:
+    """A user's options for files of their own."""
+
+    dev_fraction: float | None = None  # of the train file's examples, if there is no dev file
+    separator: str = ","  # between an example's labels in the label column, for multilabel
+    threshold: float | None = 0.5  # a label is predicted from this probability on; None: chosen on the dev set
+    dialect: Dialect = PLAIN
+
+
+@dataclass(frozen=True)
 class TextData:
     """A task's train, dev and test examples, and its metrics."""
 
@@ -44,15 +66,25 @@ class TextData:
     train: Split
     dev: dict[str, Split]  # by the suffix of their metrics' names; "" for the first
     test: dict[str, Split]  # by the name of the file of predictions
+    threshold: float | None = 0.5  # see OwnOptions
 
     @property
-    def task(self) -> "Classification | Regression":
-        """The task to train."""
+    def task(self) -> "Classification | Multilabel | Regression":
+        """The task to train; a new object each time, because evaluations change a Multilabel's threshold."""
         from bert_horovod.tasks.classification import Classification  # not before: a mistake is told without TensorFlow
+        from bert_horovod.tasks.multilabel import Multilabel
         from bert_horovod.tasks.regression import Regression
 
         labels, columns = tuple(self.format.labels.values()), self.format.columns
+        if self.format.separator is not None:
+            return Multilabel(labels, columns, self.format.separator, self.threshold or 0.5)
         return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
+
+    def score(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The metrics, from the head's outputs [examples, outputs] and the labels as LabelledTexts.label_array."""
+        if self.format.separator is not None:
+            return multilabel_scores(sigmoid(logits), labels, self.threshold)
+        return score(answers(logits, len(self.format.labels)), labels, self.metrics)
 
     def notices(self) -> list[str]:
         """Lines about the data, printed at a run's start."""
@@ -100,14 +132,20 @@ def glue_data(name: str, files: Files) -> TextData:
     )
 
 
-def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_column: str) -> TextData:
+def own_data(
+    name: str, files: Files, text_columns: tuple[str, ...], label_column: str, options: OwnOptions = OwnOptions()
+) -> TextData:
     """The user's own files, with named columns; labels are learned from the train file.
 
     Raises:
         ReportedError: a file is missing, lacks one of these columns, or has a label that the train file lacks.
     """
-    if files.train is None or len(files.dev) != 1 or len(files.test) > 1:
-        raise UserError(f"--task {name}: expected --train_file, one --dev_file, and at most one --test_file")
+    dev_sets = len(files.dev) + (options.dev_fraction is not None)
+    if files.train is None or dev_sets != 1 or len(files.test) > 1:
+        raise UserError(
+            f"--task {name}: expected --train_file, one --dev_file (or --dev_fraction 0.1, which takes the dev "
+            "examples from the train file), and at most one --test_file"
+        )
     if not 1 <= len(text_columns) <= 2:
         raise UserError(f"--text_columns {','.join(text_columns)}: expected one name, or two with a comma between")
     if len({*text_columns, label_column}) <= len(text_columns):
@@ -115,13 +153,29 @@ def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_colum
             f"--text_columns {','.join(text_columns)} and --label_column {label_column} name a column twice; expected "
             "each once"
         )
-    form = Format(text_columns, label_column, {} if name == "regression" else None, own=True)
+    form = Format(
+        text_columns,
+        label_column,
+        {} if name == "regression" else None,
+        own=True,
+        separator=options.separator if name == "multilabel" else None,
+        dialect=options.dialect,
+    )
     if form.labels is None:
         form = learn_labels(files.train, form)
     train = read_labelled(files.train, form)
+    if options.dev_fraction is None:
+        dev = read_labelled(files.dev[0], form)
+    else:
+        parts = divided(train.examples, options.dev_fraction)
+        train, dev = (
+            train._replace(examples=part, part=f" ({kind} part)")
+            for kind, part in zip(("train", "dev"), parts, strict=True)
+        )
     refuse_one_label(train, form)
     test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
-    return TextData(name, form, OWN_METRICS[name], train, {"": read_labelled(files.dev[0], form)}, test)
+    metrics = OWN_METRICS[name] or score_names(len(form.labels), options.threshold is None)
+    return TextData(name, form, metrics, train, {"": dev}, test, options.threshold)
 
 
 def _directory(files: Files, title: str) -> Path:

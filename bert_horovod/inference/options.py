@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table
+
 Progress = Callable[[int, int], None]  # rows that are done, of how many
 
 
@@ -14,3 +16,19 @@ class Options:
     sequence_length: int | None = None  # tokens of an example, at most; None: as the checkpoint was trained
     doc_stride: int | None = None  # of question answering: tokens from one window of a context to the next
     null_score_threshold: float | None = None  # of question answering: no answer if the null odds are above it
+    threshold: float | None = None  # of any number of labels: the least probability; None: as the checkpoint says
+    keep: tuple[str, ...] | None = ()  # a table's columns that stand beside the answers; None: all of them
+    dialect: Dialect = PLAIN  # of a table
+
+    def kept(self, table: Table, ours: list[str]) -> tuple[list[str], list[list[str]]]:
+        """The names of the kept columns, and their fields in each row.
+
+        A column that is named like one of `ours` gets the prefix input_.
+
+        Raises:
+            UserError: the table lacks a column.
+        """
+        names = table.columns if self.keep is None else list(self.keep)
+        places = table.places(tuple(names), "--keep")
+        shown_names = [f"input_{name}" if name in ours else name for name in names]
+        return shown_names, [[fields[place] for place in places] for _, fields in table.rows]

@@ -16,7 +16,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
-from bert_horovod.corpus.reading.table_files import read_table, table_text
+from bert_horovod.corpus.reading.table_files import Table, read_table, table_text
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
@@ -54,7 +54,7 @@ class SpanPredictor:
         self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
         if type(self._stride) is not int or self._stride < 1:
             raise UserError(f"--doc_stride {self._stride}: expected at least 1 token")
-        self._columns = options.text_columns or _COLUMNS
+        self._columns, self._options = options.text_columns or _COLUMNS, options
         if len(self._columns) != 2:
             raise UserError(f"--text_columns {','.join(self._columns)}: expected two, of question and context")
         self._threshold = options.null_score_threshold
@@ -72,12 +72,13 @@ class SpanPredictor:
         A .json file is in SQuAD's format (plain or compressed); other files are tables with a question and a context
         in each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files of
         write_answers; any other `output` is a table: id (for a table's row its number), answer, probability, begin and
-        end in the context, and null odds if "" is allowed as an answer.
+        end in the context, null odds if "" is allowed as an answer, and the columns to keep of a table.
 
         Raises:
             UserError: `source` is not such a file, or `output` cannot be written.
         """
-        questions = read_squad(source) if _is_squad(source) else self._table(source)
+        table = None if _is_squad(source) else self._read_table(source)
+        questions = self._questions(source, table) if table else read_squad(source)
         rules = self._rules(questions.version_2)
         answers = list(self._in_parts(questions, rules, progress))
         if output.suffix == ".json":
@@ -86,7 +87,7 @@ class SpanPredictor:
         elif output.is_dir():
             write_answers(output, questions.ids, answers)
         else:
-            write_output(output, _text(output, questions, answers, rules))
+            write_output(output, _text(output, questions, answers, rules, table, self._options))
         return f"{len(answers):,} answers: {output}"
 
     def predict_line(self, line: str) -> str:
@@ -107,8 +108,11 @@ class SpanPredictor:
         may_abstain = of_file if self._may_abstain is None else bool(self._may_abstain)
         return AnswerRules(may_abstain, self._threshold or 0.0)
 
-    def _table(self, source: Path) -> Questions:
-        table = read_table(source)
+    def _read_table(self, source: Path) -> Table:
+        columns = self._columns
+        return read_table(source, dialect=self._options.dialect, may_be_list=lambda column: column not in columns)
+
+    def _questions(self, source: Path, table: Table) -> Questions:
         question, context = table.places(self._columns, "--text_columns")
         rows = [fields for _, fields in table.rows]
         count = len(rows)
@@ -149,11 +153,21 @@ def _is_squad(path: Path) -> bool:
     return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower() == ".json"
 
 
-def _text(output: Path, questions: Questions, answers: list[Answers], rules: AnswerRules) -> str:
+def _text(
+    output: Path,
+    questions: Questions,
+    answers: list[Answers],
+    rules: AnswerRules,
+    table: Table | None,
+    options: Options,
+) -> str:
     columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
     rows: list[list[Any]] = []
     for number, of_question in zip(questions.ids, answers, strict=True):
         best = of_question.best
         odds = [of_question.null_odds] if rules.may_abstain else []
         rows.append([number, best.text, np.round(best.probability, 6).item(), best.begin, best.end, *odds])
+    if table is not None:
+        names, kept = options.kept(table, columns)
+        columns, rows = [*columns, *names], [[*row, *fields] for row, fields in zip(rows, kept, strict=True)]
     return table_text(output, columns, rows)

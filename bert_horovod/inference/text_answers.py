@@ -1,5 +1,8 @@
 """The answers of a text classifier or a regression: one function for evaluation, submissions and predictions."""
 
+import json
+from typing import Any
+
 import numpy as np
 
 
@@ -15,6 +18,29 @@ def answers(logits: np.ndarray, labels: int) -> np.ndarray:
         them: the shortest decimals that stand for the float32 values.
     """
     return logits.argmax(axis=-1) if labels else np.array([float(str(logit)) for logit in logits[:, 0]])
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The probability of each label alone: float64 of the same shape, in float64."""
+    return np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+
+
+def label_sets(probabilities: np.ndarray, labels: tuple[str, ...], threshold: float) -> list[list[str]]:
+    """The names of each example's labels, those with at least `threshold` of probabilities [examples, labels]."""
+    return [[labels[number] for number in np.flatnonzero(row)] for row in probabilities >= threshold]
+
+
+def joined(names: list[str], separator: str) -> str:
+    """Names of labels as a field of a table; a JSON list if a name would not be read back from the plain form."""
+    plain = not any(separator in name or name.startswith("[") or name != name.strip() for name in names)
+    return separator.join(names) if plain else json.dumps(names)
+
+
+def answer_rows(logits: np.ndarray, labels: tuple[str, ...], separator: str, threshold: float) -> list[list[Any]]:
+    """For a table: each example's labels in one field, then the probability of each label of all, to 6 decimals."""
+    shares = sigmoid(logits)
+    names = label_sets(shares, labels, threshold)
+    return [[joined(each, separator), *row] for each, row in zip(names, shares.round(6).tolist(), strict=True)]
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

@@ -9,18 +9,20 @@ import tensorflow as tf
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.table_files import read_table, table_text
+from bert_horovod.corpus.reading.table_files import kind_of, read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
-from bert_horovod.inference.text_answers import answers, probabilities
+from bert_horovod.inference.text_answers import answer_rows, answers, label_sets, probabilities, sigmoid
+from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.multilabel import SEPARATOR, THRESHOLD, Multilabel
 from bert_horovod.tasks.regression import Regression
 
 
@@ -39,7 +41,14 @@ class TextPredictor:
         self._directory, config = directory, read_configuration(directory)
         self.task = text_task(directory, config)
         pretrained = read_fine_tuned(directory, self.task)
-        self._columns = options.text_columns or self.task.text_columns
+        self._columns, self._options = options.text_columns or self.task.text_columns, options
+        if options.threshold is not None:
+            if not isinstance(self.task, Multilabel):
+                raise UserError(
+                    f"--threshold is for checkpoints that give a text any number of labels; {directory} has "
+                    f"problem_type {self.task.problem_type}: leave it out"
+                )
+            self.task.threshold = options.threshold
         most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
         self._special = special_ids(pretrained.vocabulary)
@@ -51,10 +60,10 @@ class TextPredictor:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the labels; empty for a regression."""
-        return self.task.labels if isinstance(self.task, Classification) else ()
+        return () if isinstance(self.task, Regression) else self.task.labels
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
-        """Write index, prediction and each label's probability for each row of a table.
+        """Write index, prediction, each label's probability and the columns to keep for each row of a table.
 
         The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
 
@@ -63,13 +72,19 @@ class TextPredictor:
         """
         if not self._columns:
             raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
-        table = read_table(source)
+        columns = self._columns
+        table = read_table(source, dialect=self._options.dialect, may_be_list=lambda column: column not in columns)
         places = table.places(self._columns, "--text_columns")
         texts = tuple([fields[place] for _, fields in table.rows] for place in places)
         logits = self.logits(texts, self._length, packing=True, progress=progress)
         predictions = self._said(logits)
-        columns = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
-        text = table_text(output, columns, [[number, *row] for number, row in enumerate(predictions)])
+        ours = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
+        names, kept = self._options.kept(table, ours)
+        if isinstance(self.task, Multilabel) and kind_of(output) == "json":
+            named = label_sets(sigmoid(logits), self.labels, self.task.threshold)
+            predictions = [[names, *row[1:]] for names, row in zip(named, predictions, strict=True)]
+        pairs = enumerate(zip(predictions, kept, strict=True))
+        text = table_text(output, [*ours, *names], [[number, *row, *fields] for number, (row, fields) in pairs])
         write_output(output, text)
         return f"{len(predictions):,} predictions: {output}"
 
@@ -103,6 +118,8 @@ class TextPredictor:
         return rows.by_example(self._outputs[length](self._parameters, rows, progress)["logits"])
 
     def _said(self, logits: np.ndarray) -> list[list[Any]]:
+        if isinstance(self.task, Multilabel):
+            return answer_rows(logits, self.labels, self.task.separator, self.task.threshold)
         predictions = answers(logits, len(self.labels))
         if not self.labels:
             return [[number] for number in predictions.tolist()]
@@ -110,9 +127,17 @@ class TextPredictor:
         return [[self.labels[number], *share] for number, share in zip(predictions.tolist(), shares, strict=True)]
 
 
-def text_task(directory: Path, config: dict[str, Any]) -> Classification | Regression:
+def text_task(directory: Path, config: dict[str, Any]) -> Classification | Multilabel | Regression:
     """The task of a BertForSequenceClassification's checkpoint; raises the errors of classifier_labels."""
     columns = config.get("text_columns")
     columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
     labels = classifier_labels(directory, config)
+    if config.get("problem_type") == SEVERAL_LABELS:
+        separator, threshold = config.get(SEPARATOR), config.get(THRESHOLD)
+        return Multilabel(
+            labels,
+            columns,
+            separator if isinstance(separator, str) and separator else ",",
+            float(threshold) if isinstance(threshold, int | float) else 0.5,
+        )
     return Regression(labels[0], columns) if len(labels) == 1 else Classification(labels, columns)

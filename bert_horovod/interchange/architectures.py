@@ -21,6 +21,8 @@ PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 LABELLED = (CLASSIFICATION, TAGS)  # heads of both are called CLASSIFIER: only the class's name tells them apart
+SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
+LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
@@ -30,12 +32,16 @@ class Architecture:
     """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
     `name`: one of ARCHITECTURES or TAGS (an ALBERT has the name of BERT's same class); `pooler`: whether there is a
-    pooler; `labels`: those of LABELLED in the order of their numbers; CLASSIFICATION with one label is a regression.
+    pooler; `labels`: those of LABELLED in the order of their numbers; `problem`: CLASSIFICATION's problem_type in
+    Hugging Face's configuration, None: regression if it has one label; `threshold`: of a classifier that gives any
+    number of labels.
     """
 
     name: str
     pooler: bool
     labels: tuple[str, ...] = ()
+    problem: str | None = None
+    threshold: float | None = None
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -51,7 +57,10 @@ class Architecture:
                 "num_labels": len(self.labels),
             }
         if self.name == CLASSIFICATION:
-            contents["problem_type"] = "regression" if len(self.labels) == 1 else "single_label_classification"
+            usual = "regression" if len(self.labels) == 1 else "single_label_classification"
+            contents["problem_type"] = self.problem or usual
+        if self.threshold is not None:
+            contents[LABEL_THRESHOLD] = self.threshold
         return contents
 
     def class_name(self, model: Model) -> str:

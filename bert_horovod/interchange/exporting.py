@@ -10,7 +10,7 @@ from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
+from bert_horovod.interchange.architectures import CLASSIFICATION, SEVERAL_LABELS, Architecture
 from bert_horovod.interchange.exported import Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
@@ -130,7 +130,9 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
             logits = trained_outputs(architecture, pretrained.model, parameters, batch)["logits"]
             shares = np.exp(logits - logits.max(-1, keepdims=True))
             outputs = {"probabilities": shares / shares.sum(-1, keepdims=True)}
-            if len(architecture.labels) == 1:
+            if architecture.problem == SEVERAL_LABELS:
+                outputs = {"probabilities": 1 / (1 + np.exp(-logits))}
+            elif len(architecture.labels) == 1:
                 outputs = {"score": logits[:, 0]}
             calls.append(Call(signature, {name: np.array(texts) for name, texts in names.items()}, outputs))
         return calls

@@ -17,7 +17,14 @@ import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import LABELLED, Architecture, default_labels, whole_heads
+from bert_horovod.interchange.architectures import (
+    LABEL_THRESHOLD,
+    LABELLED,
+    SEVERAL_LABELS,
+    Architecture,
+    default_labels,
+    whole_heads,
+)
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels
@@ -181,7 +188,10 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
         if architecture.name in LABELLED:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
             architecture = dataclasses.replace(
-                architecture, labels=labels if len(set(labels)) == count else default_labels(count)
+                architecture,
+                labels=labels if len(set(labels)) == count else default_labels(count),
+                problem=SEVERAL_LABELS if config.get("problem_type") == SEVERAL_LABELS else None,
+                threshold=config.get(LABEL_THRESHOLD),
             )
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort

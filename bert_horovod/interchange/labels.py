@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from bert_horovod.interchange.architectures import SEVERAL_LABELS
+
 
 def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
     """The rows of an existing head's weight, in the order of our labels; None if we cannot use the head.
@@ -18,6 +20,8 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
     if ours.get("problem_type") == "regression":
         single = theirs.get("problem_type") == "regression" or theirs.get("num_labels") == 1
         return [0] if single or len(_names(theirs)) == 1 else None
+    if (theirs.get("problem_type") == SEVERAL_LABELS) != (ours.get("problem_type") == SEVERAL_LABELS):
+        return None
     names = _names(theirs)
     wanted_names = [numbers[str(number)] for number in range(len(numbers))]
     if sorted(names) != sorted(wanted_names):

@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.interchange.suitability import require_segments
@@ -25,11 +25,12 @@ def write_saved_model(directory: Path, served: Served) -> None:
 def write_text_model(directory: Path, served: Served, pretrained: Pretrained, checkpoint: Path) -> None:
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
-    A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
-    for a regression `score`; its signature `pairs`, which a model with two segment types has, takes `text` and
-    `text_pair`. For question answering `question` and `context` give `answer`, a part of the context as it is written
-    there, `score` (the sum of its start logit and its end logit), `null_score` (the same sum for "no answer") and
-    `unread_words`. Texts that are longer than the model's length are cut at their ends: there are no windows.
+    A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label; of
+    any number of labels `probabilities` alone; a regression gives `score`. Its signature `pairs`, which a model with
+    two segment types has, takes `text` and `text_pair`. For question answering `question` and `context` give `answer`,
+    a part of the context as it is written there, `score` (the sum of its start logit and its end logit), `null_score`
+    (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's length are cut at their
+    ends: there are no windows.
 
     Raises UserError for other architectures, and for settings of the tokenizer that TensorFlow Text does not have.
     """
@@ -107,6 +108,8 @@ def _classify_pairs(served: Served) -> Callable:
 
 def _labelled(served: Served, logits: tf.Tensor) -> dict[str, tf.Tensor]:
     labels = served.architecture.labels
+    if served.architecture.problem == SEVERAL_LABELS:
+        return {"probabilities": tf.sigmoid(logits)}
     if len(labels) == 1:
         return {"score": logits[:, 0]}
     return {"label": tf.gather(tf.constant(labels), tf.argmax(logits, -1)), "probabilities": tf.nn.softmax(logits)}

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, default_labels
+from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, SEVERAL_LABELS, default_labels
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
-_PROBLEMS = (None, "single_label_classification", "regression")
+_PROBLEMS = (None, "single_label_classification", "regression", SEVERAL_LABELS)
 
 
 def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--checkpoint ") -> list[str]:
@@ -31,14 +31,14 @@ def require_segments(path: Path, model: Model, first: str, second: str, flag: st
 
 
 def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
-    """The names of a classifier's labels, in the order of their numbers; one: it is a regression.
+    """The names of a classifier's labels, in the order of their numbers; one: a regression, but with several a text.
 
     Args:
         path: the checkpoint.
         config: the content of its config.json.
 
     Raises:
-        UserError: it is for another problem than one label of each text, or one number.
+        UserError: it is for another problem than labels of each text, or one number.
         DamagedData: its labels are not numbered from 0.
     """
     problem, names = config.get("problem_type"), config.get("id2label")
@@ -53,7 +53,7 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
         several = f" with {len(labels)} outputs" if problem == "regression" else ""
         raise UserError(
             f"{path}: config.json: problem_type = {shown(problem)}{several} is not supported: expected one label of "
-            "each text ('single_label_classification'), or one number ('regression')"
+            f"each text ('single_label_classification'), several ({SEVERAL_LABELS!r}), or one number ('regression')"
         )
     return labels
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
-from bert_horovod.runs.checkpoint import paths, recorded_recipe
+from bert_horovod.runs.checkpoint import BEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
 from bert_horovod.storage.reading import read_json, read_text
@@ -33,6 +33,7 @@ CONTENTS = (
     "metrics.jsonl",
     "run.json",
     "autotuning.json",
+    BEST,
     STATUS,
     COMMAND,
     NOTES,

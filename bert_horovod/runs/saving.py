@@ -22,7 +22,7 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
@@ -236,9 +236,11 @@ def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
 
 
 def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
-    """Remove all checkpoints except the last `count` and, of the older ones, one per `every_s` seconds (0: none)."""
+    """Remove all checkpoints but the best one, the last `count` and, of older ones, one per `every_s` s (0: none)."""
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     older = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)][:-count]
+    best = (best_record(output_dir) or {}).get("step")
+    older = [path for path in older if step_of(path.name) != best]
     last_kept = -np.inf
     for path in older:
         if every_s and saved_at(path) >= last_kept + every_s:

@@ -119,7 +119,7 @@ def _train_phase(run: Run) -> bool:
             if counts is None:
                 for hook in run.hooks:
                     hook.stopping()
-                run.say(f"asked to stop: saved at step {done}; the same command resumes")
+                run.say(run.ended or f"asked to stop: saved at step {done}; the same command resumes")
                 return False
             rate = learning_rate(phase.settings, number - phase.begin, run.recipe.optimizer.decay_power)
             inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)

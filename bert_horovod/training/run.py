@@ -60,6 +60,7 @@ class Run:
         self.peak_flops_per_s: float | None = None  # of all ranks together; on rank 0 only
         self.failure: BaseException | None = None  # the error that ends the run
         self.held_out: dict[str, float] = {}  # means of the last evaluation
+        self.ended = ""  # why a hook ended the run before its last step
         self.rollbacks = (-1, 0)  # step of the last rollback's checkpoint, and the number of rollbacks to it
         self._takes_signals = False
         agreement = self.recipe.exchange.agreement
@@ -158,9 +159,10 @@ class Run:
         return bool(every and step % every == 0) or step == self.phase.end
 
     def must_stop(self) -> bool:
-        """Whether this rank was asked to stop, or must stop because of stop_at."""
+        """Whether this rank was asked to stop, or must stop because of stop_at or a hook."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
-        return STOP.asked or late or (self.world.rank == 0 and stop_requested(self.job.output_dir))
+        asked = STOP.asked or late or (self.world.rank == 0 and stop_requested(self.job.output_dir))
+        return any([asked, *(hook.wants_to_end() for hook in self.hooks)])
 
     def summarise(self) -> None:
         """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""

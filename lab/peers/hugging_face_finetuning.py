@@ -81,7 +81,7 @@ class Finetuning:
             "input_ids": ids[:, :longest].astype(np.int64),
             "token_type_ids": types[:, :longest].astype(np.int64),
             "attention_mask": (np.arange(longest) < counts[:, None]).astype(np.int64),
-            "labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64),
+            "labels": labels.astype(np.int64 if labels.dtype == np.int32 else np.float32),
         }
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 

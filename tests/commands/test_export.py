@@ -8,10 +8,13 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange import exporting
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, SEVERAL_LABELS, Architecture
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
+from bert_horovod.tasks.multilabel import Multilabel
 from tests.toy_glue import write_checkpoint
 
 CLASSIFIER = Architecture(CLASSIFICATION, True, ("negative", "positive"))
@@ -93,8 +96,9 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
         (Architecture(MASKED_TOKENS, False), ("--architecture", "BertModel"), {"last_hidden_state"}),
         (Architecture(ANSWERS, False), (), {"start_logits", "end_logits"}),
         (Architecture(CLASSIFICATION, True, ("score",)), (), {"logits"}),
+        (Architecture(CLASSIFICATION, True, ("joy", "love"), SEVERAL_LABELS), (), {"logits"}),
     ],
-    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression"],
+    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression", "multilabel"],
 )
 def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs):
     if kind == "onnx":
@@ -103,6 +107,18 @@ def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs)
     assert command(checkpoint, tmp_path / "made", kind, *more) == 0
     served = load_export(tmp_path / "made")("serving_default", inputs(np.int64 if kind == "onnx" else np.int32))
     assert served.keys() == outputs
+
+
+@pytest.mark.full
+def test_any_number_of_labels_with_its_tokenizer_gives_the_probability_of_each(tmp_path):
+    labels = ("joy", "love", "fear")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", Multilabel(labels, threshold=0.3))
+    assert command(checkpoint, tmp_path / "made", "savedmodel", "--with_tokenizer") == 0
+    outputs = load_export(tmp_path / "made")("serving_default", {"text": np.array(["good film"])})
+    (expected,) = open_predictor(checkpoint, Options()).logits((["good film"],), 16, packing=False)
+    np.testing.assert_allclose(outputs["probabilities"][0], 1 / (1 + np.exp(-expected)), rtol=1e-5)
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    assert (config["problem_type"], config["label_threshold"]) == (SEVERAL_LABELS, 0.3)
 
 
 @pytest.mark.slow

@@ -72,6 +72,37 @@ def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> s
     return output.read_text()
 
 
+def test_a_table_of_answers_keeps_the_columns_of_its_input(checkpoint, tmp_path, capsys):
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_bytes("id;prediction;text\n7;0,5;caf\xe9\n8;1;bad film\n".encode("latin-1"))
+    read = (source, output, "--encoding", "latin-1")
+    ours = "index,prediction,probability_no,probability_yes"
+    lines = answers_of(checkpoint, *read).splitlines()
+    assert lines[0] == f"{ours},id,input_prediction,text"
+    assert lines[1].endswith(',7,"0,5",caf\xe9')
+    assert answers_of(checkpoint, *read, "--keep", "id").splitlines()[0] == f"{ours},id"
+    assert answers_of(checkpoint, *read, "--keep", "none").splitlines()[0] == ours
+    assert predict(checkpoint, "--input", source, "--output", output, "--keep", "name", *read[2:]) == 2
+    assert "no column 'name', its columns are ['id', 'prediction', 'text']" in capsys.readouterr().err
+    assert predict(checkpoint, "--input", source, "--output", output) == 2
+    assert "name its encoding (finetune, predict and score have --encoding latin-1)" in capsys.readouterr().err
+    assert predict(checkpoint, "--input", source, "--output", output, "--encoding", "latin1x") == 2
+    assert "--encoding latin1x: no such encoding of text; expected a name such as" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("threshold", "match"),
+    [("dev", "no dev set is read here"), ("1", "expected a probability"), ("0.5", "give a text any number of labels")],
+)
+def test_a_threshold_is_a_probability_for_checkpoints_of_any_number_of_labels(
+    checkpoint, tmp_path, capsys, threshold, match
+):
+    (tmp_path / "in.csv").write_text("text\ngood film\n")
+    files = ("--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert predict(checkpoint, *files, "--threshold", threshold) == 2
+    assert match in capsys.readouterr().err
+
+
 def imported(checkpoint: Path, directory: Path) -> Path:
     assert dispatch(parse(["bert-horovod", "import", str(checkpoint), str(directory)])) == 0
     return directory
@@ -83,7 +114,8 @@ def test_a_tf1_classifier_answers_as_the_directory_that_is_imported_from_it(tmp_
     (tmp_path / "in.csv").write_text("text\nthe cat sat on a mat\na cat\n")
     arguments = tmp_path / "in.csv", tmp_path / "out.csv", "--text_columns", "text"
     predictions = answers_of(tmp_path / "uncased" / named, *arguments)
-    assert predictions.splitlines()[0] == "index,prediction,probability_LABEL_0,probability_LABEL_1,probability_LABEL_2"
+    probabilities = "probability_LABEL_0,probability_LABEL_1,probability_LABEL_2"
+    assert predictions.splitlines()[0] == f"index,prediction,{probabilities},text"
     assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *arguments) == predictions
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.text_data import Files, glue_data
-from tests.toy_glue import MODEL, write_checkpoint, write_glue
+from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from tests.toy_glue import MODEL, write_checkpoint, write_glue, write_labels
 
 pytestmark = pytest.mark.full
 
@@ -35,6 +35,16 @@ def test_the_losses_of_the_first_20_steps_are_those_of_transformers(finetuning, 
     ours, theirs = losses(finetuning, tmp_path)
     assert len(ours) == 20
     assert np.ptp(ours) > 0.03  # the steps do change what is learned
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_so_are_those_of_any_number_of_labels(tmp_path):
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    (tmp_path / "runs").mkdir()
+    finetuning = TextFinetuning(data, write_checkpoint(tmp_path / "checkpoint"))
+    ours, theirs = losses(finetuning, tmp_path / "runs")
+    assert len(ours) == 20
+    assert np.ptp(ours) > 0.03
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 

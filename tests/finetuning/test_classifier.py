@@ -21,7 +21,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.initialisation import StartingPoint, finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
-from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
+from bert_horovod.finetuning.text_data import Files, OwnOptions, TextData, glue_data, own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory, write_directory
@@ -37,10 +37,11 @@ from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue
+from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue, write_labels
 from tests.toy_runs import logged, metrics, newest
 
 EPOCHS = 4
+LABELS = ("blame", "film", "plot", "praise")  # of write_labels
 STEPS, AN_EPOCH = 38, 10  # 95 rows an epoch hold the 320 examples; a step has 10 rows
 FAST = (
     "phase.0.learning_rate=8e-3",
@@ -476,3 +477,34 @@ def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(
     job = job_of(files | {"checkpoint": without}, tmp_path)
     assert (job.dataset.vocabulary, job.dataset.tokenizer_settings) == (WORDS, UNCASED)
     assert job.recipe.model == MODEL
+
+
+@pytest.mark.full
+def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_threshold(files, tmp_path):
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels", OwnOptions(threshold=None))
+    job = TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
+    job.output_dir.mkdir()
+    train(job, World())
+    lines = [line for line in map(json.loads, (job.output_dir / "metrics.jsonl").open()) if "held_out_micro_f1" in line]
+    assert lines[-1]["held_out_micro_f1"] > 0.8 > lines[0]["held_out_micro_f1"]
+    config = json.loads((newest(job.output_dir) / "config.json").read_text())
+    assert config["label_threshold"] == lines[-1]["held_out_threshold"] != 0.5
+    theirs = AutoModelForSequenceClassification.from_pretrained(newest(job.output_dir))
+    assert theirs.config.problem_type == "multi_label_classification"
+
+    dev = data.dev[""].path
+    predicted = tmp_path / "answers.csv"
+    predictor = open_predictor(job.output_dir, Options(keep=None))
+    predictor.predict_file(dev, predicted, lambda done, of: None)
+    header = predicted.read_text().splitlines()[0]
+    assert header == "index,prediction," + ",".join(f"probability_{label}" for label in LABELS) + ",text,labels"
+    for written in (predicted, job.output_dir / "predictions" / "dev.tsv"):
+        scores = SCORERS["multilabel"](Request(written, dev_file=dev, label_column="labels"))
+        for name, score in scores.items():
+            assert math.isclose(score, lines[-1][f"held_out_{name}"], abs_tol=1e-3), name
+        assert scores["micro_f1"] == lines[-1]["held_out_micro_f1"]
+    predictor.predict_file(dev, tmp_path / "answers.jsonl", lambda done, of: None)
+    answer = json.loads((tmp_path / "answers.jsonl").read_text().splitlines()[0])
+    assert isinstance(answer["prediction"], list)
+    strict = open_predictor(job.output_dir, Options(threshold=0.999999))
+    assert strict.predict_line("good film").startswith("\tblame=0.")

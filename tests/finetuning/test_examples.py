@@ -7,15 +7,18 @@ from bert_horovod.finetuning.examples import (
     Format,
     find_split,
     glue_format,
+    label_names,
     learn_labels,
     read_labelled,
     read_unlabelled,
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.inference.text_answers import joined
 
 OWN = Format(("text",), "label", None)
 REAL = Format(("text",), "label", {})
+SEVERAL = Format(("text",), "label", None, own=True, separator=";")
 
 
 def written(path, text: str):
@@ -120,3 +123,33 @@ def test_an_empty_label_is_no_class(tmp_path, label):
     (tmp_path / "a.csv").write_text(f"text,label\ngood,1\nbad,0\nnone,{label}\n")
     with pytest.raises(UserError, match="line 4: the label, in the column 'label', is empty; expected one in each row"):
         learn_labels(tmp_path / "a.csv", Format(("text",), "label", None))
+
+
+def test_several_labels_stand_in_one_column_or_a_json_list(tmp_path):
+    path = written(tmp_path / "a.csv", 'text,label\na,joy; love\nb,\nc,"[""love"", ""2""]"\nd,joy;joy\n')
+    form = learn_labels(path, SEVERAL)
+    assert list(form.labels) == ["2", "joy", "love"]
+    labels = read_labelled(path, form).examples.labels
+    assert labels == [[1, 2], [], [0, 2], [1]]
+    assert labels.multi_hot().tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
+    lines = '{"text": "a", "label": ["love", 2]}\n{"text": "b", "label": []}\n'
+    assert read_labelled(written(tmp_path / "b.jsonl", lines), form).examples.labels == [[0, 2], []]
+
+
+def test_labels_that_cannot_be_read_are_refused_by_their_line(tmp_path):
+    form = learn_labels(written(tmp_path / "train.csv", "text,label\na,joy;love\n"), SEVERAL)
+    with pytest.raises(UserError, match=r"b\.csv, line 3: the label is 'lov', expected one of joy, love"):
+        read_labelled(written(tmp_path / "b.csv", "text,label\na,joy\nb,joy;lov\n"), form)
+    with pytest.raises(UserError, match=r"line 2: the labels are .*which is no JSON list .*or names with ';' between"):
+        read_labelled(written(tmp_path / "c.csv", "text,label\na,\"['joy']\"\n"), form)
+    with pytest.raises(UserError, match="no row has a label in the column 'label'"):
+        learn_labels(written(tmp_path / "d.csv", "text,label\na,\nb, ; \n"), SEVERAL)
+    with pytest.raises(UserError, match=r"e\.jsonl, line 1: 'text' is \['a'\]; expected text or a number"):
+        read_labelled(written(tmp_path / "e.jsonl", '{"text": ["a"], "label": ["joy"]}\n'), form)
+    with pytest.raises(UserError, match="all 2 examples have the label 'joy, love'"):
+        refuse_one_label(read_labelled(written(tmp_path / "f.csv", "text,label\na,joy;love\nb,love;joy\n"), form), form)
+
+
+def test_a_name_with_the_separator_in_it_is_written_as_a_list_and_read_back():
+    for names in (["joy", "love"], ["a, b", "c"], ["[x", "y"], []):
+        assert label_names(joined(names, ","), ",", None, 1) == names

@@ -27,6 +27,7 @@ def verdict(held_out: dict[str, float], labels: list, metrics: tuple[str, ...], 
         world=World(),
         state=SimpleNamespace(progress=SimpleNamespace(step=3)),
         last_step=10,  # not its last: no predictions
+        ended="",
     )
     Outcome(data, {}, (), run).finish()
     return messages

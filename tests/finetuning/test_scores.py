@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.finetuning.scores import METRICS, constant_like, score
+from bert_horovod.finetuning.scores import METRICS, confusion_matrix, constant_like, score
 
 NAMES = {"accuracy": "accuracy", "f1": "f1 of class 1", "matthews_correlation": "matthews_correlation"}
-NAMES |= {"pearson": "pearson", "spearman": "spearman"}
+NAMES |= {"pearson": "pearson", "spearman": "spearman", "macro_f1": "macro f1"}
 EXACT = 1e-14  # relative
 
 
@@ -33,6 +33,23 @@ def test_scores_are_those_of_scikit_learn_and_scipy(shared_data, task, place, sk
                 assert metric(predictions, labels) == pytest.approx(expected[key][NAMES[name]], rel=EXACT, abs=0), name
                 compared += 1
     assert compared == (2 if task == "STS-B" else 6)
+
+
+def test_macro_f1_is_the_mean_over_classes_that_are_predicted_or_are_labels():
+    predictions, labels = np.array([0, 3, 3, 7, 0, 2]), np.array([0, 3, 7, 7, 2, 2])
+    of_classes = []
+    for label in (0, 2, 3, 7):
+        hits = np.sum((predictions == label) & (labels == label))
+        of_classes.append(2 * hits / (np.sum(predictions == label) + np.sum(labels == label)))
+    assert METRICS["macro_f1"](predictions, labels) == pytest.approx(np.mean(of_classes), rel=EXACT)
+
+
+def test_a_confusion_matrix_counts_each_pair():
+    random = np.random.default_rng(0)
+    predictions, labels = random.integers(0, 4, (2, 50))
+    matrix = confusion_matrix(predictions, labels, 5)
+    for label, predicted in np.ndindex(5, 5):
+        assert matrix[label, predicted] == np.sum((labels == label) & (predictions == predicted))
 
 
 def test_equal_values_share_their_mean_rank():

@@ -53,3 +53,55 @@ def test_a_file_that_has_no_such_columns_is_refused(tmp_path):
         scored(tmp_path, "0\tentailment\n1\tentailment\n")
     with pytest.raises(UserError, match="expected --data_dir, the directory RTE of GLUE, or --dev_file"):
         SCORERS["rte"](Request(tmp_path / "p.tsv"))
+
+
+def own_files(tmp_path, gold: str, predictions: str) -> Request:
+    (tmp_path / "gold.csv").write_text(gold, encoding="utf-8")
+    (tmp_path / "answers.csv").write_text(predictions, encoding="utf-8")
+    return Request(tmp_path / "answers.csv", dev_file=tmp_path / "gold.csv", label_column="y")
+
+
+def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_path):
+    answers = "index,prediction,probability_a\n2,b,0.1\n0,a,0.9\n1,b,0.2\n3,c,0.3\n"
+    scores = SCORERS["classification"](own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
+    assert scores["accuracy"] == 0.5
+    assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert scores["confusion_matrix"] == {"a": {"a": 1, "b": 1}, "b": {"b": 1, "c": 1}}
+
+
+def test_a_regression_of_ones_own_has_its_correlations(tmp_path):
+    request = own_files(tmp_path, "x,y\np,1\nq,2\nr,4\n", "index,prediction\n0,1.5\n1,2.5\n2,4.5\n")
+    assert SCORERS["regression"](request) == pytest.approx({"pearson": 1, "spearman": 1})
+
+
+def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path):
+    gold = 'x,y\np,"a,b"\nq,\nr,c\n'
+    request = own_files(tmp_path, gold, 'index,prediction\n0,"a,c"\n1,\n2,c\n')
+    scores = SCORERS["multilabel"](request)
+    assert (scores["micro_f1"], scores["exact_match"]) == (pytest.approx(4 / 6), pytest.approx(2 / 3))
+    assert "macro_roc_auc" not in scores
+    ranked = "index,prediction,probability_a,probability_b,probability_c\n"
+    ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
+    scores = SCORERS["multilabel"](own_files(tmp_path, gold, ranked))
+    assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("task", "gold", "answers", "match"),
+    [
+        ("classification", "x,y\np,a\n", "index,prediction\n0,a\n1,a\n", "has 2 predictions, .* has 1 examples"),
+        ("classification", "x,z\np,a\n", "index,prediction\n0,a\n", "no column 'y', .*--label_column names"),
+        ("regression", "x,y\np,high\n", "index,prediction\n0,1\n", "could not convert .*in the column 'y'"),
+        ("regression", "x,y\np,1\n", "index,prediction\n0,high\n", "line 2: the prediction is 'high'; expected a nu"),
+        ("multilabel", "x,y\np,a\n", "index,prediction,probability_a\n0,a,no\n", "a probability is no number"),
+        ("multilabel", "x,y\np,[a\n", "index,prediction\n0,a\n", r"gold\.csv, line 2: the labels are '\[a', which is"),
+    ],
+)
+def test_files_of_ones_own_that_do_not_fit_are_refused(tmp_path, task, gold, answers, match):
+    with pytest.raises(UserError, match=match):
+        SCORERS[task](own_files(tmp_path, gold, answers))
+
+
+def test_the_file_with_the_labels_is_asked_for(tmp_path):
+    with pytest.raises(UserError, match="--task regression: expected --dev_file"):
+        SCORERS["regression"](Request(tmp_path / "answers.csv"))

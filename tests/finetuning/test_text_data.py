@@ -68,7 +68,7 @@ def test_own_files_have_named_columns_and_their_labels_are_learned(tmp_path):
     assert data.task == Classification(("no", "yes"), ("a", "b"))
     assert data.dev[""].examples == ((["2"], ["1"]), [1])
     assert data.test["test"].examples.texts == (["p"], ["q"])
-    assert data.metrics == ("accuracy",)
+    assert data.metrics == ("accuracy", "macro_f1")
     (notice,) = data.notices()
     assert "1 examples have an empty text" in notice
 

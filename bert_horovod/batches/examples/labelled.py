@@ -25,11 +25,37 @@ from bert_horovod.recipe.sections import Recipe
 _OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 
+class LabelSets(list[list[int]]):
+    """The numbers of each example's labels, in ascending order; `count`: of all labels, also of those without example.
+
+    >>> LabelSets([[0, 2], []], 3).multi_hot().tolist()
+    [[1, 0, 1], [0, 0, 0]]
+    """
+
+    def __init__(self, numbers: list[list[int]], count: int) -> None:
+        super().__init__(numbers)
+        self.count = count
+
+    def multi_hot(self) -> np.ndarray:
+        """1 or 0, whether an example has a label: uint8 [examples, labels]."""
+        array = np.zeros((len(self), self.count), np.uint8)
+        for row, numbers in zip(array, self, strict=True):
+            row[numbers] = 1
+        return array
+
+
 class LabelledTexts(NamedTuple):
     """Examples as text."""
 
     texts: tuple[list[str], ...]  # the first texts; for pairs also the second texts, as many
-    labels: list[int] | list[float]  # numbers of the labels, or real numbers to predict
+    labels: list[int] | list[float] | LabelSets  # numbers of the labels, real numbers to predict, or any labels of each
+
+    def label_array(self) -> np.ndarray:
+        """The labels: int32 or float64 [examples], or uint8 [examples, labels] of 1 and 0."""
+        if isinstance(self.labels, LabelSets):
+            return self.labels.multi_hot()
+        labels = np.array(self.labels)
+        return labels.astype(np.float64 if labels.dtype.kind == "f" else np.int32)
 
 
 class LabelledTokens(NamedTuple):
@@ -38,7 +64,7 @@ class LabelledTokens(NamedTuple):
     ids: np.ndarray  # int32 [tokens], of all texts one after another
     starts: np.ndarray  # int64 [examples, sides]: places in `ids`
     counts: np.ndarray  # int64 [examples, sides]: tokens
-    labels: np.ndarray  # int32 or float64 [examples]
+    labels: np.ndarray  # int32 or float64 [examples], or uint8 [examples, labels]: see LabelledTexts.label_array
 
     def hash(self) -> str:
         """SHA-256 of all arrays, in hexadecimal."""
@@ -53,9 +79,7 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
     ids, counts = zip(*(tokenizer(side) for side in examples.texts), strict=True)
     ends = np.cumsum(np.concatenate(counts)).reshape(len(counts), -1)
     counts = np.stack(counts)
-    labels = np.array(examples.labels)
-    labels = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int32)
-    return LabelledTokens(np.concatenate(ids), (ends - counts).T, counts.T, labels)
+    return LabelledTokens(np.concatenate(ids), (ends - counts).T, counts.T, examples.label_array())
 
 
 def truncated(counts: np.ndarray, room: int) -> np.ndarray:
@@ -102,9 +126,9 @@ class LabelledRows:
         self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
         self._starts = np.concatenate((examples.starts, missing), axis=1)
         self._kept = np.concatenate((kept_counts, missing), axis=1)
-        real = self.labels.dtype == np.float64
-        self._label_name = "targets" if real else "labels"
-        self._label_dtype = np.dtype(np.float32 if real else np.int32)
+        classes = self.labels.dtype == np.int32
+        self._label_name = "labels" if classes else "targets"
+        self._label_dtype = np.dtype(np.int32 if classes else np.float32)
         self._special = special
         self._length = sequence_length
 
@@ -119,6 +143,10 @@ class LabelledRows:
         ordered[number[number >= 0]] = outputs[number >= 0]
         return ordered
 
+    def _labels_at(self, number: np.ndarray, real: np.ndarray) -> np.ndarray:
+        """The labels of examples, 0 where `real` is false: [R, S, ...] for [R, S] both."""
+        return np.where(real.reshape(*real.shape, *[1] * (self.labels.ndim - 1)), self.labels[number], 0)
+
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
 
@@ -130,7 +158,8 @@ class LabelledRows:
             position_ids    int32   [R, L]  place in the example, from 0; 0 at padding
             sequence_ids    int32   [R, L]  1..S: which example of the row, attending to itself only; 0: padding
             cls_positions   int32   [R, S]  places of [CLS]; 0 where there is no example
-            labels          int32   [R, S]  0 where there is no example; for real numbers instead: targets, float32
+            labels          int32   [R, S]  0 where there is no example; for real numbers instead: targets, float32;
+                                            for any number of labels: targets, 1 or 0, float32 [R, S, labels]
             weights         float32 [R, S]  1: an example, 0: none
         """
         lengths, _ = self._order.sequences(positions)
@@ -147,7 +176,7 @@ class LabelledRows:
         return {
             **layout.inputs(ids),
             "cls_positions": layout.starts.astype(np.int32),
-            self._label_name: np.where(real, self.labels[number], 0).astype(self._label_dtype),
+            self._label_name: self._labels_at(number, real).astype(self._label_dtype),
             "weights": real.astype(np.float32),
         }
 

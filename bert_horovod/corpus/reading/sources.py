@@ -27,6 +27,7 @@ STRICT_LINES = 1000  # by default, a bad line among the first ones of a file is 
 NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
 TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
 BAD_LINES = (NOT_TEXT, TOO_LONG)
+_ENCODING_FLAG = "name its encoding (finetune, predict and score have --encoding latin-1)"
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
 
 
@@ -195,7 +196,8 @@ class SourceReader(io.RawIOBase):
             position,
             NOT_TEXT,
             f"{self.place(position)}, byte {offset + place} of the text: {byte_text}; expected UTF-8 text: convert the "
-            f"file (iconv -f OLD -t UTF-8){', leave it out' if self._may_skip else ' or mend the line'}",
+            "file (iconv -f OLD -t UTF-8)"
+            + (", leave it out" if self._may_skip else f", {_ENCODING_FLAG}, or mend the line"),
         )
 
     def _decompressed(self) -> Iterator[bytes]:

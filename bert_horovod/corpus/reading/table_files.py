@@ -1,11 +1,12 @@
-"""Tables of texts: TSV without quoting, CSV, or JSON Lines, plain or compressed, read whole."""
+"""Tables of texts: TSV, CSV, or JSON Lines, plain or compressed, read whole."""
 
+import codecs
 import csv
 import io
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,18 @@ _CSV_FIELD_CHARACTERS = 1 << 24  # a long text may exceed Python's limit of 131,
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
 _WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".numbers", ".parquet", ".arrow", ".feather", ".zip")  # no text
+_QUOTED = re.compile('"[^"]*"')
 _BLANKS = str.maketrans("\t\n\r", "   ")
+
+
+class Dialect(NamedTuple):
+    """How a user's tables are written."""
+
+    encoding: str = "utf-8"  # as Python names it
+    quoted: bool = False  # whether a TSV's fields may be quoted, as spreadsheets and pandas write them
+
+
+PLAIN = Dialect()
 
 
 class Table(NamedTuple):
@@ -39,23 +51,34 @@ class Table(NamedTuple):
         return [self.columns.index(name) for name in names]
 
 
-def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = False) -> Table:
+def read_table(
+    path: Path,
+    headless: tuple[str, ...] = (),
+    skip_broken: bool = False,
+    dialect: Dialect = PLAIN,
+    may_be_list: Callable[[str], bool] = lambda _: False,
+) -> Table:
     """Read a table: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
 
-    The suffix of a compression may follow. In TSV quotation marks are text, as in GLUE's files. In JSON Lines a row is
+    The suffix of a compression may follow. A CSV whose first line has semicolons or tabs and no comma is separated by
+    these. In TSV quotation marks are text, as in GLUE's files, unless `dialect` says otherwise. In JSON Lines a row is
     an object of strings and numbers; a number becomes the text that JSON writes for it.
 
     Args:
         path: the file.
         headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
         skip_broken: whether rows with another number of fields than the first are skipped, and counted.
+        dialect: how the file is written.
+        may_be_list: tells by a column's name whether JSON Lines may have a list of strings and numbers in it; a list
+            becomes JSON's text for it.
 
     Raises:
-        UserError: the file cannot be read, is not UTF-8, has no rows, or a row differs in form from the first.
+        UserError: the file cannot be read or is not in its encoding, has no rows, or a row has another form than the
+            first.
         DamagedData: the file is compressed and damaged.
     """
     with _opened(path) as reader:
-        columns, numbered = _columns_and_rows(path, reader)
+        columns, numbered = _columns_and_rows(path, reader, dialect, may_be_list)
         if kind_of(path) != "json" and headless and len(columns) == len(headless):
             numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
         rows, skipped = [], 0
@@ -67,7 +90,7 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
             else:
                 raise UserError(
                     f"{path}, line {number}: {len(fields)} fields, expected {len(columns)} as in its first line, with "
-                    f"{_separators(path)}"
+                    f"{_separators(path)}{_quoting_hint(path, fields, dialect)}"
                 )
     if len(set(columns)) < len(columns):
         raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
@@ -78,13 +101,25 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
     return Table(path, columns, rows, skipped)
 
 
-def require_columns(path: Path, names: tuple[str, ...], flag: str) -> None:
-    """Raise the errors of read_table and Table.places that a file's first row shows."""
+def require_columns(path: Path, names: tuple[str, ...], flag: str, dialect: Dialect = PLAIN) -> list[str]:
+    """The columns of a file; raises the errors of read_table and Table.places that its first row shows."""
     with _opened(path) as reader:
-        columns, _ = _columns_and_rows(path, reader)
+        columns, _ = _columns_and_rows(path, reader, dialect)
     if not columns:
         raise _empty(path)
     Table(path, columns, []).places(names, flag)
+    return columns
+
+
+def require_encoding(encoding: str) -> str:
+    """The encoding; raises UserError if Python does not know it as one of text."""
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"--encoding {encoding}: no such encoding of text; expected a name such as latin-1, cp1252 or utf-16"
+        ) from error
+    return encoding
 
 
 def _opened(path: Path) -> SourceReader:
@@ -100,12 +135,37 @@ def _empty(path: Path) -> UserError:
     return UserError(f"{path} is empty; expected an example in each row, with {_separators(path)}")
 
 
-def _columns_and_rows(path: Path, reader: SourceReader) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    lines, kind = reader.lines(), kind_of(path)
+def _columns_and_rows(
+    path: Path, reader: SourceReader, dialect: Dialect, may_be_list: Callable[[str], bool] = lambda _: True
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    kind = kind_of(path)
+    utf_8 = codecs.lookup(dialect.encoding).name == "utf-8"
+    lines = reader.lines() if utf_8 else _decoded_lines(path, reader, dialect.encoding)
     if kind == "json":
-        return _json_rows(path, lines)
-    numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
+        return _json_rows(path, lines, may_be_list)
+    first = list(itertools.islice(lines, 1))
+    header, lines = (first[0][1] if first else ""), itertools.chain(first, lines)
+    if kind == "csv":
+        bare = _QUOTED.sub("", header)
+        numbered = _csv_rows(path, lines, next((separator for separator in ",;\t" if separator in bare), ","))
+    else:
+        numbered = _csv_rows(path, lines, "\t") if dialect.quoted else _tsv_rows(lines)
     return next(numbered, (0, []))[1], numbered
+
+
+def _decoded_lines(path: Path, reader: SourceReader, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a file that is not in UTF-8."""
+    encoded = b"".join(block for _, block in reader.blocks())
+    try:
+        text = encoded.decode(encoding)
+    except ValueError as error:
+        raise UserError(f"{path} is not in the encoding of --encoding {encoding}: {error}; name another one") from error
+    yield from enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1)
+
+
+def _quoting_hint(path: Path, fields: list[str], dialect: Dialect) -> str:
+    quotes = kind_of(path) == "tsv" and not dialect.quoted and any('"' in field for field in fields)
+    return "; if a spreadsheet or pandas wrote it, with quotation marks around fields: --quoted_tsv" if quotes else ""
 
 
 def require_table_name(flag: str, path: Path) -> None:
@@ -143,9 +203,9 @@ def _tsv_rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]
         yield number, fields
 
 
-def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_CSV_FIELD_CHARACTERS)
-    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
+    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True, delimiter=separator)
     while True:
         number = reader.line_num + 1
         try:
@@ -160,7 +220,9 @@ def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[in
             yield number, fields
 
 
-def _json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+def _json_rows(
+    path: Path, lines: Iterator[tuple[int, str]], may_be_list: Callable[[str], bool]
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     objects = ((number, _json_object(path, number, line)) for number, line in lines if line.strip())
     first = next(objects, None)
     if first is None:
@@ -173,7 +235,7 @@ def _json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[list[str],
                 raise UserError(
                     f"{path}, line {number}: no {missing[0]!r} in it; expected the keys of the first line in every line"
                 )
-            yield number, [_text(path, number, name, fields[name]) for name in columns]
+            yield number, [_text(path, number, name, fields[name], may_be_list(name)) for name in columns]
 
     return columns, rows()
 
@@ -188,11 +250,13 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     return fields
 
 
-def _text(path: Path, number: int, name: str, value: Any) -> str:
+def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) -> str:
     if isinstance(value, str) and not _SURROGATE.search(value):
         return value
     if isinstance(value, int | float):  # true and false too
         return json.dumps(value)
+    if list_allowed and isinstance(value, list):
+        return json.dumps([_text(path, number, name, item, False) for item in value])
     squad = name == "data" and isinstance(value, list)
     why = "; a file in SQuAD's format is for question answering alone" if squad else ""
     raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")

@@ -58,6 +58,13 @@ class Hook:
         """
         return False
 
+    def wants_to_end(self) -> bool:
+        """Whether the run should end after the step that is done, with `run.ended`, the reason; asked before each step.
+
+        All ranks that ask must give the same answer.
+        """
+        return False
+
     def begin(self, step: int) -> None:
         """Called when optimizer step `step` begins; `step` may not yet have been called for the one before."""
 

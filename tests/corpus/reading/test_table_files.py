@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.corpus.reading.table_files import kind_of, read_table, require_table_name, table_text
+from bert_horovod.corpus.reading.table_files import Dialect, kind_of, read_table, require_table_name, table_text
 from bert_horovod.errors import DamagedData, UserError
 
 
@@ -166,4 +166,41 @@ def test_a_bad_byte_in_a_table_is_told_without_flags_that_the_command_lacks(tmp_
     with pytest.raises(UserError, match="line 2, byte 8 of the text: the byte 0xe9") as error:
         read_table(tmp_path / "a.csv")
     assert "--bad_lines" not in str(error.value)
-    assert str(error.value).endswith("convert the file (iconv -f OLD -t UTF-8) or mend the line")
+    assert str(error.value).endswith("predict and score have --encoding latin-1), or mend the line")
+
+
+def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
+    rows = [(2, ["good, really", "1"])]
+    for separator in ";\t":
+        text = separator.join(("text", "label")) + "\n" + separator.join(("good, really", "1")) + "\n"
+        table = read_table(written(tmp_path / "a.csv", text))
+        assert (table.columns, table.rows) == (["text", "label"], rows)
+    table = read_table(written(tmp_path / "b.csv", '"text, long";label\ngood;1\n'))
+    assert table.columns == ["text, long", "label"]
+    assert read_table(written(tmp_path / "c.csv", "a;b,label\ngood,1\n")).columns == ["a;b", "label"]
+
+
+def test_a_quoted_tsv_is_read_as_spreadsheets_and_pandas_write_it(tmp_path):
+    path = written(tmp_path / "a.tsv", 'text\tlabel\n"good, ""really""\tgood"\t1\n"bad\nfilm"\t0\n')
+    assert [fields for _, fields in read_table(path, dialect=Dialect(quoted=True)).rows] == [
+        ['good, "really"\tgood', "1"],
+        ["bad\nfilm", "0"],
+    ]
+    with pytest.raises(UserError, match=r"line 2: 3 fields, .*spreadsheet or pandas wrote it, .*: --quoted_tsv"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
+def test_a_file_of_another_encoding_is_read_where_it_is_named(tmp_path, encoding):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\r\ncaf\xe9,1\r\n".encode(encoding))
+    assert read_table(path, dialect=Dialect(encoding)).rows == [(2, ["caf\xe9", "1"])]
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read_table(tmp_path / "b.csv.gz", dialect=Dialect(encoding)).columns == ["text", "label"]
+
+
+def test_a_file_that_is_not_in_the_named_encoding_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\ncaf\xe9,1\n")
+    with pytest.raises(UserError, match=r"a\.csv is not in the encoding of --encoding ascii: .*name another one"):
+        read_table(path, dialect=Dialect("ascii"))

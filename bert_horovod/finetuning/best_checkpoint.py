@@ -1,0 +1,86 @@
+"""Keep and name the checkpoint with the best dev score, and end a run whose score no longer gets better."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bert_horovod.collectives.world import from_rank_0
+from bert_horovod.runs.checkpoint import BEST, best_record, path_of
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.run import Run
+
+
+@dataclass
+class Best:
+    """The content of best.json, in the output directory."""
+
+    metric: str  # the dev score that decides
+    score: float
+    step: int  # of the checkpoint, which runs/saving.py keeps
+    evaluations_since: int = 0  # without a better score
+    last_step: int = 0  # of the last evaluation
+    ended: bool = False  # whether the run has ended for that
+
+
+class BestCheckpoint(Hook):
+    """See above; all ranks have the same scores, and so end after the same step.
+
+    Args:
+        metric: name of the dev score that decides; more is better.
+        patience: evaluations without a better score after which the run ends; None: it never does.
+        run: its checkpoints are saved at the steps of its evaluations, or some are.
+    """
+
+    def __init__(self, metric: str, patience: int | None, run: Run) -> None:
+        super().__init__(run)
+        self._metric, self._patience = metric, patience
+        self._best: Best | None = None
+
+    def phase(self) -> None:
+        run = self.run
+        recorded: dict[str, Any] | None = best_record(run.job.output_dir) if run.world.rank == 0 else None
+        recorded = from_rank_0(recorded, run.world, "the best checkpoint")
+        if not recorded or recorded["metric"] != self._metric or recorded["step"] > run.state.progress.step:
+            return
+        self._best = best = Best(**(recorded | {"ended": False}))
+        if best.last_step > run.state.progress.step:  # the run was killed before it saved a checkpoint
+            best.last_step, best.evaluations_since = run.state.progress.step, max(0, best.evaluations_since - 1)
+        self._write()
+
+    def wants_to_end(self) -> bool:
+        self._look()
+        best = self._best
+        if best is None or self._patience is None or best.evaluations_since < self._patience:
+            return False
+        self.run.ended = (
+            f"ended at step {best.last_step}, because {self._metric.replace('_', ' ')} did not get better in "
+            f"{best.evaluations_since} evaluations (--early_stop)"
+        )
+        if not best.ended:
+            best.ended = True
+            self._write()
+        return True
+
+    def finish(self) -> None:
+        self._look()
+        if best := self._best:
+            path = path_of(self.run.job.output_dir, best.step)
+            self.run.say(f"best checkpoint: {path}, {best.metric.replace('_', ' ')} {best.score:.4f}")
+
+    def _look(self) -> None:
+        """Take the score of an evaluation after this step, if there was one."""
+        run, best = self.run, self._best
+        step, score = run.state.progress.step, run.held_out.get(f"held_out_{self._metric}")
+        if score is None or not run.evaluation_due(step) or (best and best.last_step >= step):
+            return
+        if (best is None or score > best.score) and run.save_due(step):
+            self._best = Best(self._metric, score, step, 0, step)
+        elif best is not None:
+            best.last_step, best.evaluations_since = step, best.evaluations_since + 1
+        if self._best is not None:
+            self._write()
+
+    def _write(self) -> None:
+        if self.run.world.rank == 0:
+            write_atomically(self.run.job.output_dir / BEST, json.dumps(asdict(self._best), indent=1) + "\n")
