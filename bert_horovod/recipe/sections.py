@@ -306,6 +306,8 @@ class Execution:
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
+    # Save the state before the first step too, as step 0, and keep it: for studies of how a model learns
+    checkpoint_step_0: bool = setting(False)
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
     keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
     # Hours without a new checkpoint, for example because the disk is full, after which the run ends
@@ -323,6 +325,14 @@ class Execution:
     timeline: tuple[int, ...] = setting(())
 
 
+@dataclass(frozen=True)
+class Card:
+    """What the model card (README.md of each checkpoint) says and a run cannot know; it changes nothing else."""
+
+    language: tuple[str, ...] = setting(())  # codes of the text's languages, as in ["en", "de"]; []: not said
+    license: str = setting("")  # the model's, by its name on the Hugging Face Hub, as in "apache-2.0"; "": not said
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All settings of a run. Methods have no default here: recipe_files/loading.py knows them all."""
@@ -335,6 +345,7 @@ class Recipe:
     numerics: Numerics = field(default_factory=Numerics)
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)
+    card: Card = field(default_factory=Card)
 
     @property
     def total_steps(self) -> int:

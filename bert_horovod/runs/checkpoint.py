@@ -2,6 +2,7 @@
 
     output_dir/checkpoints/step-00001000/
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      files that transformers loads
+        README.md                          the model card: runs/model_card.py
         training/optimizer.safetensors     slots, as slot/parameter
         training/state.json                progress, position, recipe, store, version, time
         training/rank-00000.safetensors    state of one rank alone, if the exchange has such state: runs/rank_parts.py
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
+NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 Read = TypeVar("Read")
 _NAME = re.compile(r"step-([0-9]{8,18})")
