@@ -75,6 +75,9 @@ class Objective:
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
+    # File of words, one a line, that are always candidates: in each sequence they are masked before all others, as long
+    # as masked_fraction allows, for example the terms of a domain. "": none
+    priority_words: str = setting("")
     # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
     # classifier
     heads: int = setting(1, minimum=1, maximum=256)

@@ -101,7 +101,7 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     Damaged checkpoints are named on stderr. Returns None if there are no checkpoints; raises DamagedData if all are
     damaged.
     """
-    for path in _whole(output_dir):
+    for path in whole_checkpoints(output_dir):
         try:
             return _load(path, task)
         except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
@@ -129,7 +129,7 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
             if damaged:
                 raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
         return path
-    for checkpoint in _whole(path):
+    for checkpoint in whole_checkpoints(path):
         return checkpoint
     if paths(path):
         raise _all_damaged(path)
@@ -174,7 +174,7 @@ def _is_removed(directory: Path) -> bool:
     return step_of(directory.name) is not None and not directory.exists()
 
 
-def _whole(output_dir: Path) -> Iterator[Path]:
+def whole_checkpoints(output_dir: Path) -> Iterator[Path]:
     """The checkpoints whose files match their hashes, newest first; prints the names of the others."""
     seen: set[Path] = set()
     while remaining := [path for path in paths(output_dir) if path not in seen]:
