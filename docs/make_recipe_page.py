@@ -78,7 +78,8 @@ def values(entry: dataclasses.Field, annotation: str) -> str:
     """Which values a setting takes, in words."""
     limits = entry.metadata
     if "choices" in limits:
-        return ", ".join(f"`{json.dumps(choice)}`" for choice in limits["choices"])
+        choices = ", ".join(f"`{json.dumps(choice)}`" for choice in limits["choices"])
+        return f"list of {choices}" if annotation.startswith("tuple") else choices
     kind, _, literal = annotation.partition(" | ")
     words = {"int": "whole number", "float": "number", "bool": "`true`, `false`", "str": "text"}
     signs = {"minimum": "from", "above": "above", "maximum": "to", "below": "below"}

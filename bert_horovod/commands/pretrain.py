@@ -53,8 +53,10 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
+    from bert_horovod.runs.trackers import require_trackers
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
+    require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
         store = open_store(arguments.data_dir)
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)

@@ -43,6 +43,8 @@ def check_combinations(recipe: Recipe) -> None:
             raise UserError(
                 f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
             )
+    if len(set(recipe.execution.trackers)) < len(recipe.execution.trackers):
+        raise UserError(f"execution.trackers = {list(recipe.execution.trackers)}: expected each once")
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
             raise UserError(

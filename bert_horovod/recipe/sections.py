@@ -323,6 +323,9 @@ class Execution:
     # to metrics.jsonl; pretrain then needs --probe_dir
     probe: str = setting("", choices=("", *GLUE_TASKS))
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
+    # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
+    # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
+    trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
     profile_steps: tuple[int, ...] = setting(())  # [first, last] step of a trace in output_dir/tensorboard; []: none
     # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none
     timeline: tuple[int, ...] = setting(())

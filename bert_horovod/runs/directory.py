@@ -16,6 +16,7 @@ from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_t
 from bert_horovod.runs.checkpoint import NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
+from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
-_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # may be links to a larger disk
+_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions", "wandb")  # may be links to a larger disk
 _ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 _OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
 CONTENTS = (
@@ -33,6 +34,7 @@ CONTENTS = (
     "metrics.jsonl",
     "run.json",
     "autotuning.json",
+    IDS,
     STATUS,
     COMMAND,
     NOTES,
