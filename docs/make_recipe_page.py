@@ -24,7 +24,7 @@ HEAD = """# Settings of a recipe
 
 A recipe is a TOML file; `bert-horovod recipes` lists those that come along, and `--recipe bert-base` takes one by name.
 `--set section.key=value` changes one setting of it, `--set phase.0.key=value` one of a phase.
-`[execution]` says how the work is done, and may change when a run is resumed.
+`[execution]` says how the work is done, and `[card]` what the model card tells; both may change when a run is resumed.
 All other sections decide the result, and may not.
 A setting that is not given has its default.
 
@@ -78,12 +78,14 @@ def values(entry: dataclasses.Field, annotation: str) -> str:
     """Which values a setting takes, in words."""
     limits = entry.metadata
     if "choices" in limits:
-        return ", ".join(f"`{json.dumps(choice)}`" for choice in limits["choices"])
+        choices = ", ".join(f"`{json.dumps(choice)}`" for choice in limits["choices"])
+        return f"list of {choices}" if annotation.startswith("tuple") else choices
     kind, _, literal = annotation.partition(" | ")
     words = {"int": "whole number", "float": "number", "bool": "`true`, `false`", "str": "text"}
     signs = {"minimum": "from", "above": "above", "maximum": "to", "below": "below"}
     spans = [f"{sign} {limits[key]:,}" for key, sign in signs.items() if key in limits]
-    found = " ".join([words.get(kind, "list of whole numbers"), *spans])
+    lists = {"tuple[int, ...]": "list of whole numbers", "tuple[str, ...]": "list of texts"}
+    found = " ".join([(words | lists)[kind], *spans])
     return f'{found}; `"{ast.literal_eval(literal[8:-1])}"`' if literal else found
 
 

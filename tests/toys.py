@@ -134,7 +134,7 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
     phase = {"sequence_length": 32, "global_batch": 32, "steps": 20, "learning_rate": 0.002, "warmup": 0.1}
     table["phase"] = [phase | sections.pop("phase", {})]
     for name, values in sections.items():
-        table[name] |= values
+        table[name] = table.get(name, {}) | values
     return table
 
 

@@ -4,7 +4,7 @@ bert-horovod import uncased_L-12_H-768_A-12 bert-base --uncased
 
 It reads Google's TF1 checkpoints (google-research/bert), Hugging Face's directories (pytorch_model.bin too, if PyTorch
 is installed) and a run's output_dir. Every other command reads these directly too; import makes one directory that is
-complete in itself and that transformers loads.
+complete in itself and that transformers loads. With --vocab it takes an extended vocabulary, from `vocab --extend`.
 """
 
 import argparse
@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
     parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory to write")
+    parser.add_argument(
+        "--vocab",
+        type=Path,
+        metavar="FILE",
+        help="the checkpoint's vocabulary with new pieces, from vocab --extend; each new piece gets the mean of its "
+        "old pieces' embeddings",
+    )
     case = parser.add_mutually_exclusive_group()
     case.add_argument(
         "--cased",
@@ -43,14 +50,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
     require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     require_new_directory(arguments.directory)
+    extended = None
+    if arguments.vocab is not None:
+        from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+
+        extended = read_vocabulary(arguments.vocab)
     import_tensorflow()
     from bert_horovod.runs.checkpoint import read_checkpoint
 
-    read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments), "CHECKPOINT")
+    read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments, extended), "CHECKPOINT")
 
 
-def _import(path: Path, arguments: argparse.Namespace) -> None:
+def _import(path: Path, arguments: argparse.Namespace, extended: list[str] | None) -> None:
     from bert_horovod.interchange.huggingface import write_directory
+    from bert_horovod.interchange.new_pieces import with_vocabulary
     from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.storage.writing import new_directory
@@ -59,9 +72,13 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
     architecture = contents.architectures[0]
     tokenizer = read_tokenizer(path)
     require_vocabulary(path, tokenizer.vocabulary, flag="")
+    new = None
     with new_directory(arguments.directory) as temporary:
         pretrained = read_pretrained(path, architecture, arguments.lowercase)
         vocabulary = require_vocabulary(path, pretrained.vocabulary, flag="")
+        if extended is not None:
+            pretrained, new = with_vocabulary(pretrained, extended, f"--vocab {arguments.vocab}")
+            vocabulary = extended
         parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
         try:
             settings = pretrained.tokenizer_settings
@@ -70,6 +87,8 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
             raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
     print(summary(contents, architecture, f"{len(vocabulary):,} tokens, {settings} ({why})"))
+    if new is not None:
+        print(f"new pieces  {new}")
     print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
 
 

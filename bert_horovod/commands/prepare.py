@@ -106,7 +106,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.reading.finding import require_inputs
 
     require_inputs(arguments.input)
-    path, vocabulary, tokenizer_settings = _tokenizer(arguments.vocab, arguments.cased)
+    path, vocabulary, tokenizer_settings = named_tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(
         documents=arguments.documents,
         held_out=arguments.held_out,
@@ -127,8 +127,8 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     print(summary(prepared))
 
 
-def _tokenizer(vocab: str, cased: bool) -> tuple[Path, list[str], "TokenizerSettings"]:
-    """What --vocab names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
+def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Path, list[str], "TokenizerSettings"]:
+    """What a flag names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
@@ -141,14 +141,14 @@ def _tokenizer(vocab: str, cased: bool) -> tuple[Path, list[str], "TokenizerSett
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.runs.checkpoint import read_checkpoint
 
-    path, tokenizer = read_checkpoint(path, lambda path: (path, read_tokenizer(path)), "--vocab")
-    mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then --vocab DIR"
+    path, tokenizer = read_checkpoint(path, lambda path: (path, read_tokenizer(path)), flag)
+    mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then {flag} DIR"
     if tokenizer.reason is None and not cased:
-        raise UserError(f"--vocab {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")
+        raise UserError(f"{flag} {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")
     if cased and tokenizer.reason is not None and tokenizer.settings.lowercase:
         raise UserError(
-            f"--cased with --vocab {vocab}, which lower-cases ({tokenizer.reason}); leave --cased out, or if that is "
+            f"--cased with {flag} {vocab}, which lower-cases ({tokenizer.reason}); leave --cased out, or if that is "
             f"wrong: {mend}"
         )
-    vocabulary = require_vocabulary(path, tokenizer.vocabulary, flag="--vocab ")
+    vocabulary = require_vocabulary(path, tokenizer.vocabulary, flag=f"{flag} ")
     return path, vocabulary, tokenizer.settings.cased_as(False if cased else None)

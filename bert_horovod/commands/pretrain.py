@@ -49,14 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.batches.text.priority_words import read_priority_words
     from bert_horovod.corpus.store import open_store
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
     from bert_horovod.finetuning.tag_data import NER, find_tagged
+    from bert_horovod.runs.trackers import require_trackers
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
+    require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
-        check_vocabulary(recipe, open_store(arguments.data_dir), padded=arguments.init_checkpoint is not None)
+        store = open_store(arguments.data_dir)
+        check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
+        read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
     if arguments.init_checkpoint:
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     if recipe.execution.probe and arguments.probe_dir:

@@ -1,8 +1,11 @@
-"""Learn a WordPiece vocabulary from text.
+"""Learn a WordPiece vocabulary from text, or extend one by the words of a domain.
 
 bert-horovod vocab --input corpus.txt --size 30522 --output vocab.txt
+bert-horovod vocab --extend bert-base --input reports.txt --output vocab.txt
 
-The same text gives the same file, byte for byte. Use the same --cased and --documents as for `prepare`.
+The same text gives the same file, byte for byte. Use the same --cased and --documents as for `prepare`. --extend adds
+the pieces that save most tokens on the text and keeps the ids of all old tokens; `import --vocab` then gives a
+checkpoint embeddings for them.
 """
 
 import argparse
@@ -10,44 +13,135 @@ import shlex
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from bert_horovod.commands.prepare import add_text_arguments
+from bert_horovod.commands.prepare import add_text_arguments, named_tokenizer
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.errors import UserError
 
+if TYPE_CHECKING:
+    from bert_horovod.corpus.reading.sources import SourceFile
+    from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+
+_SIZE = 30522
 _MOST_INPUTS = 5  # listed in the next command; of more, as of a glob pattern without quotes, the line would be too long
+_NAMED = 10  # new pieces that are printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_text_arguments(parser)
-    parser.add_argument("--size", type=int, default=30522, help="tokens in the vocabulary (default: %(default)s)")
+    parser.add_argument("--size", type=int, help=f"tokens in the vocabulary (default: {_SIZE})")
     parser.add_argument("--output", required=True, type=Path, help="the file to write, such as vocab.txt")
+    parser.add_argument(
+        "--extend", metavar="BASE", help=f"keep this vocabulary and add pieces: a vocab.txt, or {CHECKPOINT}"
+    )
+    parser.add_argument(
+        "--add",
+        type=int,
+        metavar="N",
+        help="with --extend, pieces to add: into the places of [unused...] tokens first, then behind (default: as many "
+        "as there are such places)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Learn and write the vocabulary."""
+    """Learn or extend, and write the vocabulary."""
     from bert_horovod.corpus.reading.finding import find_sources, standard_input
-    from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
     from bert_horovod.storage.writing import require_output
 
+    require_least("--add", arguments.add)
+    if arguments.add is not None and arguments.extend is None:
+        raise UserError("--add: expected --extend BASE too; --size sets the size of a new vocabulary")
+    if arguments.size is not None and arguments.extend is not None:
+        raise UserError("--size with --extend: expected --add N, the number of pieces to add")
+    base = None if arguments.extend is None else _base(arguments)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
         sources = find_sources(files)
         require_output(arguments.output, [source.path for source in sources], makes_parent=True)
-        vocabulary = learn_vocabulary(
-            sources, arguments.size, not arguments.cased, arguments.documents, arguments.text_field, arguments.bad_lines
-        )
+        if base is None:
+            _learn(arguments, sources, start)
+        else:
+            _extend(arguments, sources, start, base)
+
+
+def _write(arguments: argparse.Namespace, sources: "list[SourceFile]", vocabulary: list[str], start: float) -> None:
+    from bert_horovod.corpus.reading.vocabulary import vocabulary_hash, write_vocabulary
+
     write_vocabulary(arguments.output, vocabulary)
-    seconds = time.monotonic() - start
     print(
-        f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in {seconds:.1f} s, "
-        f"SHA-256 {vocabulary_hash(vocabulary)}"
+        f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in "
+        f"{time.monotonic() - start:.1f} s, SHA-256 {vocabulary_hash(vocabulary)}"
     )
-    if len(vocabulary) < arguments.size:
+
+
+def _learn(arguments: argparse.Namespace, sources: "list[SourceFile]", start: float) -> None:
+    """Learn, write, and print a new vocabulary's summary."""
+    from bert_horovod.corpus.reading.vocabulary import learn_vocabulary
+
+    size = _SIZE if arguments.size is None else arguments.size
+    vocabulary = learn_vocabulary(
+        sources, size, not arguments.cased, arguments.documents, arguments.text_field, arguments.bad_lines
+    )
+    _write(arguments, sources, vocabulary, start)
+    if len(vocabulary) < size:
         print(
-            f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text "
-            "gives a fuller one"
+            f"the text has too few different words for --size {size}; this vocabulary works, more text gives a fuller "
+            "one"
         )
     print(f"next: {_next_command(arguments)}")
+
+
+class _Base(NamedTuple):
+    """The vocabulary to extend."""
+
+    vocabulary: list[str]
+    settings: "TokenizerSettings"
+    wanted: int  # pieces to add
+
+
+def _base(arguments: argparse.Namespace) -> _Base:
+    """Read --extend and --add."""
+    from bert_horovod.corpus.reading.vocabulary_extension import unused_places
+
+    _, vocabulary, settings = named_tokenizer(arguments.extend, arguments.cased, "--extend")
+    if settings.unusual:
+        raise UserError(
+            f"--extend {arguments.extend} cuts words in a way of its own ({', '.join(settings.unusual)}), which the "
+            "count of words does not know; extend the vocabulary of another checkpoint"
+        )
+    wanted = len(unused_places(vocabulary)) if arguments.add is None else arguments.add
+    if not wanted:
+        raise UserError(f"--extend {arguments.extend} has no [unused...] tokens to replace; expected --add N")
+    return _Base(vocabulary, settings, wanted)
+
+
+def _extend(arguments: argparse.Namespace, sources: "list[SourceFile]", start: float, base: _Base) -> None:
+    """Extend a vocabulary, write it, and print what it saves."""
+    from bert_horovod.corpus.reading.vocabulary import count_words
+    from bert_horovod.corpus.reading.vocabulary_extension import extend_vocabulary
+
+    counts = count_words(sources, base.settings, arguments.documents, arguments.text_field, arguments.bad_lines)
+    extension = extend_vocabulary(base.vocabulary, counts, base.wanted)
+    _write(arguments, sources, extension.vocabulary, start)
+    added, in_unused = len(extension.saved), extension.in_unused
+    print(f"added {added:,} pieces, {in_unused:,} in places of [unused...] tokens and {added - in_unused:,} behind")
+    if added < base.wanted:
+        print(f"these are fewer than {base.wanted:,}, because no further piece saves tokens")
+    before, after = extension.tokens_before, extension.tokens_after
+    print(
+        f"tokens a word: {before / extension.words:.4f} before, {after / extension.words:.4f} after: "
+        f"{(before - after) / before:.2%} fewer, on {extension.words:,} words"
+    )
+    most = [f"{piece} {saved:,}" for piece, saved in list(extension.saved.items())[:_NAMED]]
+    print(f"the pieces that save most tokens: {', '.join(most) or 'none'}")
+    if Path(arguments.extend).is_file():
+        print(f"next: {_next_command(arguments)}")
+    else:
+        words = ["import", arguments.extend, "DIR", "--vocab", str(arguments.output.absolute())]
+        print(f"next: {shlex.join(['bert-horovod', *words])}")
 
 
 def _next_command(arguments: argparse.Namespace) -> str:

@@ -1,8 +1,11 @@
 """Checks combinations of settings: each value is allowed alone, but not together with another one."""
 
+import re
+
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_growth import check_growth
 from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Recipe
+from bert_horovod.storage.reading import shown
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -40,6 +43,8 @@ def check_combinations(recipe: Recipe) -> None:
             raise UserError(
                 f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
             )
+    if len(set(recipe.execution.trackers)) < len(recipe.execution.trackers):
+        raise UserError(f"execution.trackers = {list(recipe.execution.trackers)}: expected each once")
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
             raise UserError(
@@ -53,9 +58,24 @@ def check_combinations(recipe: Recipe) -> None:
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
             )
+    _check_card(recipe)
     recipe.optimizer.check(recipe)
     check_exchange(recipe)
     check_growth(recipe)
+
+
+def _check_card(recipe: Recipe) -> None:
+    """Raise UserError unless the words of [card] are codes that the Hugging Face Hub may know."""
+    for language in recipe.card.language:
+        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual", language):
+            raise UserError(
+                f"card.language = {shown(language)}: expected codes of ISO 639, as in ['en', 'de'], or 'multilingual'"
+            )
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*|", recipe.card.license):
+        raise UserError(
+            f"card.license = {shown(recipe.card.license)}: expected its name on the Hugging Face Hub, as in "
+            "'apache-2.0', 'cc-by-4.0' or 'other'"
+        )
 
 
 def check_exchange(recipe: Recipe) -> None:

@@ -75,6 +75,9 @@ class Objective:
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
+    # File of words, one a line, that are always candidates: in each sequence they are masked before all others, as long
+    # as masked_fraction allows, for example the terms of a domain. "": none
+    priority_words: str = setting("")
     # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
     # classifier
     heads: int = setting(1, minimum=1, maximum=256)
@@ -306,6 +309,8 @@ class Execution:
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
+    # Save the state before the first step too, as step 0, and keep it: for studies of how a model learns
+    checkpoint_step_0: bool = setting(False)
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
     keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
     # Hours without a new checkpoint, for example because the disk is full, after which the run ends
@@ -318,9 +323,20 @@ class Execution:
     # scores go to metrics.jsonl; pretrain then needs --probe_dir
     probe: str = setting("", choices=("", *GLUE_TASKS, "ner"))
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
+    # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
+    # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
+    trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
     profile_steps: tuple[int, ...] = setting(())  # [first, last] step of a trace in output_dir/tensorboard; []: none
     # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none
     timeline: tuple[int, ...] = setting(())
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the model card (README.md of each checkpoint) says and a run cannot know; it changes nothing else."""
+
+    language: tuple[str, ...] = setting(())  # codes of the text's languages, as in ["en", "de"]; []: not said
+    license: str = setting("")  # the model's, by its name on the Hugging Face Hub, as in "apache-2.0"; "": not said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +351,7 @@ class Recipe:
     numerics: Numerics = field(default_factory=Numerics)
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)
+    card: Card = field(default_factory=Card)
 
     @property
     def total_steps(self) -> int:

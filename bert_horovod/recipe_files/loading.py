@@ -12,7 +12,7 @@ from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
 from bert_horovod.recipe_files.shipped import recipe_file
 
 # The dataclass of each section.
@@ -60,11 +60,7 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
 def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
     """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
-    table = dataclasses.asdict(recipe)
-    table["phase"] = list(table["phase"])
-    for name in STEP_RANGES:
-        table["execution"][name] = list(table["execution"][name])
-    return table
+    return _with_lists(dataclasses.asdict(recipe))
 
 
 def recipe_to_toml(recipe: Recipe) -> str:
@@ -99,6 +95,13 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             if before != after:
                 lines.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
     return lines
+
+
+def _with_lists(value: Any) -> Any:
+    """A table with lists in place of its tuples, as TOML has them."""
+    if isinstance(value, dict):
+        return {key: _with_lists(content) for key, content in value.items()}
+    return [_with_lists(content) for content in value] if isinstance(value, tuple) else value
 
 
 def _with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

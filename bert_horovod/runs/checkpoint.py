@@ -2,6 +2,7 @@
 
     output_dir/checkpoints/step-00001000/
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      files that transformers loads
+        README.md                          the model card: runs/model_card.py
         training/optimizer.safetensors     slots, as slot/parameter
         training/state.json                progress, position, recipe, store, version, time
         training/rank-00000.safetensors    state of one rank alone, if the exchange has such state: runs/rank_parts.py
@@ -42,6 +43,7 @@ HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
 BEST = "best.json"  # in a fine-tuning's output directory; finetuning/best_checkpoint.py writes it
+NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 Read = TypeVar("Read")
 _NAME = re.compile(r"step-([0-9]{8,18})")
@@ -100,7 +102,7 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     Damaged checkpoints are named on stderr. Returns None if there are no checkpoints; raises DamagedData if all are
     damaged.
     """
-    for path in _whole(output_dir):
+    for path in whole_checkpoints(output_dir):
         try:
             return _load(path, task)
         except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
@@ -128,7 +130,7 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
             if damaged:
                 raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
         return path
-    for checkpoint in _whole(path):
+    for checkpoint in whole_checkpoints(path):
         return checkpoint
     if paths(path):
         raise _all_damaged(path)
@@ -173,7 +175,7 @@ def _is_removed(directory: Path) -> bool:
     return step_of(directory.name) is not None and not directory.exists()
 
 
-def _whole(output_dir: Path) -> Iterator[Path]:
+def whole_checkpoints(output_dir: Path) -> Iterator[Path]:
     """The checkpoints whose files match their hashes, newest first; prints the names of the others."""
     seen: set[Path] = set()
     while remaining := [path for path in paths(output_dir) if path not in seen]:

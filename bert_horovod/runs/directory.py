@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
-from bert_horovod.runs.checkpoint import BEST, paths, recorded_recipe
+from bert_horovod.runs.checkpoint import BEST, NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
+from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
-_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # may be links to a larger disk
+_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions", "wandb")  # may be links to a larger disk
 _ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 _OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
 CONTENTS = (
@@ -34,12 +35,14 @@ CONTENTS = (
     "run.json",
     "autotuning.json",
     BEST,
+    IDS,
     STATUS,
     COMMAND,
     NOTES,
     "report.html",  # a page of `report`, put beside what it is about
     "stop",
     ".lock",
+    NEWEST,
     *_ANSWERS,
     *_DIRECTORIES,
 )
@@ -188,6 +191,8 @@ def _is_as_we_make_it(path: Path) -> bool:
     """Whether an entry with a name in CONTENTS is of the kind, file or directory, that a run makes."""
     if path.name in _DIRECTORIES:
         return path.is_dir()
+    if path.name == NEWEST:
+        return path.is_symlink()
     return path.name == "stop" or (path.is_file() and not path.is_symlink())
 
 
@@ -213,7 +218,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> Non
     if changed:
         raise UserError(
             f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
-            "Only [execution] may change on resume; change it back, or give a new directory"
+            "Only [execution] and [card] may change on resume; change it back, or give a new directory"
         )
     if start is not None:
         _refuse_another_start(output_dir, start, now.start)

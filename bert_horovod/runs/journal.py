@@ -20,18 +20,26 @@ class Journal:
         first_step: the run goes on from this step; lines of later steps are dropped.
         tensorboard: whether numbers go to output_dir/tensorboard too.
         say: prints a line for people.
+        also: called with each line too.
 
     `dropped`: the losses of the lines that were dropped at the beginning, by step.
     """
 
-    def __init__(self, output_dir: Path, first_step: int, tensorboard: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        output_dir: Path,
+        first_step: int,
+        tensorboard: bool,
+        say: Callable[[str], None],
+        also: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
         self._path = output_dir / "metrics.jsonl"
         if first_step and not self._path.exists():
             say(f"warning: {self._path} is missing: the lines of the steps before {first_step + 1} are lost")
         self.dropped = self._begin(first_step)
         self._unwritten: list[str] = []  # lines that the full disk did not take
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
-        self._say = say
+        self._say, self._also = say, also
 
     def record(self, metrics: dict[str, Any]) -> None:
         """Append an object to metrics.jsonl (null for None, nan and inf) and its numbers to TensorBoard."""
@@ -41,6 +49,7 @@ class Journal:
         }
         self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
         self._write()
+        self._also(finite)
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
                 for name, metric in metrics.items():

@@ -3,6 +3,7 @@
 runs/checkpoint.py describes and reads checkpoints.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,9 +21,10 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
+from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
@@ -102,6 +104,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
             ),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
         }
+        _write_card(temporary, output_dir, snapshot.step, recipe, parameters, task, dataset)
         parts = take(final.parent, snapshot.step, snapshot.ranks_with_parts, PARTS_PATIENCE_S)
         hashes |= {part_file(rank): digest for rank, (_, digest) in sorted(parts.items())}
         text = json.dumps(snapshot.record, indent=1) + "\n"
@@ -119,9 +122,28 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         raise RunError(
             f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
+    link_newest(output_dir, final)
     remove_waiting(final.parent, snapshot.step)
-    _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
+    _prune(output_dir, final, recipe.execution)
     return final
+
+
+def link_newest(output_dir: Path, checkpoint: Path) -> None:
+    """Make the link output_dir/model lead to a run's checkpoint, at once, so that it always leads to a whole one.
+
+    A file system without links has no such link; a file or directory that a user put in its place stays.
+    """
+    link = output_dir / NEWEST
+    temporary = link.with_name(f".{NEWEST}.partial")
+    target = checkpoint.relative_to(output_dir)  # relative, so that the run may be moved
+    with contextlib.suppress(OSError):
+        if link.is_symlink() and os.readlink(link) == str(target):
+            return
+        temporary.unlink(missing_ok=True)
+        os.symlink(target, temporary)
+        if link.is_symlink() or not link.exists():
+            os.replace(temporary, link)
+        temporary.unlink(missing_ok=True)
 
 
 class Saver:
@@ -228,20 +250,37 @@ class Saver:
             self._say(f"warning: {error}. The run goes on, and tries again in {again_s:.0f} s")
 
 
+def _write_card(
+    directory: Path,
+    output_dir: Path,
+    step: int,
+    recipe: Recipe,
+    parameters: dict[str, np.ndarray],
+    task: Task,
+    dataset: Dataset,
+) -> None:
+    model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
+    (class_name,) = task.configuration(model)["architectures"]
+    count = sum(array.size for array in parameters.values())
+    card = model_card(output_dir, step, recipe, count, class_name, dataset)
+    (directory / CARD).write_text(card, encoding="utf-8", newline="\n")
+
+
 def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a checkpoint; files with known hashes are not read again."""
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path != directory / HASHES]
+    """The SHA-256 of every file of a checkpoint but the card; files with known hashes are not read again."""
+    without = (directory / HASHES, directory / CARD)
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path not in without]
     names = [str(path.relative_to(directory)) for path in files]
     return known | {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
 
 
-def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
-    """Remove all checkpoints but the best one, the last `count` and, of older ones, one per `every_s` s (0: none)."""
+def _prune(output_dir: Path, newest: Path, execution: Execution) -> None:
+    """Remove checkpoints, except the best one and those that the settings of [execution] keep."""
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
-    older = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)][:-count]
-    best = (best_record(output_dir) or {}).get("step")
-    older = [path for path in older if step_of(path.name) != best]
-    last_kept = -np.inf
+    counted = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)]
+    kept = {(best_record(output_dir) or {}).get("step"), *([0] if execution.checkpoint_step_0 else [])}
+    older = [path for path in counted[: -execution.keep_checkpoints] if step_of(path.name) not in kept]
+    every_s, last_kept = 3600 * execution.keep_every_hours, -np.inf
     for path in older:
         if every_s and saved_at(path) >= last_kept + every_s:
             last_kept = saved_at(path)

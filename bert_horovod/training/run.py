@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from bert_horovod import __version__
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import derive
@@ -12,9 +13,11 @@ from bert_horovod.costs.products import training_flops
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
+from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
@@ -57,6 +60,7 @@ class Run:
         self.exchange: Exchange | None = None  # the open phase's, from its first step on
         self.phase: OpenPhase | None = None
         self.journal: Journal | None = None  # on rank 0 only
+        self._trackers: Trackers | None = None  # on rank 0 only
         self.peak_flops_per_s: float | None = None  # of all ranks together; on rank 0 only
         self.failure: BaseException | None = None  # the error that ends the run
         self.held_out: dict[str, float] = {}  # means of the last evaluation
@@ -92,7 +96,9 @@ class Run:
             self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
-            self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
+            about = recipe_to_table(self.recipe) | {"data_sha256": job.dataset.hash, "version": __version__}
+            self._trackers = Trackers(execution.trackers, job.output_dir, about, self.say)
+            self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say, self._trackers.log)
             if self.state.progress.plan.get("made_for", {}).get("world_size") != self.world.size:
                 self.journal.dropped.clear()  # another number of ranks adds in another order
         if first_step >= self.last_step:
@@ -178,11 +184,13 @@ class Run:
         self.say(f"checkpoint: {path_of(self.job.output_dir, progress.step)}")
 
     def close(self) -> None:
-        """Close hooks, journal and console, and handle signals no longer."""
+        """Close hooks, journal, trackers and console, and handle signals no longer."""
         for hook in reversed(self.hooks):
             hook.close()
         if self.journal is not None:
             self.journal.close()
+        if self._trackers is not None:
+            self._trackers.close(self.failure is not None)
         if hasattr(self, "console"):
             self.console.close()
         if self._takes_signals:

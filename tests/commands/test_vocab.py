@@ -1,13 +1,21 @@
 """The vocab command, as it is typed."""
 
 import shlex
+from dataclasses import replace
+from string import ascii_lowercase
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.vocab import _next_command
-from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.corpus.reading.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from bert_horovod.corpus.store import open_store
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.tasks.pretraining import Pretraining
+from tests.commands.conftest import MODEL
 
 
 def test_vocab_writes_a_vocabulary_and_names_the_next_command(tmp_path, monkeypatch, capsys):
@@ -50,4 +58,48 @@ def test_a_mistake_is_one_message_and_leaves_no_file(tmp_path, monkeypatch, caps
     (tmp_path / "a.txt").write_text("", encoding="utf-8")
     assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt"])) == 2
     assert "holds no words" in capsys.readouterr().err
+    assert not (tmp_path / "v.txt").exists()
+
+
+TERMS = "myocardial infarction and myocardial ischaemia. "
+
+
+def test_a_checkpoints_vocabulary_is_extended_and_the_next_command_is_import(tmp_path, capsys):
+    vocabulary = ["[PAD]", "[unused0]", *SPECIAL_TOKENS[1:], "and", ".", *ascii_lowercase]
+    vocabulary += [f"##{letter}" for letter in ascii_lowercase]
+    model = replace(MODEL, vocab_size=len(vocabulary))
+    parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
+    write_directory(tmp_path / "base", model, Pretraining(True), parameters, vocabulary, UNCASED)
+    (tmp_path / "a.txt").write_text(TERMS * 9, encoding="utf-8")
+    output = tmp_path / "v.txt"
+    command = ["vocab", "--extend", tmp_path / "base", "--input", tmp_path / "a.txt", "--output", output]
+    assert dispatch(parse(["bert-horovod", *map(str, command), "--add", "3"])) == 0
+    out = capsys.readouterr().out
+    assert read_vocabulary(output) == [
+        vocabulary[0],
+        "myocardial",
+        *vocabulary[2:],
+        "infarction",
+        "ischaemia",
+    ]
+    assert "added 3 pieces, 1 in places of [unused...] tokens and 2 behind" in out
+    assert "tokens a word: 6.8333 before, 1.0000 after: 85.37% fewer, on 54 words" in out
+    assert "myocardial 162, infarction 81, ischaemia 72" in out
+    words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert words == ["bert-horovod", "import", str(tmp_path / "base"), "DIR", "--vocab", str(output)]
+
+
+def test_mistakes_about_an_extension_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(TERMS, encoding="utf-8")
+    (tmp_path / "base.txt").write_text("\n".join([*SPECIAL_TOKENS, "a"]), encoding="utf-8")
+    for flags, message in (
+        (["--add", "3"], "--add: expected --extend BASE too"),
+        (["--extend", "base.txt", "--size", "600"], "--size with --extend: expected --add N"),
+        (["--extend", "base.txt", "--add", "0"], "--add 0: expected at least 1"),
+        (["--extend", "base.txt"], "has no [unused...] tokens to replace; expected --add N"),
+        (["--extend", "nothing.txt"], "cannot read the vocabulary nothing.txt"),
+    ):
+        assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt", *flags])) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "v.txt").exists()

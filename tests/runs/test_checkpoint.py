@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import read_pretrained, weights_hash
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Objective, Phase
@@ -26,6 +28,7 @@ from bert_horovod.runs.checkpoint import (
     step_of,
     weights_of,
 )
+from bert_horovod.runs.model_card import CARD
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -113,7 +116,7 @@ def test_the_state_comes_back_bit_for_bit(saved, states):
 def test_a_checkpoint_holds_parameters_and_slots_and_nothing_else(saved):
     directory = saved / "checkpoints" / "step-00000020"
     shapes = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
-    assert {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} == set(FILES)
+    assert {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} == {*FILES, CARD}
     assert set(safetensors.numpy.load_file(directory / "model.safetensors")) == set(shapes)
     slots = safetensors.numpy.load_file(directory / "training" / "optimizer.safetensors")
     assert set(slots) == {f"{slot}/{name}" for slot in ("m", "v") for name in shapes}
@@ -193,7 +196,8 @@ def test_what_a_user_puts_beside_checkpoints_is_not_counted_not_mentioned_and_no
     kept = ("step-00000010", "step-00000020", "step-00000025", "step-00000030")
     assert names(saved) == sorted((*OTHERS, *kept))
     for name in OTHERS:
-        assert {str(path.relative_to(checkpoints / name)) for path in (checkpoints / name).rglob("*.*")} == set(FILES)
+        files = {str(path.relative_to(checkpoints / name)) for path in (checkpoints / name).rglob("*.*")}
+        assert files == {*FILES, CARD}
     assert capsys.readouterr() == ("", "")
 
 
@@ -299,3 +303,39 @@ def test_a_directory_without_a_whole_state_tells_nothing(tmp_path, text):
         (tmp_path / "training" / "state.json").write_text(text, encoding="utf-8")
     assert recorded_length(tmp_path) is None
     assert recorded_pair(tmp_path) is None
+
+
+def test_the_link_model_leads_to_the_newest_checkpoint_also_when_the_run_is_moved(saved, states, store):
+    link = saved / "model"
+    assert os.readlink(link) == "checkpoints/step-00000020"
+    save(saved, states[30], RECIPE, store, POSITION)
+    moved = saved.rename(saved.with_name("moved"))
+    assert (moved / "model").resolve() == moved / "checkpoints" / "step-00000030"
+    assert_same_bits(read_directory(moved / "model").parameters, arrays(states[30]))
+    assert not list(moved.glob(".model*"))
+
+
+def test_a_kill_between_checkpoint_and_link_leaves_the_link_on_a_whole_checkpoint(saved, states, store, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "symlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(saved, states[30], RECIPE, store, POSITION)
+    assert names(saved) == ["step-00000010", "step-00000020", "step-00000030"]
+    assert_same_bits(read_directory(saved / "model").parameters, arrays(states[20]))
+
+
+@pytest.mark.parametrize("own", ["file", "directory"])
+def test_what_a_user_puts_in_place_of_the_link_stays(tmp_path, states, store, own):
+    (tmp_path / "model").mkdir() if own == "directory" else (tmp_path / "model").write_text("mine")
+    save(tmp_path, states[10], RECIPE, store, POSITION)
+    assert not (tmp_path / "model").is_symlink()
+    assert names(tmp_path) == ["step-00000010"]
+    assert not list(tmp_path.glob(".model*"))
+
+
+def test_an_edited_model_card_is_no_damage(saved, capsys):
+    (saved / "checkpoints" / "step-00000020" / CARD).write_text("mine", encoding="utf-8")
+    assert load_newest(saved, TASK).progress.step == 20
+    assert capsys.readouterr().err == ""

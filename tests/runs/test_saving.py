@@ -172,3 +172,11 @@ def test_beside_the_newest_one_is_kept_every_so_many_hours(tmp_path, store, monk
         monkeypatch.setattr(saving.time, "time", lambda step=step: 1e9 + 3600 * step)
         save(tmp_path, random_state(step), recipe, store, POSITION)
     assert names(tmp_path) == [f"step-{step:08d}" for step in (1, 3, 5, 7, 8)]
+
+
+def test_step_0_is_kept_beside_the_newest_ones_if_it_was_asked_for(tmp_path, store):
+    for asked, kept in ((True, ["step-00000000", "step-00000003", "step-00000004"]), (False, None)):
+        recipe = with_execution(keep_checkpoints=2, checkpoint_step_0=asked)
+        for step in (0, 1, 2, 3, 4):
+            save(tmp_path / str(asked), random_state(step), recipe, store, POSITION)
+        assert names(tmp_path / str(asked)) == (kept or ["step-00000003", "step-00000004"])

@@ -7,6 +7,8 @@ import numpy as np
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
 from bert_horovod.batches.text.ngrams import choose_spans, draw_lengths, find_words
+from bert_horovod.batches.text.priority_words import read_priority_words
+from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Objective
 
 # Streams of keyed_hash: one for each kind of draw.
@@ -38,18 +40,20 @@ class Masker:
     """Draws masks, a pure function of (seed, row's position, place).
 
     Args:
-        vocabulary: the store's.
-        special: its special ids.
+        store: the token store.
+        special: its vocabulary's special ids.
         objective: the recipe's.
         seed: the seed of the run's phase.
         sequence_length: positions per row, L.
         sequences: the most sequences in a row, S.
         slots: masked positions in a row, at most.
+
+    Raises UserError as read_priority_words.
     """
 
     def __init__(
         self,
-        vocabulary: list[str],
+        store: Store,
         special: SpecialIds,
         objective: Objective,
         seed: int,
@@ -57,8 +61,10 @@ class Masker:
         sequences: int,
         slots: int,
     ) -> None:
+        vocabulary = store.vocabulary
         self._ordinary = ordinary_ids(vocabulary, special)
         self._continuation = continuation_pieces(vocabulary) if objective.whole_word_masking else None
+        self._priority = read_priority_words(objective.priority_words, vocabulary, store.tokenizer_settings)
         self._longest_span = objective.ngram
         self._mask_id = special.mask
         self._fraction = objective.masked_fraction
@@ -108,6 +114,7 @@ class Masker:
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
         words = columns if self._continuation is None else self._word_starts(self._continuation, ids, maskable)
         hashes = self._hash(_MASK, (positions * self._length)[:, None] + words)
+        hashes = self._in_order(hashes, ids, maskable)
         low = np.uint64(2 * self._column_bits)
         keys = hashes >> np.uint64(self._sequence_bits) >> low << low
         keys |= sequence_ids.astype(np.uint64) << np.uint64(64 - self._sequence_bits)
@@ -139,7 +146,25 @@ class Masker:
         at = positions[row] * self._length + column
         lengths = draw_lengths(words.left, self._longest_span, self._hash(_SPAN, at) / 2.0**64)
         budgets = masked_count(tokens[tokens > 0], self._fraction)
-        return choose_spans(words, lengths, self._hash(_MASK, at), budgets)
+        order = self._in_order(self._hash(_MASK, at), ids, maskable, words.start)
+        return choose_spans(words, lengths, order, budgets)
+
+    def _in_order(
+        self, hashes: np.ndarray, ids: np.ndarray, maskable: np.ndarray, places: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """The hashes by which places, or words, are tried: with a list the highest bit is 0 for words of it.
+
+        Args:
+            hashes: uint64, of some places.
+            ids, maskable: see apply.
+            places: theirs in the flat batch; all of them by default.
+        """
+        if self._priority is None:
+            return hashes
+        starts = self._word_starts(self._priority.continuation, ids, maskable)
+        listed = self._priority.places(ids, starts, maskable)
+        others = ~(listed if isinstance(places, slice) else listed.ravel()[places])
+        return hashes >> np.uint64(1) | others.astype(np.uint64) << np.uint64(63)
 
     def _word_starts(self, continuation: np.ndarray, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """The column where each place's word begins, int64 [R, L]; a segment's first piece always begins a word."""

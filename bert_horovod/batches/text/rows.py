@@ -5,7 +5,9 @@ other choice is a hash of (seed, stream, position), where the stream names the k
 row, in any order, and make it again.
 """
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.masks import Masker, masked_count
 from bert_horovod.batches.text.pairs import PairExchange
+from bert_horovod.batches.text.priority_words import read_priority_words
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import DamagedData
@@ -75,9 +78,7 @@ class Rows:
         self._length_start = np.cumsum(length_count) - length_count
         self._class_end = np.cumsum(index.classes.windows)
         self._exchange = PairExchange(index.classes, self._hash)
-        self._masker = Masker(
-            store.vocabulary, special, objective, seed, sequence_length, self.sequences, self.masked_slots
-        )
+        self._masker = Masker(store, special, objective, seed, sequence_length, self.sequences, self.masked_slots)
         # Views as plain arrays, because indexing an np.memmap is several times slower.
         self._tokens = [np.asarray(shard.tokens) for shard in store.shards]
         self._shard_end = np.cumsum([len(tokens) for tokens in self._tokens])
@@ -239,9 +240,11 @@ class StoreDataset:
     def path(self) -> Path:
         return self.store.path
 
-    @property
+    @cached_property
     def hash(self) -> str:
-        return self.store.hash
+        store, path = self.store, self.recipe.objective.priority_words
+        priority = read_priority_words(path, store.vocabulary, store.tokenizer_settings)
+        return store.hash if priority is None else hashlib.sha256(f"{store.hash} {priority.hash}".encode()).hexdigest()
 
     @property
     def vocabulary(self) -> list[str]:

@@ -144,6 +144,7 @@ def _train(
     from bert_horovod.collectives.starting import connect
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
+    from bert_horovod.runs.trackers import require_trackers
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.runtime.versions import untested_versions
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
@@ -152,6 +153,8 @@ def _train(
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution
+    if launched.rank == 0:
+        require_trackers(execution.trackers)
     claimed: list[int | None] = [None] * len(jobs)
     if launched.rank == 0:
         if packages := untested_versions():

@@ -22,7 +22,7 @@ _PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
 MINIMUM_SIZE = 512
 _MAXIMUM_SIZE = 1 << 24  # the limit of model.vocab_size too
 _LIMIT_BYTES = 1 << 30  # of a vocabulary's file
-_MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
+MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
 _COVERAGE = 0.9998  # share of the text's characters that have an entry; every ASCII character that occurs has one
 _RARE = 0.1  # share of the entries that the other characters, the rarest, may take: all of them have entries then
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
@@ -81,10 +81,10 @@ def require_tokens(tokens: list[str], source: str, place: str) -> None:
                 f"{source}, {place} {number}: {shown(token)} has blanks around it or a line break; expected one token "
                 "a line and nothing else: remove them (in a vocab.txt with sed 's/[ \\t]*$//')"
             )
-        if len(token.encode()) > _MAXIMUM_TOKEN_BYTES:
+        if len(token.encode()) > MAXIMUM_TOKEN_BYTES:
             raise UserError(
                 f"{source}, {place} {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
-                f"expected at most {_MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
+                f"expected at most {MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
             )
 
 
@@ -137,7 +137,7 @@ def learn_vocabulary(
             f"--size {shown(size)}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too, and "
             f"at most {_MAXIMUM_SIZE:,}"
         )
-    counts = count_words(sources, lowercase, documents, text_field, bad_lines)
+    counts = count_words(sources, TokenizerSettings(lowercase), documents, text_field, bad_lines)
     alphabet = _alphabet(counts, size - len(_PLACED))
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
@@ -145,15 +145,19 @@ def learn_vocabulary(
 
 
 def count_words(
-    sources: list[SourceFile], lowercase: bool, documents: str, text_field: str = "text", bad_lines: str | None = None
+    sources: list[SourceFile],
+    settings: TokenizerSettings,
+    documents: str = "file",
+    text_field: str = "text",
+    bad_lines: str | None = None,
 ) -> Counter[str]:
     """Count words and punctuation marks of all sources, as BertTokenizer cuts them; UserError if there are none."""
-    normalise = Normaliser(TokenizerSettings(lowercase))
+    normalise = Normaliser(settings)
     counts: Counter[str] = Counter()
     for source in sources:
         with piece_reader(Piece(source, 0, source.bytes), text_field, bad_lines) as reader:
             for section in read_sections(reader, documents):
-                counts.update(_WORD.findall(_lower_ascii(normalise(section.text), lowercase)))
+                counts.update(_WORD.findall(_lower_ascii(normalise(section.text), settings.lowercase)))
                 if len(counts) > _MAXIMUM_WORDS:
                     _forget_rare(counts)
     for word in [word for word in counts if len(word) > MAXIMUM_WORD_CHARACTERS]:

@@ -2,13 +2,16 @@
 
 from bert_horovod.runs.checkpoint import paths_in
 from bert_horovod.runs.rank_parts import PartWriter
-from bert_horovod.runs.saving import Saver
+from bert_horovod.runs.saving import Saver, link_newest
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 
 
 class CheckpointHook(Hook):
-    """Saves every execution.checkpoint_steps steps, at the end of a phase, and when the run is asked to stop."""
+    """Saves every execution.checkpoint_steps steps, at the end of a phase, and when the run is asked to stop.
+
+    It saves step 0 too if execution.checkpoint_step_0 says so.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -24,9 +27,13 @@ class CheckpointHook(Hook):
         if run.world.rank == 0 and self._saver is None:
             self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say)
             self._room_for = run.state
+            if run.resumed_from is not None:
+                link_newest(job.output_dir, run.resumed_from)  # the link may lead to a damaged one
         elif self._saver is not None and self._room_for is not run.state:
             self._saver.make_room(run.state)
             self._room_for = run.state
+        if run.recipe.execution.checkpoint_step_0 and run.state.progress.step == 0 and run.resumed_from is None:
+            self._save()
 
     def wants_state(self, step: int) -> bool:
         self._retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.ranks_equal_after(step)

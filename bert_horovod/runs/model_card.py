@@ -1,0 +1,132 @@
+"""Writes the model card of a checkpoint: README.md, which says what the model is, how it was trained and how to use it.
+
+The Hugging Face Hub shows it, and reads the metadata at its beginning: language, licence, library, pipeline.
+People may edit the file, so it has no hash in training/hashes.json, and no reader of checkpoints needs it.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bert_horovod import __version__
+from bert_horovod.batches.source import Dataset
+from bert_horovod.errors import printable_line
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
+from bert_horovod.recipe_files.loading import recipe_to_table
+from bert_horovod.runs.metrics_lines import read_lines
+from bert_horovod.runs.step_metrics import StepMetrics
+from bert_horovod.storage.reading import read_json
+
+CARD = "README.md"
+_TAIL_BYTES = 8 << 20  # read of metrics.jsonl: the last evaluation and the last probe are in it
+_OF_RUN = {entry.name for entry in dataclasses.fields(StepMetrics)} - {"loss"}
+_WEIGHTS = 12  # digits of a checkpoint's hash that tell it from others
+# By the end of the name of Hugging Face's class: the Hub's pipeline, and the class that loads the heads.
+_USES = {
+    "ForPreTraining": ("fill-mask", "AutoModelForMaskedLM"),
+    "ForMaskedLM": ("fill-mask", "AutoModelForMaskedLM"),
+    "ForSequenceClassification": ("text-classification", "AutoModelForSequenceClassification"),
+    "ForTokenClassification": ("token-classification", "AutoModelForTokenClassification"),
+    "ForQuestionAnswering": ("question-answering", "AutoModelForQuestionAnswering"),
+}
+
+
+def model_card(output_dir: Path, step: int, recipe: Recipe, parameters: int, class_name: str, dataset: Dataset) -> str:
+    """The text of a checkpoint's README.md; the same state and metrics give the same text.
+
+    Args:
+        output_dir: the run's; its run.json tells the checkpoint that the run was started from, and its metrics.jsonl
+            the losses and scores up to `step`. What cannot be read is left out.
+        step: optimizer steps that are done.
+        recipe: the run's.
+        parameters: number of the model's parameters.
+        class_name: Hugging Face's class of the checkpoint.
+        dataset: the run's.
+    """
+    suffix = next((suffix for suffix in _USES if class_name.endswith(suffix)), "")
+    pipeline, auto_class = _USES.get(suffix, ("", "AutoModel"))
+    name = printable_line(output_dir.resolve().name)
+    model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
+    facts = {
+        "model": f"{class_name}, {_sizes(model)}, {parameters:,} parameters",
+        "steps": f"{step:,} of {recipe.total_steps:,}",
+        "tokens seen": f"{_positions(recipe, step):,}, padding included",
+        "data": f"`{printable_line(dataset.path.name)}`, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
+        "started from": _start(output_dir),
+        "trained with": f"bert_horovod {__version__}",
+    }
+    scores = _scores(output_dir, step)
+    table = {section: recipe_to_table(recipe)[section] for section in WHAT_SECTIONS}
+    parts = [
+        _metadata(recipe, pipeline),
+        f"# {name}, step {step:,}",
+        _rows("", "", {what: text for what, text in facts.items() if text}),
+        "## Use\n\n"
+        f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"
+        'name = "."  # this directory, or its name on the Hub\n'
+        f"tokenizer = AutoTokenizer.from_pretrained(name)\nmodel = {auto_class}.from_pretrained(name)\n```",
+        *([f"## Losses and scores\n\n{_rows('metric', 'value', scores)}"] if scores else []),
+        "## Recipe\n\n" + f"```toml\n{tomli_w.dumps(table).strip()}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metadata(recipe: Recipe, pipeline: str) -> str:
+    """The block of YAML that the Hub reads; its values are JSON, because YAML takes a plain `no` for false."""
+    fields: dict[str, Any] = {
+        "language": list(recipe.card.language),
+        "license": recipe.card.license,
+        "library_name": "transformers",
+        "pipeline_tag": pipeline,
+        "tags": ["bert_horovod"],
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items() if value]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _sizes(model: Model) -> str:
+    return f"{model.num_hidden_layers} layers, {model.hidden_size} wide, {model.vocab_size:,} tokens in the vocabulary"
+
+
+def _positions(recipe: Recipe, step: int) -> int:
+    """The positions of all rows up to a step."""
+    positions, begin = 0, 0
+    for phase in recipe.phase:
+        steps = min(max(step - begin, 0), phase.steps)
+        positions += steps * phase.global_batch * phase.sequence_length
+        begin += phase.steps
+    return positions
+
+
+def _start(output_dir: Path) -> str:
+    """The checkpoint that the run was started from, without its directory; "": none."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        start = read_json(output_dir / "run.json", inside=output_dir)["start"]
+        if start["weights"]:
+            name = printable_line(Path(start["checkpoint"]).name)
+            return f"`{name}`, weights SHA-256 `{start['weights'][:_WEIGHTS]}`"
+    return ""
+
+
+def _scores(output_dir: Path, step: int) -> dict[str, str]:
+    """The last losses and scores up to a step, by their names in metrics.jsonl."""
+    last: dict[str, float] = {}
+    with contextlib.suppress(OSError):
+        for line in read_lines(output_dir / "metrics.jsonl", _TAIL_BYTES).lines:
+            if line["step"] <= step:
+                last |= {
+                    name: value
+                    for name, value in line.items()
+                    if name not in _OF_RUN and type(value) in (int, float) and math.isfinite(value)
+                }
+    return {printable_line(name).replace("_", " "): f"{value:.4f}" for name, value in last.items()}
+
+
+def _rows(first: str, second: str, rows: dict[str, str]) -> str:
+    """A table of two columns."""
+    return "\n".join([f"| {first} | {second} |", "|---|---|", *(f"| {key} | {text} |" for key, text in rows.items())])
