@@ -133,9 +133,10 @@ def _extend(arguments: argparse.Namespace, sources: "list[SourceFile]", start: f
     before, after = extension.tokens_before, extension.tokens_after
     print(
         f"tokens a word: {before / extension.words:.4f} before, {after / extension.words:.4f} after: "
-        f"{(before - after) / before:.2%} fewer, on {extension.words:,} words"
+        f"{(before - after) / before:.2%} fewer, on {extension.words:,} words and punctuation marks"
     )
-    most = [f"{piece} {saved:,}" for piece, saved in list(extension.saved.items())[:_NAMED]]
+    by_saving = sorted(extension.saved.items(), key=lambda item: -item[1])
+    most = [f"{piece} {saved:,}" for piece, saved in by_saving[:_NAMED]]
     print(f"the pieces that save most tokens: {', '.join(most) or 'none'}")
     if Path(arguments.extend).is_file():
         print(f"next: {_next_command(arguments)}")

@@ -83,7 +83,7 @@ def test_a_checkpoints_vocabulary_is_extended_and_the_next_command_is_import(tmp
         "ischaemia",
     ]
     assert "added 3 pieces, 1 in places of [unused...] tokens and 2 behind" in out
-    assert "tokens a word: 6.8333 before, 1.0000 after: 85.37% fewer, on 54 words" in out
+    assert "tokens a word: 6.8333 before, 1.0000 after: 85.37% fewer, on 54 words and punctuation marks" in out
     assert "myocardial 162, infarction 81, ischaemia 72" in out
     words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
     assert words == ["bert-horovod", "import", str(tmp_path / "base"), "DIR", "--vocab", str(output)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.runs.publishing import publish, require_name, revisions
 from tests.horovod_runs import run_command
@@ -24,6 +25,7 @@ def hub(monkeypatch):
     with Hub() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # other tests set it
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
 
@@ -134,6 +136,7 @@ def test_a_card_that_the_hub_refuses_is_told(hub, run):
 
 def test_a_hub_that_cannot_be_reached_is_an_error_of_the_network(run, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(RunError, match="See to the network"):
         published(run)
@@ -144,20 +147,22 @@ def test_a_run_without_checkpoints_is_refused(tmp_path):
         revisions(tmp_path)
 
 
-def test_a_dry_run_prints_files_and_bytes_and_asks_no_server(run):
-    done = run_command("publish", str(run), "--repo", REPO, "--dry_run", HF_ENDPOINT="http://127.0.0.1:9")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_dry_run_prints_files_and_bytes_and_sends_nothing(hub, run, capsys):
+    assert dispatch(parse(["bert-horovod", "publish", str(run), "--repo", REPO, "--dry_run"])) == 0
+    printed = capsys.readouterr().out
+    assert hub.repositories == {}
     sizes = {name: len(content) for name, content in contents(run / "checkpoints" / "step-00000010").items()}
     for name, size in sizes.items():
-        assert f"  {size:15,}  {name}\n" in done.stdout
-    assert f"step-00000010: {len(sizes)} files, {sum(sizes.values()):,} bytes" in done.stdout
-    assert "main: the same as step-00000020" in done.stdout
-    assert "training" not in done.stdout
+        assert f"  {size:15,}  {name}\n" in printed
+    assert f"step-00000010: {len(sizes)} files, {sum(sizes.values()):,} bytes" in printed
+    assert "main: the same as step-00000020" in printed
+    assert "optimizer" not in printed
 
 
 @pytest.mark.full
 def test_the_command_publishes_and_prints_no_token(hub, run, tmp_path):
-    environment = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path)}
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path)}
+    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
     done = run_command("publish", str(run), "--repo", REPO, "--private", **environment)
     assert done.returncode == 0, done.stderr
     assert hub.private == {REPO: True}

@@ -5,8 +5,9 @@ import importlib.util
 import io
 import json
 import socket
+import struct
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -189,11 +190,25 @@ def test_mlflow_has_one_run_with_settings_losses_and_scores_after_a_resume(offli
     assert len(client.search_runs([experiment.experiment_id])) == 1
 
 
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of W&B's log: LevelDB's format of logs, behind a header of 7 bytes."""
+    content, at, parts = file.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # no header fits into the rest of a block
+            at += 32768 - at % 32768
+            continue
+        _, size, kind = struct.unpack_from("<IHB", content, at)
+        parts += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
 @needs("wandb")
 @pytest.mark.full
 def test_wandb_offline_has_settings_and_losses_under_one_id_and_no_key(offline, tmp_path, store):
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
@@ -203,9 +218,7 @@ def test_wandb_offline_has_settings_and_losses_under_one_id_and_no_key(offline, 
     files = sorted((run / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
     losses, settings, names = {}, {}, set()
     for file in files:
-        source = DataStore()
-        source.open_for_scan(str(file))
-        while (content := source.scan_data()) is not None:
+        for content in wandb_records(file):
             record = Record()
             record.ParseFromString(content)
             kind = record.WhichOneof("record_type")
@@ -214,7 +227,7 @@ def test_wandb_offline_has_settings_and_losses_under_one_id_and_no_key(offline, 
                 settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
             if kind == "history":
                 line = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-                losses[line["step"]] = line["loss"]
+                losses |= {line["step"]: line["loss"]} if "loss" in line else {}
     assert len(files) == 2
     assert names == {"my-bert"}
     assert losses == pytest.approx({line["step"]: line["loss"] for line in metrics(run)})
@@ -228,16 +241,11 @@ def test_wandb_offline_has_settings_and_losses_under_one_id_and_no_key(offline, 
 @needs("mlflow")
 @pytest.mark.full
 def test_a_run_whose_trackers_cannot_be_reached_ends_well_and_soon(tmp_path, store):
-    def silent_server() -> socket.socket:
-        server = socket.create_server(("127.0.0.1", 0))
-        return server
-
-    with silent_server() as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # never answers
         address = f"127.0.0.1:{server.getsockname()[1]}"
         words = pretrain_arguments(
             tmp_path, store, tmp_path / "run", phase={"steps": 3}, execution={"trackers": ["wandb", "mlflow"]}
         )
-        begin = time.monotonic()
         done = run_command(
             "pretrain",
             *words,
@@ -247,7 +255,6 @@ def test_a_run_whose_trackers_cannot_be_reached_ends_well_and_soon(tmp_path, sto
         )
     assert done.returncode == 0, done.stderr
     assert "at step 3 of 3" in done.stdout
-    print(time.monotonic() - begin, done.stdout, done.stderr)
     for name in ("wandb", "mlflow"):
         assert f"warning: {name} did not end within 30 s" in done.stdout
     assert KEY not in done.stdout + done.stderr
