@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.interchange import exporting
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, TAGS, Architecture
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
 from tests.toy_glue import write_checkpoint
@@ -92,8 +92,9 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
         (Architecture(MASKED_TOKENS, False), ("--architecture", "BertModel"), {"last_hidden_state"}),
         (Architecture(ANSWERS, False), (), {"start_logits", "end_logits"}),
         (Architecture(CLASSIFICATION, True, ("score",)), (), {"logits"}),
+        (Architecture(TAGS, False, ("O", "B-X", "I-X")), (), {"logits"}),
     ],
-    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression"],
+    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression", "tags"],
 )
 def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs):
     if kind == "onnx":
