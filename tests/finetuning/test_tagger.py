@@ -75,7 +75,7 @@ def test_it_learns_and_says_what_it_read(whole):
     assert len(scores) == EPOCHS
     assert scores[-1]["f1"] > 0.5 > scores[0]["f1"]
     assert "tags: IOB2, 2 types: BAD, GOOD" in printed
-    assert "the head starts afresh: the checkpoint is a BertForPreTraining without these tags" in printed
+    assert "the head starts afresh: the checkpoint is a BertForPreTraining without one for these tags" in printed
     assert "dev: 31 sentences of" in printed
     assert f"dev.tsv: f1 {scores[-1]['f1']:.4f}" in printed
     assert "GOOD" in printed.rpartition("type")[2]
