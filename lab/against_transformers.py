@@ -19,6 +19,9 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.entity_scores import entity_scores
+from bert_horovod.finetuning.tagger import TagFinetuning
+from bert_horovod.inference.word_tags import predicted_tags
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
@@ -32,7 +35,10 @@ _INTERVAL = 10  # steps over which a pace is taken, as in our metrics
 
 
 def first_losses(
-    finetuning: TextFinetuning, work: Path, python: str = sys.executable, overrides: tuple[str, ...] = ()
+    finetuning: TagFinetuning | TextFinetuning,
+    work: Path,
+    python: str = sys.executable,
+    overrides: tuple[str, ...] = (),
 ) -> list[tuple[float, float]]:
     """The losses of the first steps of a fine-tuning without dropout, ours and transformers', on the same examples.
 
@@ -57,7 +63,7 @@ def first_losses(
 
 
 def fine_tune(
-    finetuning: TextFinetuning,
+    finetuning: TagFinetuning | TextFinetuning,
     output_dir: Path,
     python: str,
     seeds: int,
@@ -93,7 +99,7 @@ def fine_tune(
 
 
 def _seed(
-    finetuning: TextFinetuning,
+    finetuning: TagFinetuning | TextFinetuning,
     directory: Path,
     python: str,
     seed: int,
@@ -111,10 +117,7 @@ def _seed(
     splits = [split for split in job.dataset.splits if split != "train"]
     shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
     taken = _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
-    data, logits_of, scores = finetuning.data, dict(np.load(logits)), {}
-    for split, suffix in zip(splits, data.dev, strict=True):
-        values = data.score(logits_of[split], job.dataset.splits[split].labels)
-        scores |= {f"{name}{suffix}": value for name, value in values.items()}
+    scores = _scores(job, finetuning, dict(np.load(logits)))
     paces = [
         sum(taken["examples"][start : start + _INTERVAL]) / sum(taken["seconds"][start : start + _INTERVAL])
         for start in range(0, len(taken["seconds"]), _INTERVAL)
@@ -132,7 +135,26 @@ def _seed(
     return record
 
 
-def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, Any]:
+def _scores(job: Job, finetuning: TagFinetuning | TextFinetuning, logits_of: dict[str, np.ndarray]) -> dict[str, float]:
+    """The dev scores of logits of all examples of the dev splits, in the examples' order."""
+    data, scores = finetuning.data, {}
+    if isinstance(finetuning, TagFinetuning):
+        source = _unpacked(job).open(0, "held_out")
+        logits = logits_of["held_out"][source.examples(np.arange(source.count))[:, 0]]  # in the rows' order
+        return entity_scores(data.dev.tags, predicted_tags(source, logits, data.labels).tags, data.scheme)
+    for (split, logits), suffix in zip(logits_of.items(), data.dev, strict=True):
+        values = data.score(logits, job.dataset.splits[split].labels)
+        scores |= {f"{name}{suffix}": value for name, value in values.items()}
+    return scores
+
+
+def _unpacked(job: Job) -> Any:
+    """The job's dataset with rows of one example each."""
+    recipe = job.recipe
+    return replace(job.dataset, recipe=replace(recipe, data=replace(recipe.data, packing=False)))
+
+
+def _start(job: Job, finetuning: TagFinetuning | TextFinetuning, directory: Path) -> dict[str, Any]:
     """Write a job's first parameters, with its head, and the token ids of its examples; what the peer is asked."""
     recipe = job.recipe
     state, _ = first_state(job, World())
@@ -141,13 +163,13 @@ def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, A
     write_directory(
         checkpoint, recipe.model, job.task, parameters, finetuning.vocabulary, finetuning.tokenizer_settings
     )
-    unpacked = replace(job.dataset, recipe=replace(recipe, data=replace(recipe.data, packing=False)))
+    unpacked = _unpacked(job)
     arrays = {split: padded(unpacked.open(0, split)) for split in job.dataset.splits}
     np.savez(tokens, **{f"{split}_{name}": values for split in arrays for name, values in arrays[split].items()})
     return {
         "checkpoint": str(checkpoint),
         "tokens": str(tokens),
-        "labels": max(1, len(finetuning.data.format.labels)),
+        "labels": job.task.configuration(recipe.model)["num_labels"],
         "examples": EXAMPLES,
         "threads": 1,
         "precision": recipe.numerics.precision,

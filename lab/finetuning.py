@@ -3,9 +3,10 @@
 
 python lab/finetuning.py --data_dir GLUE/SST-2 --checkpoint C [--task sst2] [--threads 2]
 python lab/finetuning.py --data_dir SQUAD --checkpoint C --task squad            windows of questions and contexts
+python lab/finetuning.py --data_dir NER --checkpoint C --task ner                sentences whose words are tagged
 
 A step has about 32 examples (windows): forward, backward, clipping and AdamW, and the making of its batch.
-transformers, for texts alone, groups examples of similar length (its LengthGroupedSampler) and pads each batch to its
+transformers, not for squad, groups examples of similar length (its LengthGroupedSampler) and pads each batch to its
 longest example; each combination of float32 and bfloat16, eager and compiled is a contestant of its own. All fine-tune
 the same checkpoint on the same token ids, with dropout. Contestants are processes (lab/rounds.py) that run in turn, in
 rounds, one at a time; a line's figure is the median over rounds of the mean over a round's steps, its ratio the median
@@ -48,8 +49,8 @@ PEERS = {  # precision of transformers' contestants, and whether they are compil
 }
 
 
-SQUAD = "squad"
-COUNTED = {SQUAD: "windows"}  # of a step; of other tasks examples
+SQUAD, NER = "squad", "ner"
+COUNTED = {SQUAD: "windows", NER: "words"}  # of a step; of other tasks examples
 
 
 def finetuning_of(shape: dict[str, Any]) -> Any:
@@ -60,10 +61,12 @@ def finetuning_of(shape: dict[str, Any]) -> Any:
 
         index_dir = shape["index_dir"] and Path(shape["index_dir"])
         return SquadFinetuning(checkpoint, data_dir, train_file, None, SquadOptions(index_dir=index_dir))
-    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.beginning import open_finetuning
+    from bert_horovod.finetuning.tag_data import ner_data
     from bert_horovod.finetuning.text_data import Files, glue_data
 
-    return TextFinetuning(glue_data(shape["task"], Files(data_dir, train_file)), checkpoint)
+    files = Files(data_dir, train_file)
+    return open_finetuning(ner_data(files) if shape["task"] == NER else glue_data(shape["task"], files), checkpoint)
 
 
 def run_ours(shape: dict[str, Any]) -> None:
@@ -137,8 +140,18 @@ def report(seconds_of: dict[str, list[float]], counted: str = "examples") -> str
 
 
 def padded(source: Any) -> dict[str, np.ndarray]:
-    """The examples of rows of one each, in the examples' order, as a peer pads them: ids, types, counts and labels."""
+    """The examples of rows of one each, in the examples' order, as a peer pads them: ids, types, counts and labels.
+
+    The labels of words are padded too, and -100 where there is none, which transformers' loss leaves out.
+    """
     rows = source.assemble(np.arange(source.count))
+    if "cls_positions" not in rows:  # tagged words
+        rows = {name: array[np.argsort(source.examples(np.arange(source.count))[:, 0])] for name, array in rows.items()}
+        counts, labels = (
+            np.count_nonzero(rows["sequence_ids"], axis=1),
+            np.where(rows["weights"] > 0, rows["labels"], -100),
+        )
+        return {"ids": rows["input_ids"], "types": rows["token_type_ids"], "counts": counts, "labels": labels}
     ids, types = (source.by_example(rows[name][:, None]) for name in ("input_ids", "token_type_ids"))
     counts = source.by_example(np.count_nonzero(rows["sequence_ids"], axis=1)[:, None])
     return {"ids": ids, "types": types, "counts": counts, "labels": source.labels}
@@ -165,14 +178,16 @@ def describe(shape: dict[str, Any], path: Path) -> tuple[int, str]:
     np.savez(path, **{f"train_{name}": values for name, values in tokens.items()})
     examples = f"{len(counts):,} examples of {counts.mean():.1f} tokens in the mean, at most {length}"
     told = f"{shape['task']}, {examples}; packed {len(counts) / rows.count:.2f} a row of {length}; {ours}"
-    return max(1, len(finetuning.data.format.labels)), told
+    return packed.task.configuration(recipe.model)["num_labels"], told
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="sst2", help="task of GLUE, or squad (default: %(default)s)")
-    parser.add_argument("--data_dir", required=True, type=Path, help="GLUE's directory of the task, or SQuAD's")
+    parser.add_argument("--task", default="sst2", help="task of GLUE, squad or ner (default: %(default)s)")
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, help="the task's directory, as for bert-horovod finetune"
+    )
     parser.add_argument("--train_file", type=Path, help="instead of data_dir's")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
     parser.add_argument("--threads", type=int, default=2, help="threads of each contestant (default: %(default)s)")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is pre-training worth it? Fine-tuning from a checkpoint, and of the same net from fresh parameters; transformers too.
 
-python lab/pretraining_gain.py --checkpoint C --data GLUE --squad SQUAD --work DIR       measure what is missing
+python lab/pretraining_gain.py --checkpoint C --data GLUE --squad SQUAD --ner NER --work DIR    measure what is missing
 python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --task rte --start fresh
 python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --losses            the first losses alone
 
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -46,8 +47,8 @@ from lab.finetuning import EXAMPLES, peer_python
 from lab.rounds import PROJECT, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
-SQUAD = "squad"
-EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1}
+SQUAD, NER = "squad", "ner"
+EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1, NER: 5}
 SEEDS = {task: 1 if task == SQUAD else 3 for task in EPOCHS}
 RATE = 3e-4
 WHAT = (  # the checkpoint may have been pre-trained without dropout
@@ -63,7 +64,7 @@ HOW = (
 )
 OURS, THEIRS = ("pretrained", "fresh"), "transformers"
 STARTS = (*OURS, THEIRS)
-TEXTS = tuple(task for task in EPOCHS if task != SQUAD)
+TEXTS = tuple(task for task in EPOCHS if task not in (SQUAD, NER))
 
 
 class Question(NamedTuple):
@@ -79,6 +80,7 @@ QUESTIONS = [
     for pair in (
         *product(TEXTS, OURS),
         *product(TEXTS[:3], (THEIRS,)),
+        *product((NER,), STARTS),
         *product((SQUAD,), OURS),
         *product(TEXTS[3:], (THEIRS,)),
     )
@@ -96,7 +98,7 @@ class Files(NamedTuple):
         return ["--train_file", str(self.train), *(word for path in self.dev for word in ("--dev_file", str(path)))]
 
 
-def files_of(task: str, data: Path, squad: Path | None) -> Files:
+def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None) -> Files:
     """A task's files; a split that is not there whole may be a sample.
 
     Raises:
@@ -106,6 +108,10 @@ def files_of(task: str, data: Path, squad: Path | None) -> Files:
         if squad is None:
             raise UserError("--task squad: expected --squad, the directory with train-v1.1.json and dev-v1.1.json")
         return Files(_find(squad, "train-v1.1", ".json"), (_find(squad, "dev-v1.1", ".json"),))
+    if task == NER:
+        if ner is None:
+            raise UserError("--task ner: expected --ner, the directory with its train and dev files")
+        return Files(find_tagged(ner, "train"), (find_tagged(ner, "dev"),))
     directory = data / TASKS[task].title
     dev = tuple(_find(directory, split, ".tsv") for split in TASKS[task].dev)
     return Files(_find(directory, "train", ".tsv"), dev)
@@ -246,13 +252,13 @@ def start_of(question: Question, arguments: argparse.Namespace) -> Path:
 
 def asked_key(question: Question, arguments: argparse.Namespace) -> str:
     """What a question's answer is kept under."""
-    files = files_of(question.task, arguments.data, arguments.squad)
+    files = files_of(question.task, arguments.data, arguments.squad, arguments.ner)
     return key_of(question, start_of(question, arguments), files, arguments.max_steps)
 
 
 def command(question: Question, key: str, arguments: argparse.Namespace) -> list[str]:
     """What answers a question, behind the name of the Python; it leaves scores.json in the directory KEY of --work."""
-    task, files = question.task, files_of(question.task, arguments.data, arguments.squad)
+    task, files = question.task, files_of(question.task, arguments.data, arguments.squad, arguments.ner)
     words = ["--task", task, *files.words(), "--output_dir", str(arguments.work / key)]
     words += ["--checkpoint", str(start_of(question, arguments))]
     words += ["--max_steps", str(arguments.max_steps)] if arguments.max_steps else []
@@ -285,12 +291,14 @@ def run_theirs(argv: list[str]) -> None:
 
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
-    """The fine-tuning of a task of GLUE; takes this process's device."""
-    from bert_horovod.finetuning.classifier import TextFinetuning
+    """The fine-tuning of a task of GLUE, or of ner; takes this process's device."""
+    from bert_horovod.finetuning.beginning import open_finetuning
+    from bert_horovod.finetuning.tag_data import ner_data
     from bert_horovod.finetuning.text_data import Files as Named
     from bert_horovod.finetuning.text_data import glue_data
 
-    finetuning = TextFinetuning(glue_data(task, Named(None, files.train, files.dev)), checkpoint)
+    named = Named(None, files.train, files.dev)
+    finetuning = open_finetuning(ner_data(named) if task == NER else glue_data(task, named), checkpoint)
     finetuning.use_devices(0, 1, HOW)
     return finetuning
 
@@ -299,7 +307,7 @@ def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> di
     """What is kept: scores of all seeds, minutes of their steps, examples/s, and what they were trained with."""
     task, output_dir = question.task, arguments.work / key
     answer = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
-    files = files_of(task, arguments.data, arguments.squad)
+    files = files_of(task, arguments.data, arguments.squad, arguments.ner)
     if question.start in OURS:
         examples = EPOCHS[task] * examples_of(task, files)
         answer["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in answer["runs"]]
@@ -310,12 +318,15 @@ def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> di
 
 
 def examples_of(task: str, files: Files) -> int:
-    """The train file's examples; of SQuAD its questions."""
+    """The train file's examples; of SQuAD its questions, of ner its sentences."""
     from bert_horovod.corpus.reading.squad_files import read_squad
+    from bert_horovod.corpus.reading.tagged_files import read_tagged
     from bert_horovod.finetuning.examples import glue_format, read_labelled
 
     if task == SQUAD:
         return len(read_squad(files.train, scored=True).ids)
+    if task == NER:
+        return len(read_tagged(files.train).words)
     return len(read_labelled(files.train, glue_format(TASKS[task])).examples.labels)
 
 
@@ -365,7 +376,7 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
 
     told = []
     for task in tasks:
-        finetuning = text_finetuning(task, files_of(task, arguments.data, None), arguments.checkpoint)
+        finetuning = text_finetuning(task, files_of(task, arguments.data, None, arguments.ner), arguments.checkpoint)
         settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
         with tempfile.TemporaryDirectory(dir=arguments.work) as work:
             pairs = first_losses(finetuning, Path(work), peer_python(arguments.environments), settings)
@@ -386,9 +397,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz"
     )
+    parser.add_argument("--ner", type=Path, metavar="DIR", help="directory with files called train and dev (devel)")
     parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
     parser.add_argument(
-        "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad if given)"
+        "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad and ner if given)"
     )
     parser.add_argument("--start", action="append", choices=STARTS, help="repeatable (default: all)")
     parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
@@ -417,7 +429,7 @@ def main() -> int:
         if arguments.losses:
             print(compare_losses(arguments.task or ("sst2", "mrpc"), arguments))
             return 0
-        tasks = arguments.task or [task for task in EPOCHS if task != SQUAD or arguments.squad]
+        tasks = arguments.task or [task for task in EPOCHS if vars(arguments).get(task, True)]
         asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
         keys = {question: asked_key(question, arguments) for question in asked}
         results = Results(arguments.results)

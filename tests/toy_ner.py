@@ -10,7 +10,8 @@ from tests.toy_glue import WORDS
 TRAIN, DEV = 240, 31  # sentences
 FILLERS = [word for word in WORDS[9:] if not word.startswith("##")]
 FAST = (
-    "phase.0.learning_rate=8e-3",
+    "phase.0.learning_rate=1e-2",
+    "phase.0.global_batch=4",  # rows
     "execution.xla='off'",
     "execution.log_steps=1",
     "execution.keep_checkpoints=9",

@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FILE",
         help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json, for entities also CoNLL and .txt; -: lines of "
-        "standard input, answered as they come, two "
-        "texts with a tab between",
+        "standard input, answered as they come, two texts with a tab between",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
     parser.add_argument(
@@ -134,19 +133,12 @@ def _look(
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     source, output = Path(arguments.input), arguments.output
     config = _configuration(arguments.checkpoint)
-    tags = str(config.get("architectures")).find("ForTokenClassification") >= 0
-    column = columns[0] if columns else None
-    kind = kind_of_input(source, column) if tags else ""
-    if not output.is_dir() or tags:
-        if kind != "words":  # whose output has their own format, with any name
-            require_table_name("--output", output)
-        require_output(output, [source])
-    if tags:
-        if kind == "table":
-            read_texts(source, column)
-        elif kind == "words":
-            read_tagged(source, USUAL if column is None else TagColumns(column), tagged=False)
+    if "ForTokenClassification" in str(config.get("architectures")):
+        _look_for_words(source, output, columns[0] if columns else None)
         return
+    if not output.is_dir():
+        require_table_name("--output", output)
+        require_output(output, [source])
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":
         if keep:
@@ -157,6 +149,18 @@ def _look(
     own_columns = tuple(map(str, own)) if isinstance(own, list) else ()
     there = require_columns(source, columns or own_columns, "--text_columns", dialect)
     Table(source, there, []).places(keep or (), "--keep")
+
+
+def _look_for_words(source: Path, output: Path, column: str | None) -> None:
+    """The same for entity recognition."""
+    kind = kind_of_input(source, column)
+    if kind != "words":  # tagged words are written as CoNLL whatever the output's name
+        require_table_name("--output", output)
+    require_output(output, [source])
+    if kind == "table":
+        read_texts(source, column)
+    elif kind == "words":
+        read_tagged(source, USUAL if column is None else TagColumns(column), tagged=False)
 
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:

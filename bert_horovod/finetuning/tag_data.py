@@ -8,6 +8,7 @@ from bert_horovod.corpus.reading.sources import JSON_SUFFIXES, suffixes
 from bert_horovod.corpus.reading.tag_schemes import (
     OUTSIDE,
     complete_labels,
+    is_tag,
     odd_places,
     recognise,
     split_tag,
@@ -84,6 +85,8 @@ def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
         raise UserError("--task ner takes one --dev_file and at most one --test_file")
     if repeated := [name for name, count in Counter(columns.names).items() if count > 1]:
         raise UserError(f"--tag_names names {repeated[0]} twice; expected each tag once")
+    if bad := [name for name in columns.names if not is_tag(name)]:
+        raise UserError(f"--tag_names {shown(bad[0])}: expected O, or B-, I-, E- or S- before a type, as B-PER")
     train_path = files.train or find_tagged(files.data_dir, "train")
     dev_path = files.dev[0] if files.dev else find_tagged(files.data_dir, "dev")
     test_path = files.test[0] if files.test else _optional(files.data_dir, "test")

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.examples.tag_rows import TagRows
-from bert_horovod.batches.examples.tag_windows import TaggedTokens, tokenised_words
+from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
 from bert_horovod.batches.special_tokens import continuation_pieces, special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.table_files import kind_of, table_text
-from bert_horovod.corpus.reading.tag_schemes import OUTSIDE, entities, is_tag
+from bert_horovod.corpus.reading.tag_schemes import entities, is_tag
 from bert_horovod.corpus.reading.tagged_files import (
     USUAL,
     TagColumns,
@@ -29,7 +29,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
-from bert_horovod.inference.word_tags import WordTags, predicted_tags
+from bert_horovod.inference.word_tags import WordTags, all_outside, predicted_tags
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import classifier_labels
 from bert_horovod.model.policy import ComputePolicy
@@ -127,11 +127,10 @@ class TagPredictor:
         starts_word[text_starts[:-1][located.counts > 0]] = True
         word_starts = np.append(np.flatnonzero(starts_word), len(located.ids))
         words_before = np.append(0, np.cumsum(starts_word))[text_starts]  # of each text
-        labels = np.zeros(len(word_starts) - 1, np.int32)
-        tokens = TaggedTokens(located.ids, word_starts.astype(np.int64), words_before.astype(np.int64), labels)
+        tokens = TaggedTokens(located.ids, word_starts, words_before, np.zeros(len(word_starts) - 1, np.int32))
         begins, ends = located.begins[word_starts[:-1]], located.ends[word_starts[1:] - 1]
         tagged, spans = self._tags(tokens, packing), []
-        for text, tags, shares, first in zip(texts, *tagged, words_before.tolist(), strict=False):
+        for text, tags, shares, first in zip(texts, *tagged, words_before[:-1].tolist(), strict=True):
             found = []
             for kind, begin, end in entities(tags):
                 at, to = int(begins[first + begin]), int(ends[first + end - 1])
@@ -145,10 +144,9 @@ class TagPredictor:
         tagged = WordTags([], [])
         for first in range(0, len(sentences.words), _AT_ONCE):
             words = sentences.words[first : first + _AT_ONCE]
-            for column, part in zip(
-                tagged, self._tags(tokenised_words(words, [[]] * len(words), tokenizer)), strict=True
-            ):
-                column += part
+            part = self._tags(tokenised_words(words, [[]] * len(words), tokenizer))
+            tagged.tags.extend(part.tags)
+            tagged.shares.extend(part.shares)
             progress(first + len(words), len(sentences.words))
         if kind_of(output) == "json" or not sentences.fields:
             write_output(output, "".join(_objects(sentences.words, tagged)))
@@ -158,14 +156,9 @@ class TagPredictor:
         return f"{count:,} entities in {len(sentences.words):,} sentences: {output}"
 
     def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
-        bounds = tokens.sentence_starts[1:-1]
-        if not len(tokens.ids):  # no row: nothing to compute
-            words = len(tokens.word_starts) - 1
-            parts = np.split(np.full(words, OUTSIDE, object), bounds), np.split(np.ones(words), bounds)
-            return WordTags(*([part.tolist() for part in column] for column in parts))
-        length = self._length
-        if not packing:
-            length = line_length(len(tokens.ids) + 2, length)
+        if not len(tokens.ids):
+            return all_outside(tokens)
+        length = self._length if packing else line_length(len(tokens.ids) + SPECIAL_TOKENS, self._length)
         rows = TagRows(tokens, self._special, length, packing=packing)
         if length not in self._outputs:
             at_once = block_rows(length) if packing else 1

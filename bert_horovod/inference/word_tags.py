@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.tag_rows import TagRows
+from bert_horovod.batches.examples.tag_windows import TaggedTokens
 from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
 from bert_horovod.inference.text_answers import probabilities
 
@@ -24,12 +25,19 @@ def predicted_tags(rows: TagRows, logits: np.ndarray, labels: tuple[str, ...]) -
         logits: float32 [rows.count, length, labels].
         labels: names in the order of their numbers.
     """
-    places = rows.places()
+    places, tokens = rows.places(), rows.tokens
     at_words = logits[places.row, places.position]  # (words with a piece, labels)
-    names = np.array(labels, object)
-    words = len(rows.tokens.word_starts) - 1
-    tags, shares = np.full(words, OUTSIDE, object), np.ones(words)
-    tags[places.word] = names[at_words.argmax(axis=-1)]
+    tags, shares = np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels))
+    tags[places.word] = np.array(labels, object)[at_words.argmax(axis=-1)]
     shares[places.word] = probabilities(at_words).max(axis=-1)
-    bounds = rows.tokens.sentence_starts[1:-1]
-    return WordTags(*([part.tolist() for part in np.split(array, bounds)] for array in (tags, shares)))
+    return _by_sentence(tokens, tags, shares)
+
+
+def all_outside(tokens: TaggedTokens) -> WordTags:
+    """The tags of words of which none has a piece, so that there are no rows."""
+    return _by_sentence(tokens, np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels)))
+
+
+def _by_sentence(tokens: TaggedTokens, *of_words: np.ndarray) -> WordTags:
+    bounds = tokens.sentence_starts[1:-1]
+    return WordTags(*([part.tolist() for part in np.split(array, bounds)] for array in of_words))

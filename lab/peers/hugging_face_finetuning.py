@@ -1,4 +1,4 @@
-"""transformers' fine-tuning of a classifier; lab/finetuning.py times it, pretraining_gain.py trains with it.
+"""transformers' fine-tuning of a classifier of texts or words; lab/finetuning.py times it, pretraining_gain.py trains.
 
 A batch is padded to its longest example. The settings are AdamW with weight decay 0.01, but not of LayerNorm and
 biases, epsilon 1e-6, and gradients clipped to 1.0.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 SAID = 100  # steps between two lines of progress
@@ -28,7 +28,10 @@ class Finetuning:
     def __init__(self, shape: dict) -> None:
         torch.set_num_threads(shape["threads"])
         torch.manual_seed(shape.get("seed", 0))
-        self.network = AutoModelForSequenceClassification.from_pretrained(
+        self._data = dict(np.load(shape["tokens"]))
+        self.of_words = self._data["train_labels"].ndim == 2  # else of texts
+        kind = AutoModelForTokenClassification if self.of_words else AutoModelForSequenceClassification
+        self.network = kind.from_pretrained(
             shape["checkpoint"],
             num_labels=shape["labels"],
             attn_implementation="sdpa",
@@ -41,7 +44,6 @@ class Finetuning:
         self.optimizer = torch.optim.AdamW(groups, lr=2e-5, eps=1e-6, fused=True)
         self._narrow = shape["precision"] != "float32"
         self._run = torch.compile(self.network, dynamic=True) if shape["compiled"] else self.network
-        self._data = dict(np.load(shape["tokens"]))
         self._examples = shape["examples"]
 
     def step(self, chosen: list[int]) -> float:
@@ -54,6 +56,10 @@ class Finetuning:
         self.optimizer.zero_grad()
         return loss.item()
 
+    def counted(self, chosen: list[int]) -> int:
+        """How many examples these are; of words, how many words."""
+        return int(np.count_nonzero(self._data["train_labels"][chosen] >= 0)) if self.of_words else len(chosen)
+
     def batches(self) -> Iterator[list[int]]:
         """The numbers of the examples of each step, epoch after epoch."""
         while True:
@@ -62,7 +68,7 @@ class Finetuning:
                 yield order[start : start + self._examples]
 
     def logits(self, split: str) -> np.ndarray:
-        """Of all examples of a split, in their order: [examples, labels]."""
+        """Of all examples of a split, in their order: [examples, labels], of words [examples, length, labels]."""
         order = np.argsort(self._data[f"{split}_counts"], kind="stable")
         self.network.eval()
         with torch.no_grad():
@@ -70,6 +76,9 @@ class Finetuning:
                 self.network(**self._batch(split, order[start : start + self._examples])).logits.numpy()
                 for start in range(0, len(order), self._examples)
             ]
+        if self.of_words:
+            length = self._data[f"{split}_ids"].shape[1]
+            parts = [np.pad(part, ((0, 0), (0, length - part.shape[1]), (0, 0))) for part in parts]
         return np.concatenate(parts)[np.argsort(order)]
 
     def _batch(self, split: str, chosen: list[int] | np.ndarray) -> dict[str, torch.Tensor]:
@@ -77,6 +86,7 @@ class Finetuning:
             self._data[f"{split}_{name}"][chosen] for name in ("ids", "types", "counts", "labels")
         )
         longest = counts.max()
+        labels = labels[:, :longest] if self.of_words else labels
         batch = {
             "input_ids": ids[:, :longest].astype(np.int64),
             "token_type_ids": types[:, :longest].astype(np.int64),
@@ -122,7 +132,7 @@ def main() -> None:
             started = time.perf_counter()
             chosen = next(batches)
             finetuning.step(chosen)
-            seconds.append((time.perf_counter() - started) / len(chosen))
+            seconds.append((time.perf_counter() - started) / finetuning.counted(chosen))
         print(json.dumps(seconds), flush=True)
 
 

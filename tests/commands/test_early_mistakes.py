@@ -21,8 +21,10 @@ PREPARE = ["prepare", "--output_dir", "out", "--vocab"]
 PRETRAIN = ["pretrain", "--recipe", "quickstart", "--output_dir", "out", "--data_dir"]
 SIZE = ["--set", "model.vocab_size=1000"]
 SQUAD = ["finetune", "--task", "squad", "--checkpoint", "model", "--output_dir", "out", "--data_dir"]
+NER = ["finetune", "--task", "ner", "--checkpoint", "model", "--output_dir", "out", "--dev_file", "a.conll"]
 GLUE = ["finetune", "--task", "sst2", "--output_dir", "out", "--checkpoint"]
 PREDICT = ["predict", "--checkpoint", "model", "--input"]
+TAG = ["predict", "--checkpoint", "tags", "--input"]
 
 CASES = [
     ([*PREPARE, "model", "--input", "none.txt"], "--input none.txt: no such file"),
@@ -57,6 +59,19 @@ CASES = [
     ([*SQUAD, ".", "--train_file", "list.json"], "list.json: the file is [], expected an object with 'data'"),
     ([*SQUAD, ".", "--train_file", "table.json"], "table.json: data[0] has no 'paragraphs'"),
     ([*SQUAD, ".", "--train_file", "a.csv"], "a.csv is damaged: expected JSON"),
+    ([*NER, "--train_file", "none.conll"], "cannot read none.conll"),
+    ([*NER, "--train_file", "bad.conll"], "bad.conll, line 2: the tag 'NN'; expected O, or B-, I-, E- or S-"),
+    ([*NER, "--train_file", "a.conll", "--text_columns", "4"], "--text_columns 4: a.conll has 2 columns"),
+    ([*NER, "--train_file", "a.jsonl"], "a.jsonl, line 1: no 'tokens', its keys are ['body']"),
+    ([*NER, "--data_dir", "none"], "--data_dir none has no file called train"),
+    ([*GLUE, "model", "--tag_names", "O"], "--tag_names is for --task ner, not for --task sst2"),
+    (["probe", "pretrained", "--task", "ner", "--data_dir", "none"], "--data_dir none has no file called train"),
+    (["score", "--task", "ner", "--predictions", "a.conll"], "a.conll has 2 columns: expected --dev_file, or the"),
+    (["score", "--task", "ner", "--predictions", "a.conll", "--dev_file", "b.conll"], "has 1 sentences, b.conll has 2"),
+    ([*TAG, "none.conll", "--output", "o.conll"], "cannot read none.conll"),
+    ([*TAG, "a.txt", "--output", "o.xlsx"], "no table is written as .xlsx"),
+    ([*TAG, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
+    ([*TAG, "ragged.conll", "--output", "o.conll"], "ragged.conll, line 2: 1 columns, expected 2"),
     (["probe", "none", "--task", "sst2", "--data_dir", "."], "none/checkpoints has no checkpoint"),
     (["probe", "pretrained", "--task", "sst2", "--data_dir", "none"], "--data_dir none has no train.tsv"),
     ([*PREDICT, "none.csv", "--output", "o.csv"], "cannot read none.csv"),
@@ -137,6 +152,7 @@ def files(tmp_path) -> Path:
     for name, file, content in (
         ("roberta", "config.json", {"model_type": "roberta"}),
         ("other", "tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
+        ("tags", "config.json", {"architectures": ["BertForTokenClassification"], "model_type": "bert"}),
         ("answers", "config.json", {"architectures": ["BertForQuestionAnswering"], "model_type": "bert"}),
     ):
         shutil.copytree(tmp_path / "model", tmp_path / name)
@@ -144,6 +160,13 @@ def files(tmp_path) -> Path:
         (tmp_path / name / file).write_text(json.dumps(before | content))
     shutil.copytree(tmp_path / "model", tmp_path / "weightless")
     (tmp_path / "weightless" / "model.safetensors").unlink()
+    for name, text in (
+        ("a", "cat O\nsat B-X\n"),
+        ("b", "cat O\n\nsat B-X\n"),
+        ("bad", "cat O\nsat NN\n"),
+        ("ragged", "a O\nb\n"),
+    ):
+        (tmp_path / f"{name}.conll").write_text(text)
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "table.json").write_text('{"data": [{"text": "A cat."}]}')
     (tmp_path / "run").mkdir()

@@ -11,7 +11,14 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange import exporting
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, SEVERAL_LABELS, Architecture
+from bert_horovod.interchange.architectures import (
+    ANSWERS,
+    CLASSIFICATION,
+    MASKED_TOKENS,
+    SEVERAL_LABELS,
+    TAGS,
+    Architecture,
+)
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
 from bert_horovod.tasks.multilabel import Multilabel
@@ -97,8 +104,9 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
         (Architecture(ANSWERS, False), (), {"start_logits", "end_logits"}),
         (Architecture(CLASSIFICATION, True, ("score",)), (), {"logits"}),
         (Architecture(CLASSIFICATION, True, ("joy", "love"), SEVERAL_LABELS), (), {"logits"}),
+        (Architecture(TAGS, False, ("O", "B-X", "I-X")), (), {"logits"}),
     ],
-    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression", "multilabel"],
+    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression", "multilabel", "tags"],
 )
 def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs):
     if kind == "onnx":

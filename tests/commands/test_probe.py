@@ -7,21 +7,23 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from tests.horovod_runs import run_script
 from tests.toy_glue import write_glue
+from tests.toy_ner import write_ner
 from tests.toy_runs import train
 
 SHORT = ["--set", "phase.0.steps=2", "--set", "execution.evaluate_steps=2", "--set", "execution.xla='off'"]
 
 
 @pytest.mark.slow
-def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path):
+@pytest.mark.parametrize(("task", "write", "decides"), [("sst2", write_glue, "accuracy"), ("ner", write_ner, "f1")])
+def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path, task, write, decides):
     run = train(store, tmp_path / "run", phase={"steps": 4}, execution={"checkpoint_steps": 2})
-    glue = write_glue(tmp_path / "glue", 40, 10)
-    words = ("-m", "bert_horovod", "probe", run, "--task", "sst2", "--data_dir", glue, *SHORT)
+    data = write(tmp_path / "data", 40, 10)
+    words = ("-m", "bert_horovod", "probe", run, "--task", task, "--data_dir", data, *SHORT)
     done = run_script(1, *map(str, words))
     assert done.returncode == 0, done.stderr
-    scores = json.loads((run / "probe" / "sst2" / "scores.json").read_text())
+    scores = json.loads((run / "probe" / task / "scores.json").read_text())
     assert list(scores) == ["step-00000002", "step-00000004"]
-    assert all(0 <= score["accuracy"] <= 1 for score in scores.values())
+    assert all(0 <= score[decides] <= 1 for score in scores.values())
     assert "step-00000004" in done.stdout
     assert not list((run / "probe").glob("**/optimizer.safetensors"))
     before = {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}

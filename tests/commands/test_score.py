@@ -29,6 +29,28 @@ def test_scores_are_a_json_object(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == {"accuracy": 2 / 3}
 
 
+def test_entities_have_a_table_by_type_beside_the_object(tmp_path, capsys):
+    (tmp_path / "p.tsv").write_text("a\tB-X\tB-X\nb\tI-X\tO\n\nc\tB-Y\tB-Y\n")
+    (tmp_path / "dev.conll").write_text("a B-X\nb O\n\nc B-Y\n")
+    (tmp_path / "p.jsonl").write_text(
+        '{"tokens": ["a", "b"], "tags": ["B-X", "O"]}\n{"tokens": ["c"], "tags": ["O"]}\n'
+    )
+    words = ["bert-horovod", "score", "--task", "ner", "--predictions"]
+    assert dispatch(parse([*words, str(tmp_path / "p.tsv")])) == 0
+    output = capsys.readouterr()
+    scores = json.loads(output.out)
+    assert (scores["f1"], scores["strict_recall"], scores["scheme"]) == (0.5, 0.5, "IOB2")
+    assert scores["by_type"]["Y"]["support"] == 1
+    assert output.err.splitlines()[1].split() == ["X", "0.0000", "0.0000", "0.0000", "1"]
+    assert dispatch(parse([*words, str(tmp_path / "p.jsonl"), "--data_dir", str(tmp_path)])) == 0
+    assert json.loads(capsys.readouterr().out)["recall"] == 0.5
+    assert dispatch(parse([*words, str(tmp_path / "p.jsonl")])) == 2
+    assert "p.jsonl has no right tags: expected --dev_file" in capsys.readouterr().err
+    (tmp_path / "dev.conll").write_text("a B-X\n\nc B-Y\n")
+    assert dispatch(parse([*words, str(tmp_path / "p.tsv"), "--dev_file", str(tmp_path / "dev.conll")])) == 2
+    assert "p.tsv, line 1: a sentence of 2 words; " in capsys.readouterr().err
+
+
 def test_a_mistake_is_one_message(tmp_path, capsys):
     words = ["--task", "sst2", "--predictions", str(tmp_path / "p.tsv"), "--data_dir", str(tmp_path)]
     assert dispatch(parse(["bert-horovod", "score", *words])) == 2

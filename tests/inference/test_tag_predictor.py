@@ -3,12 +3,11 @@
 import csv
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForTokenClassification
 
 from bert_horovod.corpus.reading.tag_schemes import entities
 from bert_horovod.corpus.reading.tagged_files import read_tagged
@@ -37,13 +36,18 @@ def predictor(directory) -> TagPredictor:
     return open_predictor(directory, Options())
 
 
-def of_transformers(directory: Path, words: list[list[int]]) -> tuple[list[str], np.ndarray]:
-    """The tag of each word's first piece, and its probability."""
-    theirs = AutoModelForTokenClassification.from_pretrained(directory).eval()
-    with torch.no_grad():
-        logits = theirs(torch.tensor([[2, *(piece for word in words for piece in word), 3]])).logits[0]
-    shares = torch.softmax(logits, -1).numpy()[1 + np.cumsum([0, *map(len, words[:-1])])]
-    return [TASK.labels[number] for number in shares.argmax(-1)], shares.max(-1)
+@pytest.fixture(scope="module")
+def tags_of(directory, torch, transformers) -> Callable[[list[list[int]]], tuple[list[str], np.ndarray]]:
+    """What transformers says of words, given as ids: the tag of each word's first piece, and its probability."""
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(directory).eval()
+
+    def tags(words: list[list[int]]) -> tuple[list[str], np.ndarray]:
+        with torch.no_grad():
+            logits = theirs(torch.tensor([[2, *(piece for word in words for piece in word), 3]])).logits[0]
+        shares = torch.softmax(logits, -1).numpy()[1 + np.cumsum([0, *map(len, words[:-1])])]
+        return [TASK.labels[number] for number in shares.argmax(-1)], shares.max(-1)
+
+    return tags
 
 
 FIRST = [
@@ -61,9 +65,10 @@ def ids_of(word: str) -> list[int]:
     return {"films": [WORDS.index("film"), WORDS.index("##s")], ",": [1]}.get(word) or [WORDS.index(word.lower())]
 
 
-def test_spans_of_a_text_are_those_of_transformers_tags(directory, predictor):
+@pytest.mark.full
+def test_spans_of_a_text_are_those_of_transformers_tags(tags_of, predictor):
     words = [*FIRST, (".", 26, 27)]
-    tags, shares = of_transformers(directory, [ids_of(word) for word, _, _ in words])
+    tags, shares = tags_of([ids_of(word) for word, _, _ in words])
     assert set(tags) != {"O"}
     expected = [
         (words[begin][1], words[end - 1][2], kind, float(np.mean(shares[begin:end])))
@@ -105,9 +110,10 @@ def test_spans_are_cut_out_of_the_users_own_text_however_it_is_given(tmp_path, d
     assert [tuple(row.values()) for row in found] == expected
 
 
-def test_words_keep_their_columns_and_get_a_tag(directory, tmp_path, predictor):
+@pytest.mark.full
+def test_words_keep_their_columns_and_get_a_tag(tags_of, tmp_path, predictor):
     words = ["the", "good", "films", "\u200b", "plot"]
-    tags, shares = of_transformers(directory, [ids_of(word) for word in words if word != "\u200b"])
+    tags, shares = tags_of([ids_of(word) for word in words if word != "\u200b"])
     tags.insert(3, "O")
     (tmp_path / "in.conll").write_text("".join(f"{word}\tNN\n" for word in words), encoding="utf-8")
     predictor.predict_file(tmp_path / "in.conll", tmp_path / "out.conll", quiet)

@@ -27,6 +27,7 @@ def padded_rows() -> dict[str, np.ndarray]:
         ("BertForQuestionAnswering", {}, ["end_logits", "start_logits"]),
         ("BertForSequenceClassification", {"num_labels": 3, "id2label": {0: "x", 1: "y", 2: "z"}}, ["logits"]),
         ("BertForSequenceClassification", {"num_labels": 1}, ["logits"]),
+        ("BertForTokenClassification", {"num_labels": 3, "id2label": {0: "x", 1: "y", 2: "z"}}, ["logits"]),
         ("BertModel", {}, ["last_hidden_state", "pooler_output"]),
     ],
 )

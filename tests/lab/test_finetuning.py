@@ -4,6 +4,7 @@ import pytest
 
 from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
+from tests.toy_ner import write_ner
 from tests.toy_squad import write_squad
 
 THEIRS = [f"transformers, {kind}, {how}" for kind in ("float32", "bfloat16") for how in ("eager", "compiled")]
@@ -19,7 +20,11 @@ def test_a_ratio_is_the_median_of_each_rounds():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "write", "told", "peers"),
-    [("sst2", write_glue, "sst2, 320 examples of ", THEIRS), ("squad", write_squad, "squad, 375 windows; packed ", [])],
+    [
+        ("sst2", write_glue, "sst2, 320 examples of ", THEIRS),
+        ("ner", write_ner, "ner, ", THEIRS),
+        ("squad", write_squad, "squad, 375 windows; packed ", []),
+    ],
 )
 def test_all_contestants_take_their_turns(tmp_path, task, write, told, peers):
     words = ["--data_dir", write(tmp_path / "data"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]

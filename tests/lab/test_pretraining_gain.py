@@ -8,6 +8,7 @@ import pytest
 from bert_horovod.errors import UserError
 from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
+from tests.toy_ner import write_ner
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,10 @@ def test_a_whole_file_goes_before_a_sample_and_a_missing_one_is_named(gain, tmp_
         gain.files_of("mrpc", tmp_path, None)
     with pytest.raises(UserError, match="expected --squad"):
         gain.files_of("squad", tmp_path, None)
+    with pytest.raises(UserError, match="expected --ner"):
+        gain.files_of("ner", tmp_path, None)
+    ner = write_ner(tmp_path / "ner")
+    assert gain.files_of("ner", tmp_path, None, ner) == (ner / "train.tsv", (ner / "dev.tsv",))
 
 
 def test_a_result_is_kept_under_what_decides_it(gain, tmp_path):

@@ -60,13 +60,13 @@ class TagRows:
         self._is_first = np.arange(len(tokens.ids)) == tokens.word_starts[self._word]
         self._special, self._length = special, sequence_length
 
-    def sentences(self, positions: np.ndarray) -> np.ndarray:
+    def examples(self, positions: np.ndarray) -> np.ndarray:
         """The numbers of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
         return self._order.members(positions)
 
     def places(self) -> WordPlaces:
         """Where the words' outputs are in the first epoch's rows, each word in the window that it belongs to."""
-        members = self.sentences(np.arange(self.count))
+        members = self.examples(np.arange(self.count))
         lengths = np.where(members >= 0, self._counts[members] + SPECIAL_TOKENS, 0)
         starts = np.cumsum(lengths, axis=1) - lengths
         row, start = np.zeros((2, len(self._counts)), np.int64)
@@ -92,7 +92,7 @@ class TagRows:
             labels          int32   [R, L]  at a word's first piece the number of its label, else 0
             weights         float32 [R, L]  1: the first piece of a word that belongs to the window; else 0
         """
-        members = self.sentences(positions)
+        members = self.examples(positions)
         real = members >= 0
         counts = np.where(real, self._counts[members], 0)
         layout = lay_out(counts, np.where(real, counts + SPECIAL_TOKENS, 0), self._length)

@@ -80,7 +80,7 @@ def test_what_rows_depend_on_changes_the_hash():
 
 def test_train_and_dev_have_other_orders_and_a_vocabulary_without_special_tokens_is_refused():
     many = dataset(splits=dict.fromkeys(("train", "held_out"), tokens([1] * 40, [2] * 20)))
-    orders = [many.open(0, split).sentences(np.arange(8)).tolist() for split in ("train", "held_out")]
+    orders = [many.open(0, split).examples(np.arange(8)).tolist() for split in ("train", "held_out")]
     assert orders[0] != orders[1]
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
         dataset(vocabulary=WORDS[:4])
