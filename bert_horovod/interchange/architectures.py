@@ -1,4 +1,4 @@
-"""Hugging Face's classes of BERT and ALBERT that this program reads, writes and exports, with their parameters."""
+"""Hugging Face's classes that this program reads, writes and exports, with their parameters."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -83,13 +83,14 @@ def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Archit
         model: the sizes.
         shapes: shapes of the checkpoint's tensors, by the names of model/parameters.py.
     """
-    pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
+    of_pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
+    pooler = bool(of_pooler) and of_pooler <= shapes.keys()
     classifier = shapes.get(CLASSIFIER_WEIGHT, ())
     labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
     architectures = [
         Architecture(name, pooler, labels if name == CLASSIFICATION else ())
         for name in ARCHITECTURES
-        if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
+        if (pooler or not of_pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
     ]
     return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 

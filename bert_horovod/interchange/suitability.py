@@ -5,9 +5,11 @@ from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, default_labels
+from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
+_CLASSIFICATION = CLASSIFICATION.removeprefix("Bert")
 _PROBLEMS = (None, "single_label_classification", "regression")
 
 
@@ -21,9 +23,14 @@ def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--
     return vocabulary
 
 
+def tells_texts_apart(model: Model) -> bool:
+    """Whether a model can tell the first text of a pair from the second: by segment types, or by [SEP] alone."""
+    return model.type_vocab_size > 1 or not family_of(model).segments
+
+
 def require_segments(path: Path, model: Model, first: str, second: str, flag: str = "--checkpoint ") -> None:
     """Raise UserError if a model has one segment type only, and so cannot tell two texts apart."""
-    if model.type_vocab_size < 2:
+    if not tells_texts_apart(model):
         raise UserError(
             f"{flag}{path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and {second} "
             "apart; expected 2: take another checkpoint"
@@ -63,4 +70,6 @@ def is_classifier(named: Any) -> bool:
 
     Other classes (of tokens, of multiple choice) give the name to heads of another kind.
     """
-    return not isinstance(named, list) or not named or str(named[0]).replace("Albert", "Bert", 1) == CLASSIFICATION
+    if not isinstance(named, list) or not named:
+        return True
+    return str(named[0]) in [f"{family.class_prefix}{_CLASSIFICATION}" for family in FAMILIES.values()]
