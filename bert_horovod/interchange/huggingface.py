@@ -27,6 +27,7 @@ from bert_horovod.interchange.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
+from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import FAMILIES, class_name, family_of
 from bert_horovod.model.parameters import (
@@ -117,6 +118,9 @@ def write_configuration(
     segments = family_of(model).segments
     tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
+    if not segments:  # AutoTokenizer reads this file for a ModernBERT, whatever tokenizer_class says
+        content = tokenizer_json(settings, vocabulary, SPECIAL_TOKENS.values())
+        _write_text(directory / "tokenizer.json", _json(content))
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
