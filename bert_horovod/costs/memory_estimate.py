@@ -110,7 +110,6 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels
     places = [_kept_at_a_place(model, number, length, width) for number in numbers]
     scores = [width * heads * math.prod(model.score_blocks(number, length)) for number in numbers]
     one_layer = 4 * max(scores)  # during a layer's backward: scores, probabilities and their gradients
-    place = max(places)
     # Of a layer below the last.
     below = [
         length * each + (of_scores if recompute == "none" else 0)
@@ -124,11 +123,12 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels
         below = [length * each] * (layers - 1)
     if recompute == "layer":
         whole = (layers - 1) * length * hidden * width
-        one_layer += length * each if kernels else length * place + max(scores)
+        one_layer += length * each if kernels else length * max(places) + max(scores)
     else:
         whole = sum(below)
     # Positions at which heads read the last layer's output.
     read = rows.masked_slots + rows.sequences * recipe.objective.pairs
+    place = _kept_at_a_place(model, 0, length, width)  # without blocks, which are of whole rows
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * model.embedding_width * (2 * width + 5)
     logits = rows.masked_slots * model.vocab_size * (2 * width + 4)
