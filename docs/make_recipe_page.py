@@ -113,7 +113,7 @@ def section_of_methods(name: str, one_of: OneOf) -> str:
     """The tables of a section whose settings depend on its method: the methods, then their settings."""
     base = next(iter(one_of.kinds.values())).__mro__[-2]
     methods = [
-        f"| `{json.dumps(method)}` | {intro(kind)}{EXPERIMENTAL * kind.experimental} |"
+        f"| `{json.dumps(method)}` | {intro(kind)}{EXPERIMENTAL * getattr(kind, 'experimental', False)} |"
         for method, kind in one_of.kinds.items()
     ]
     methods[0] = methods[0].replace("` |", "`, the default |", 1)

@@ -68,8 +68,8 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None, ranks
     settings, defaults = (
         recipe_to_table(each) for each in (recipe, recipe_from_table({"phase": [{}] * len(recipe.phase)}))
     )
-    for section, methods in (("optimizer", recipe.optimizer), ("exchange", recipe.exchange)):  # its own settings too
-        defaults[section] = dataclasses.asdict(type(methods)()) | defaults[section]
+    for section in ("model", "optimizer", "exchange"):  # its own settings too
+        defaults[section] = dataclasses.asdict(type(getattr(recipe, section))()) | defaults[section]
     changed: dict[str, Any] = {}
     for section in WHAT_SECTIONS:
         pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None

@@ -43,12 +43,13 @@ import tensorflow as tf
 
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.encoder import _layer_programs, attention_bias, encode
+from bert_horovod.model.encoder import _layer_programs, encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability, why_not
 from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.layers import attention_bias
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes

@@ -127,7 +127,10 @@ def evaluate(
         )
     unigrams = unigram_cross_entropy(store)
     pair = (pair or "next_sentence") if pretrained.pairs else "none"
-    recipe = recipe_from_table({"objective": {"pair": pair}, "phase": [{"sequence_length": sequence_length}]})
+    longest = {"max_position_embeddings": pretrained.model.max_position_embeddings}
+    recipe = recipe_from_table(
+        {"model": longest, "objective": {"pair": pair}, "phase": [{"sequence_length": sequence_length}]}
+    )
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
     task = Pretraining(pretrained.pairs, recipe.objective.pair_name)
     evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out, rows, micro_batch, World())

@@ -6,7 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, VOCABULARY, matrix_products
+from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, SLIDING, VOCABULARY, matrix_products
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, layer_with_parameters, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
@@ -33,7 +33,10 @@ def computed_profile(
     slots = full_row_slots(recipe.objective, length)
     embeddings = head = frozen = whole = last = again = last_again = 0.0
     trained = trained_shapes(pretraining_shapes(model, pairs), model, trained_layers)
-    for product in matrix_products(model, rows, length, slots, 1, pairs):
+    products = matrix_products(model, rows, length, slots, 1, pairs)
+    layers_below = model.num_hidden_layers - 1
+    alike = layers_below if any(product.name.startswith(LAST_LAYER) for product in products) else layers_below + 1
+    for product in products:
         flops = product.flops / product.count
         if product.name.startswith(HEAD):
             head += flops
@@ -42,14 +45,15 @@ def computed_profile(
         elif product.name.startswith(EMBEDDINGS):
             embeddings += flops
         else:
-            scores = product.name.removeprefix(LAST_LAYER) == "scores"
+            scores = product.name.removeprefix(LAST_LAYER).removeprefix(SLIDING) == "scores"
+            if not product.name.startswith(LAST_LAYER) and product.count < alike:
+                flops *= product.count / alike  # layers attend differently: each counts with their mean
             kept_scores = {"none": True, "attention": not scores, "layer": False}[recipe.execution.recompute]
             recomputed = 0.0 if kept_scores else flops
             if product.name.startswith(LAST_LAYER):
                 last, last_again = last + flops, last_again + recomputed
             else:
                 whole, again = whole + flops, again + recomputed
-    layers_below = model.num_hidden_layers - 1
     layers = [0.0] * model.layer_groups  # FLOPs of backward by group of layers, from the first
     for layer in range(model.num_hidden_layers):
         backward = 2 * last + last_again if last and layer == layers_below else 2 * whole + again

@@ -15,10 +15,17 @@ beside which are only the new cast weights. Otherwise it updates one group of pa
 import math
 from typing import NamedTuple
 
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.gpu_kernels.catalogue import BLOCK
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes, update_groups
+from bert_horovod.model.parameters import (
+    WORD_EMBEDDINGS,
+    Shapes,
+    query_key_or_value,
+    trained_shapes,
+    update_groups,
+)
 from bert_horovod.optimizers.base import slot_numbers
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Model, Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
 NEW_SHARE = 0.5  # largest share of new parameters and slots that are in memory beside the old ones; measured on a CPU
@@ -60,7 +67,7 @@ def memory_bytes(
     parameters = sum(map(math.prod, shapes.values()))
     words = model.vocab_size * model.embedding_width
     # Cast weights: in float32 only joined and padded weights are copies.
-    qkv = 3 * model.layer_groups * model.hidden_size**2
+    qkv = sum(math.prod(shape) for name, shape in shapes.items() if query_key_or_value(name) and len(shape) > 1)
     working = width * (parameters if width < 4 else qkv + words)
     trained = trained_shapes(shapes, model, trained_layers)
     numbers = sum(map(math.prod, trained.values()))
@@ -99,24 +106,41 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels
     """
     model, recompute, length = recipe.model, recipe.execution.recompute, rows.length
     hidden, heads = model.hidden_size, model.num_attention_heads
-    # Input, query, key, value, context twice, two LayerNorms' normalised sums, one's output; gelu's input and output.
-    place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
-    scores = width * heads * length * length
-    one_layer = 4 * scores  # during a layer's backward: scores, probabilities and their gradients
-    each = place + (scores // length if recompute == "none" else 0)  # of a position
+    numbers = range(model.num_hidden_layers - layers, model.num_hidden_layers)
+    places = [_kept_at_a_place(model, number, length, width) for number in numbers]
+    scores = [width * heads * math.prod(model.score_blocks(number, length)) for number in numbers]
+    one_layer = 4 * max(scores)  # during a layer's backward: scores, probabilities and their gradients
+    # Of a layer below the last.
+    below = [
+        length * each + (of_scores if recompute == "none" else 0)
+        for each, of_scores in zip(places, scores, strict=True)
+    ][:-1]
     if kernels:
         # Input, query, key and value, context, two LayerNorms' normalised sums, one's output; gelu's input and output;
         # in float32 a number a head for the softmax and two for LayerNorms.
         each = width * (8 * hidden + 2 * model.intermediate_size) + 4 * (heads + 2)
         one_layer = width * length * (4 * hidden + 2 * model.intermediate_size)  # a layer's gradients in backward
+        below = [length * each] * (layers - 1)
     if recompute == "layer":
         whole = (layers - 1) * length * hidden * width
-        one_layer += length * each if kernels else length * place + scores
+        one_layer += length * each if kernels else length * max(places) + max(scores)
     else:
-        whole = (layers - 1) * length * each
+        whole = sum(below)
     # Positions at which heads read the last layer's output.
     read = rows.masked_slots + rows.sequences * recipe.objective.pairs
+    place = _kept_at_a_place(model, 0, length, width)  # without blocks, which are of whole rows
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * model.embedding_width * (2 * width + 5)
     logits = rows.masked_slots * model.vocab_size * (2 * width + 4)
     return whole + last + embedded + max(logits, one_layer)  # the logits are freed before backward of the layers
+
+
+def _kept_at_a_place(model: Model, layer: int, length: int, width: int) -> int:
+    """Bytes that forward keeps of a position for a layer's backward, without probabilities."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    if not family_of(model).gated:
+        # Input, query, key, value, context twice, two LayerNorms' normalised sums, one's output; gelu's input, output.
+        return width * (9 * hidden + 2 * inner) + 2 * hidden * (model.hidden_dropout_prob > 0)
+    # Another LayerNorm's output, and the gate; blocks of a sliding window hold each key and each value three times.
+    copies = 4 if model.score_blocks(layer, length)[0] > 1 else 0
+    return width * ((10 + copies) * hidden + 3 * inner) + hidden * (model.attention_output_dropout_prob > 0)

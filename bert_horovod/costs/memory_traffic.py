@@ -1,6 +1,9 @@
 """Bytes that the kernels between matrix products move through a device's memory, at least, for a micro-batch."""
 
+import math
+
 from bert_horovod.costs.memory_estimate import WIDTHS
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 
 # Numbers that fused kernels read and write for each position of a layer in forward, in units of the hidden size: biases
@@ -12,8 +15,9 @@ _BACKWARD = 2  # times forward, because backward reads and writes gradients and 
 def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers: int = 0) -> float:
     """Bytes of a micro-batch's forward and backward, if each operation between products is one kernel.
 
-    Softmax reads and writes the scores, gelu its argument and value; the loss reads the logits, and backward reads and
-    writes them; embeddings are read, added and normalised. Kernels that are not fused move more.
+    Softmax reads and writes the scores, gelu its argument and value, and a gate if there is one; the loss reads the
+    logits, and backward reads and writes them; embeddings are read, added and normalised. Kernels that are not fused
+    move more.
 
     Args:
         recipe: model, precision, micro-batch and recomputation, which repeats a layer's forward or its softmax.
@@ -22,8 +26,9 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers:
         trained_layers: how many of the uppermost layers have a backward; 0: all layers and the embeddings.
     """
     model, rows = recipe.model, recipe.execution.micro_batch
-    place = _HIDDEN * model.hidden_size + 2 * model.intermediate_size
-    scores = 2 * model.num_attention_heads * length
+    place = _HIDDEN * model.hidden_size + (3 if family_of(model).gated else 2) * model.intermediate_size
+    sizes = [math.prod(model.score_blocks(layer, length)) for layer in range(model.num_hidden_layers)]
+    scores = 2 * model.num_attention_heads * sum(sizes) / len(sizes) / length
     recomputed = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
     trained = trained_layers or model.num_hidden_layers
     layers = (model.num_hidden_layers + _BACKWARD * trained) * (place + scores) + trained * recomputed

@@ -1,5 +1,6 @@
 """The matrix products of a forward pass as data: the computation of a step, on any device."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from bert_horovod.model.parameters import (
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.sections import Model
 
+SLIDING = "sliding window: "
 EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # prefixes of products' names
 VOCABULARY = f"{HEAD}vocabulary"
 
@@ -65,11 +67,15 @@ def matrix_products(
     whole = layers if read_positions >= length else layers - 1
     if whole:
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
-        products += _layer(model, shapes, "", whole, rows, length, length)
+        kinds = Counter(model.score_blocks(layer, length) for layer in range(whole))
+        for (blocks, queries, keys), count in kinds.items():
+            products += _attention(model, "" if blocks == 1 else SLIDING, count, rows * blocks, queries, keys)
+        products += _after_attention(shapes, "", whole, rows * length)
     if read_positions < length:
         products.append(Product(f"{LAST_LAYER}query", 1, 1, rows * read_positions, hidden, hidden))
         products.append(Product(f"{LAST_LAYER}key and value", 1, 1, rows * length, 2 * hidden, hidden))
-        products += _layer(model, shapes, LAST_LAYER, 1, rows, read_positions, length)
+        products += _attention(model, LAST_LAYER, 1, rows, read_positions, length)
+        products += _after_attention(shapes, LAST_LAYER, 1, rows * read_positions)
     vocabulary = -(-model.vocab_size // 64) * 64
     products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, width, hidden))
     products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, width))
@@ -97,20 +103,24 @@ def training_flops(products: Callable[[Model], list[Product]], model: Model, tra
     return float(sum(product.flops for product in forward) + back)
 
 
-def _layer(
-    model: Model, shapes: Shapes, prefix: str, count: int, rows: int, queries: int, length: int
-) -> list[Product]:
-    """A layer's products after query, key and value; `queries` positions of each row attend to `length` positions."""
+def _attention(model: Model, prefix: str, count: int, rows: int, queries: int, keys: int) -> list[Product]:
+    """Scores and context of `count` layers; `rows`: of a batch, or their blocks, of so many queries and keys each."""
     heads = model.num_attention_heads
     head_size = model.hidden_size // heads
+    return [
+        Product(f"{prefix}scores", count, rows * heads, queries, keys, head_size),
+        Product(f"{prefix}context", count, rows * heads, queries, head_size, keys, transposed=False),
+    ]
+
+
+def _after_attention(shapes: Shapes, prefix: str, count: int, positions: int) -> list[Product]:
+    """The products of `count` layers after attention, at so many positions."""
 
     def product(name: str, parameter: str) -> Product:
         n, k = shapes[f"{layer_prefix(0)}{parameter}.weight"]
-        return Product(f"{prefix}{name}", count, 1, rows * queries, n, k)
+        return Product(f"{prefix}{name}", count, 1, positions, n, k)
 
     return [
-        Product(f"{prefix}scores", count, rows * heads, queries, length, head_size),
-        Product(f"{prefix}context", count, rows * heads, queries, head_size, length, transposed=False),
         product("attention output", ATTENTION_OUTPUT),
         product("intermediate", INTERMEDIATE),
         product("output", OUTPUT),

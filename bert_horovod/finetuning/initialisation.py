@@ -16,7 +16,12 @@ from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.runtime.devices import use_devices
 
 # Settings that may differ from the checkpoint's.
-_MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_MAY_DIFFER = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "attention_output_dropout_prob",
+    "initializer_range",
+)
 
 _MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 
@@ -196,7 +201,7 @@ def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_sizes(directory: Path, theirs: Model, ours: Model) -> None:
-    for field in dataclasses.fields(Model):
+    for field in dataclasses.fields(theirs):
         before, after = getattr(theirs, field.name), getattr(ours, field.name)
         if before != after and field.name not in _MAY_DIFFER:
             raise UserError(

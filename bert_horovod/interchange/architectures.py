@@ -1,4 +1,4 @@
-"""Hugging Face's classes of BERT and ALBERT that this program reads, writes and exports, with their parameters."""
+"""Hugging Face's classes that this program reads, writes and exports, with their parameters."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -99,14 +99,15 @@ def whole_heads(
         shapes: shapes of the checkpoint's tensors, by the names of model/parameters.py.
         labelled: which of LABELLED a head called CLASSIFIER is of; None: of another class.
     """
-    pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
+    of_pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
+    pooler = bool(of_pooler) and of_pooler <= shapes.keys()
     classifier = shapes.get(CLASSIFIER_WEIGHT, ())
     labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
     names = [labelled if name == CLASSIFICATION else name for name in ARCHITECTURES]
     architectures = [
         Architecture(name, pooler, labels if name in LABELLED else ())
         for name in names
-        if name and (pooler or name not in _NEEDS_POOLER) and (labels or name not in LABELLED)
+        if name and (pooler or not of_pooler or name not in _NEEDS_POOLER) and (labels or name not in LABELLED)
     ]
     return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 

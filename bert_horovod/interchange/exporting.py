@@ -16,8 +16,8 @@ from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
 from bert_horovod.interchange.pretrained import describe, read_pretrained
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
-from bert_horovod.interchange.serving_graph import Served, trained_outputs
-from bert_horovod.interchange.suitability import require_vocabulary
+from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
+from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
 from bert_horovod.storage.writing import new_directory
 
 _CHECKED_LENGTHS = ((12, 7, 1), (3,))  # for each of two calls, the tokens of each row; the rest of a row is padding
@@ -111,7 +111,7 @@ def _calls(
         }
         rows = {name: array.astype(np.int32) for name, array in rows.items()}
         outputs = trained_outputs(architecture, pretrained.model, parameters, rows)
-        inputs = {name: array.astype(dtype.as_numpy_dtype) for name, array in rows.items()}
+        inputs = {name: rows[name].astype(dtype.as_numpy_dtype) for name in input_names(pretrained.model)}
         calls.append(Call(signature, inputs, outputs, real))
     return calls
 
@@ -124,7 +124,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     rows = _rows_of(pretrained, first, second)
     if architecture.name == CLASSIFICATION:
         calls, inputs = [], [("serving_default", {"text": first}, _rows_of(pretrained, first))]
-        if pretrained.model.type_vocab_size > 1:
+        if tells_texts_apart(pretrained.model):
             inputs.append(("pairs", {"text": first, "text_pair": second}, rows))
         for signature, names, batch in inputs:
             logits = trained_outputs(architecture, pretrained.model, parameters, batch)["logits"]

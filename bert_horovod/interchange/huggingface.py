@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face directories of BERT and ALBERT: config.json, model.safetensors, vocab.txt and so on.
+"""Reads and writes Hugging Face directories: config.json, model.safetensors, vocab.txt and so on.
 
 The program itself uses the parameter names and layout of Hugging Face's BERT, so nothing is transposed on writing, and
 only other architectures are renamed (model/architectures/). Their directories get a WordPiece vocabulary too:
@@ -18,6 +18,7 @@ import numpy as np
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import (
+    ANSWERS,
     LABEL_THRESHOLD,
     LABELLED,
     SEVERAL_LABELS,
@@ -34,8 +35,9 @@ from bert_horovod.interchange.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
+from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
-from bert_horovod.model.architectures.families import FAMILIES, family_of
+from bert_horovod.model.architectures.families import FAMILIES, class_name, family_of
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -43,6 +45,7 @@ from bert_horovod.model.parameters import (
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
     MORE_CLASSIFIERS,
+    SPAN_HEAD,
     WORD_EMBEDDINGS,
     Shapes,
 )
@@ -120,19 +123,23 @@ def write_configuration(
     _check_vocabulary(vocabulary, model.vocab_size)
     _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings)
+    segments = family_of(model).segments
+    tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
+    if not segments:  # AutoTokenizer reads this file for a ModernBERT, whatever tokenizer_class says
+        content = tokenizer_json(settings, vocabulary, SPECIAL_TOKENS.values())
+        _write_text(directory / "tokenizer.json", _json(content))
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
-    """Read a Hugging Face directory of BERT or ALBERT, with the heads of pre-training and of `task`, if it has them.
+    """Read a Hugging Face directory, with the heads of pre-training and of `task`, if it has them.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. Tensors of other heads are left
     out, and so is a decoder that is tied to the word embeddings. A classifier with the task's labels in another order
     is reordered; a classifier with other labels is left out.
 
     Raises:
-        UserError: it is neither BERT nor ALBERT, or this program does not support it; a file is missing; its vocabulary
+        UserError: it is none of these, or this program does not support it; a file is missing; its vocabulary
             does not fit.
         DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
@@ -200,7 +207,11 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
     """All tensors of the weight files, memory-mapped, by the program's parameter names."""
-    return map_weights(directory, family_of(model).name_of_parameter)
+    family, named = family_of(model), read_json(directory / "config.json").get("architectures")
+    answers = {f"{family.span_head}.{kind}": f"{SPAN_HEAD}.{kind}" for kind in ("weight", "bias")}
+    if named != [class_name(model, ANSWERS)]:
+        answers = {}
+    return map_weights(directory, lambda name: answers.get(name) or family.name_of_parameter(name))
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
@@ -211,7 +222,9 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
 def read_model(path: Path) -> sections.Model:
     """The sizes in a config.json; raises ReportedError if this program does not support the model."""
     if not path.is_file():
-        raise UserError(f"{path.parent} has no config.json: expected a Hugging Face directory of BERT or ALBERT")
+        raise UserError(
+            f"{path.parent} has no config.json: expected a Hugging Face directory of BERT, ALBERT or ModernBERT"
+        )
     config = read_json(path)
     if config.get("model_type") not in tuple(FAMILIES):
         raise UserError(
@@ -230,8 +243,8 @@ def require_supported(path: Path, config: dict[str, Any]) -> None:
 
 def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
     """The sizes in a config.json or bert_config.json (`config`: its content); raises UserError if they are wrong."""
-    table = _family(config).settings(config)
     try:  # build a recipe around the model, to check the limits of [model]
+        table = _family(config).settings(config)
         return loading.recipe_from_table(
             {"model": table, "objective": {"pair": "none"}, "phase": [{"sequence_length": 8}]}
         ).model

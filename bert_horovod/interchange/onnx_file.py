@@ -54,8 +54,10 @@ def write_onnx(directory: Path, served: Served) -> None:
     ]
 
     @tf.function(input_signature=[*served.signature, *specs], autograph=False)
-    def function(ids: tf.Tensor, mask: tf.Tensor, types: tf.Tensor, *parameters: tf.Tensor) -> dict[str, tf.Tensor]:
-        return served.outputs(ids, mask, types, dict(zip(served.parameters, parameters, strict=True)))
+    def function(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = len(served.signature)
+        parameters = dict(zip(served.parameters, tensors[count:], strict=True))
+        return served.outputs(*tensors[:count], parameters=parameters)
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     with native_messages_held_back(), contextlib.redirect_stdout(None):

@@ -9,7 +9,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.serving_graph import Served
-from bert_horovod.interchange.suitability import require_segments
+from bert_horovod.interchange.suitability import require_segments, tells_texts_apart
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from bert_horovod.runtime.quiet import native_messages_held_back
 
@@ -26,11 +26,11 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label; of
-    any number of labels `probabilities` alone; a regression gives `score`. Its signature `pairs`, which a model with
-    two segment types has, takes `text` and `text_pair`. For question answering `question` and `context` give `answer`,
-    a part of the context as it is written there, `score` (the sum of its start logit and its end logit), `null_score`
-    (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's length are cut at their
-    ends: there are no windows.
+    any number of labels `probabilities` alone; a regression gives `score`. Its signature `pairs`, which a model has
+    that tells two texts apart, takes `text` and `text_pair`. For question answering `question` and `context` give
+    `answer`, a part of the context as it is written there, `score` (the sum of its start logit and its end logit),
+    `null_score` (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's length are
+    cut at their ends: there are no windows.
 
     Raises UserError for other architectures, and for settings of the tokenizer that TensorFlow Text does not have.
     """
@@ -44,7 +44,7 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
     )
     if served.architecture.name == CLASSIFICATION:
         signatures = {"serving_default": _classify(served)}
-        if served.model.type_vocab_size > 1:
+        if tells_texts_apart(served.model):
             signatures["pairs"] = _classify_pairs(served)
     elif served.architecture.name == ANSWERS:
         require_segments(checkpoint, served.model, "question", "context")

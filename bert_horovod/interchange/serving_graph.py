@@ -17,12 +17,17 @@ from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, SPAN_HEAD
+from bert_horovod.model.parameters import CLASSIFIER
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # integers [batch, length] each
+
+
+def input_names(model: Model) -> tuple[str, ...]:
+    """The names of an exported model's inputs: without token_type_ids where there are no segment types."""
+    return INPUTS if family_of(model).segments else INPUTS[:2]
 
 
 class Served(tf.Module):
@@ -41,35 +46,46 @@ class Served(tf.Module):
         super().__init__()
         self.architecture, self.model = architecture, model
         self.parameters = {name: tf.Variable(array, trainable=False) for name, array in parameters.items()}
-        self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
-        # A lambda, because the signature has only three inputs, and `outputs` has a fourth argument.
-        self.serve: Callable = tf.function(
-            lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids),
-            input_signature=self.signature,
-            autograph=False,
+        self.signature = [tf.TensorSpec([None, None], dtype, name) for name in input_names(model)]
+        # Lambdas, because their arguments are the signature's, and `outputs` has more.
+        serve = (
+            (lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids))
+            if len(self.signature) == len(INPUTS)
+            else (lambda input_ids, attention_mask: self.outputs(input_ids, attention_mask))
         )
+        self.serve: Callable = tf.function(serve, input_signature=self.signature, autograph=False)
 
     def outputs(
         self,
         input_ids: tf.Tensor,
         attention_mask: tf.Tensor,
-        token_type_ids: tf.Tensor,
+        token_type_ids: tf.Tensor | None = None,
         parameters: dict[str, tf.Tensor] | None = None,
     ) -> dict[str, tf.Tensor]:
         """The outputs by Hugging Face's names; outputs per token are meaningless at padding.
 
         `parameters`: used instead of the model's variables.
         """
-        ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
+        types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, types))
         parameters = parameters or self.parameters
-        encode = family_of(self.model).textbook().encode
-        hidden = encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
+        family = family_of(self.model)
+        textbook = family.textbook()
+        hidden = textbook.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
         name, first = self.architecture.name, hidden[:, 0]
         if name == ANSWERS:
-            return dict(zip(("start_logits", "end_logits"), plain.span_logits(parameters, hidden), strict=True))
+            if family.shared_head:
+                hidden = plain.transformed(self.model, parameters, hidden)
+            logits = plain.span_logits(parameters, hidden)
+            return dict(zip(("start_logits", "end_logits"), logits, strict=True))
         if name == CLASSIFICATION:
+            if family.shared_head:
+                features = textbook.text_features(self.model, parameters, hidden, mask)
+                return {"logits": plain.dense(parameters, CLASSIFIER, features)}
             return {"logits": plain.classifier_logits(parameters, first)}
         if name == TAGS:
+            if family.shared_head:
+                hidden = plain.transformed(self.model, parameters, hidden)
             return {"logits": plain.tag_logits(parameters, hidden)}
         if name == MASKED_TOKENS:
             return {"logits": plain.masked_token_logits(self.model, parameters, hidden)}
@@ -97,15 +113,16 @@ def trained_outputs(
     batch["position_ids"] = tf.tile(tf.range(length)[None], [count, 1])
     batch["sequence_ids"] = tf.constant(rows["attention_mask"], tf.int32)
     hidden = tf.reshape(encoder.encode(forward, batch)[-1], [count, length, model.hidden_size])
+    batch["cls_positions"] = tf.zeros([count, 1], tf.int32)
     flat, first, name = tf.reshape(hidden, [count * length, -1]), hidden[:, 0], architecture.name
     outputs = {"last_hidden_state": hidden}
     if name == ANSWERS:
-        start, end = tf.unstack(tf.reshape(dense(flat, *forward.affine(SPAN_HEAD)), [count, length, 2]), axis=-1)
+        start, end = tf.unstack(tf.reshape(heads.span_logits(forward, flat), [count, length, 2]), axis=-1)
         outputs = {"start_logits": start, "end_logits": end}
     elif name == CLASSIFICATION:
-        outputs = {"logits": dense(heads.pooled(forward, first), *forward.affine(CLASSIFIER))}
+        outputs = {"logits": dense(heads.text_features(forward, batch), *forward.affine(CLASSIFIER))}
     elif name == TAGS:
-        outputs = {"logits": tf.reshape(dense(flat, *forward.affine(CLASSIFIER)), [count, length, -1])}
+        outputs = {"logits": tf.reshape(heads.tag_logits(forward, flat), [count, length, -1])}
     elif name in (MASKED_TOKENS, PRETRAINING):
         logits = tf.reshape(heads.masked_token_logits(forward, flat), [count, length, -1])
         outputs = {"logits": logits}

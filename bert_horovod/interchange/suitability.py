@@ -5,6 +5,7 @@ from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, SEVERAL_LABELS, default_labels
+from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
@@ -21,9 +22,14 @@ def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--
     return vocabulary
 
 
+def tells_texts_apart(model: Model) -> bool:
+    """Whether a model can tell the first text of a pair from the second: by segment types, or by [SEP] alone."""
+    return model.type_vocab_size > 1 or not family_of(model).segments
+
+
 def require_segments(path: Path, model: Model, first: str, second: str, flag: str = "--checkpoint ") -> None:
     """Raise UserError if a model has one segment type only, and so cannot tell two texts apart."""
-    if model.type_vocab_size < 2:
+    if not tells_texts_apart(model):
         raise UserError(
             f"{flag}{path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and {second} "
             "apart; expected 2: take another checkpoint"
@@ -65,5 +71,7 @@ def class_of_classifier(named: Any) -> str | None:
     """
     if not isinstance(named, list) or not named:
         return CLASSIFICATION
-    name = str(named[0]).replace("Albert", "Bert", 1)
-    return name if name in LABELLED else None
+    classes = {
+        f"{family.class_prefix}{name.removeprefix('Bert')}": name for family in FAMILIES.values() for name in LABELLED
+    }
+    return classes.get(str(named[0]))

@@ -51,8 +51,10 @@ class TokenizerFound(NamedTuple):
     reason: str | None  # what tells whether text is lower-cased, for people; None: nothing does
 
 
-def tokenizer_config(settings: TokenizerSettings, vocabulary: list[str], max_length: int) -> dict[str, Any]:
-    """The content of tokenizer_config.json; max_length in tokens."""
+def tokenizer_config(
+    settings: TokenizerSettings, vocabulary: list[str], max_length: int, segments: bool = True
+) -> dict[str, Any]:
+    """The content of tokenizer_config.json; max_length in tokens; `segments`: whether the model has segment types."""
     ids = token_ids(vocabulary)
     fields = {"single_word": False, "lstrip": False, "rstrip": False}
     added = {
@@ -72,6 +74,7 @@ def tokenizer_config(settings: TokenizerSettings, vocabulary: list[str], max_len
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_length,
         **SPECIAL_TOKENS,
+        **({} if segments else {"model_input_names": ["input_ids", "attention_mask"]}),
         **({"added_tokens_decoder": added} if added else {}),
     }
 

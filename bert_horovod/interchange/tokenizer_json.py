@@ -1,8 +1,10 @@
-"""Reads a tokenizer.json, the file of the tokenizers library, if its tokenizer is that of BERT."""
+"""Reads and writes a tokenizer.json, the file of the tokenizers library, of a tokenizer like BERT's."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
 
@@ -82,6 +84,50 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
     normalizer = content.get("normalizer") or {}
     flags = {name: normalizer[key] for key, name in _FLAGS.items() if key in normalizer}
     return TokenizerJson(vocabulary, added, bool(content.get("post_processor")), flags)
+
+
+def tokenizer_json(settings: TokenizerSettings, vocabulary: list[str], special: Collection[str]) -> dict[str, Any]:
+    """The content of a tokenizer.json: BERT's tokenizer with these settings and the `special` tokens."""
+    ids = token_ids(vocabulary)
+    found = {name: name in ("[CLS]", "[SEP]") for row in _ROWS.values() for name, _ in row}
+    rows = {
+        name: [{"SpecialToken" if found[token] else "Sequence": {"id": token, "type_id": kind}} for token, kind in row]
+        for name, row in _ROWS.items()
+    }
+    added = [(token, False) for token in special] + [(token.content, token.normalized) for token in settings.added]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": ids[token],
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": normalized,
+                "special": not normalized,
+            }
+            for token, normalized in sorted(added, key=lambda each: ids[each[0]])
+        ],
+        "normalizer": {
+            **_PARTS["normalizer"],
+            "handle_chinese_chars": settings.chinese_apart,
+            "strip_accents": settings.strip_accents,
+            "lowercase": settings.lowercase,
+        },
+        "pre_tokenizer": _PARTS["pre_tokenizer"],
+        "post_processor": {
+            "type": "TemplateProcessing",
+            **rows,
+            "special_tokens": {
+                token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in found if found[token]
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", **_PARTS["model"], "vocab": dict(ids)},
+    }
 
 
 def _refuse_other_rows(path: Path, content: dict[str, Any]) -> None:

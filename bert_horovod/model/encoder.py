@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -38,6 +38,7 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
     """
     states = _hidden_layers(forward, batch, layer_weights(forward.weights, forward.model))
+    states[-1] = family_of(forward.model).finish(forward, states[-1])
     return [tf.reshape(x, [*batch["input_ids"].shape, forward.model.hidden_size]) for x in states]
 
 
@@ -57,39 +58,24 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
     *layers, last = layer_weights(forward.weights, forward.model)
     x = _hidden_layers(forward, batch, layers)[-1]
     places = places_in_rows(positions, batch["input_ids"].shape[1])  # (rows * places,): indices into x
-    at_places = tf.gather(batch["sequence_ids"], positions, batch_dims=1)  # (rows, places)
-    bias = attention_bias(at_places, batch["sequence_ids"])  # (rows, 1, places, length)
-    x = _apply_layer(forward, len(layers), last, x, bias, places)  # (rows * places, hidden)
-    return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
-
-
-def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
-    """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
-
-    Args:
-        query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
-
-    Returns:
-        float32 [rows, 1, queries, keys].
-    """
-    # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
-    query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)
-    same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])  # (rows, queries, keys)
-    return tf.where(same, 0.0, -1e9)[:, None]  # (rows, 1, queries, keys)
+    family = family_of(forward.model)
+    surroundings = family.surroundings(forward.model, batch, positions)[-1]
+    x = _apply_layer(forward, len(layers), last, x, surroundings, places)  # (rows * places, hidden)
+    return tf.reshape(family.finish(forward, x), [*positions.shape, forward.model.hidden_size])
 
 
 def _hidden_layers(
     forward: Forward, batch: dict[str, tf.Tensor], layers: list[dict[str, tf.Tensor]]
 ) -> list[tf.Tensor]:
     """Outputs of the embeddings and the first layers, [rows * length, hidden] each; `layers`: their cast weights."""
-    states = [family_of(forward.model).code().embed(forward, batch)]
-    sequences = batch["sequence_ids"]
-    if forward.dropout is not None and used(forward.model, forward.policy, sequences.shape[1]):
-        bias = kernel_rows(sequences)
+    family, model, sequences = family_of(forward.model), forward.model, batch["sequence_ids"]
+    states = [family.code().embed(forward, batch)]
+    if forward.dropout is not None and used(model, forward.policy, sequences.shape[1]):
+        surroundings = [kernel_rows(sequences)] * model.num_hidden_layers
     else:
-        bias = attention_bias(sequences, sequences)
+        surroundings = family.surroundings(model, batch)
     for number, weights in enumerate(layers):
-        states.append(_apply_layer(forward, number, weights, states[-1], bias))
+        states.append(_apply_layer(forward, number, weights, states[-1], surroundings[number]))
     return states
 
 
@@ -98,34 +84,33 @@ def _apply_layer(
     layer: int,
     weights: dict[str, tf.Tensor],
     x: tf.Tensor,
-    bias: tf.Tensor | KernelRows,
+    surroundings: Any,
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Run the architecture's layer with this layer's weights; the policy chooses XLA and recomputation.
 
-    KernelRows instead of a bias choose the Triton kernels, which give the same result.
+    `surroundings`: the layer's, of Family.surroundings. KernelRows in their place choose the Triton kernels, which give
+    the same result.
     """
     run_layer = family_of(forward.model).code().layer
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
     if forward.policy.xla == "layers":
-        return _compiled_layer(forward, x, bias, site, places)
+        return _compiled_layer(forward, x, surroundings, site, places)
     if forward.policy.recompute != "layer":
-        return run_layer(forward, x, bias, site, places)
+        return run_layer(forward, x, surroundings, site, places)
 
     def recomputed(x: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
-        return run_layer(forward.with_values(tensors), x, bias, site, places)
+        return run_layer(forward.with_values(tensors), x, surroundings, site, places)
 
     return tf.recompute_grad(recomputed)(x, *forward.weights.values())
 
 
-def _compiled_layer(
-    forward: Forward, x: tf.Tensor, bias: tf.Tensor | KernelRows, *others: tf.Tensor | None
-) -> tf.Tensor:
-    """the architecture's layer as an XLA program, and its backward as another."""
-    others = bias, *others
-    if isinstance(bias, KernelRows):
+def _compiled_layer(forward: Forward, x: tf.Tensor, surroundings: Any, *others: tf.Tensor | None) -> tf.Tensor:
+    """The architecture's layer as an XLA program, and its backward as another."""
+    others = surroundings, *others
+    if isinstance(surroundings, KernelRows):
         programs = kernel_programs(forward.model, forward.policy, capability())
     else:
         programs = _layer_programs(forward.model, forward.policy)
@@ -146,7 +131,7 @@ def _compiled_layer(
 class _LayerPrograms(NamedTuple):
     """XLA programs, each one for all layers of equal sizes.
 
-    Their last arguments are x, weights, dropout, bias, site, places.
+    Their last arguments are x, weights, dropout, surroundings, site, places.
     """
 
     alone: Callable  # to the layer's output

@@ -20,9 +20,12 @@ class Forward:
     policy: ComputePolicy
     dropout: DropoutState | None = None  # None: no dropout
 
-    def affine(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Weight and bias of a dense layer or a LayerNorm; `name` is a constant of parameters.py such as POOLER."""
-        return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+    def affine(self, name: str) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Weight and bias of a dense layer or a LayerNorm; `name` is a constant of parameters.py such as POOLER.
+
+        The bias is None where the architecture has none.
+        """
+        return self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
 
     def with_values(self, values: Iterable[tf.Tensor]) -> "Forward":
         """The same pass with other weights, in the order of `weights`."""

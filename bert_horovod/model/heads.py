@@ -4,15 +4,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.model.encoder import encode_at
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.integers import joined, reshaped
 from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
 from bert_horovod.model.parameters import (
+    CLASSIFIER,
     DECODER_BIAS,
     DECODER_WEIGHT_COPY,
     PAIR_CLASSIFIER,
     POOLER,
+    SPAN_HEAD,
     TRANSFORM,
     TRANSFORM_NORM,
 )
@@ -27,7 +30,7 @@ def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     Returns:
         float32 [n, vocabulary].
     """
-    x = _transformed(forward, hidden)  # (n, width)
+    x = transformed(forward, hidden)  # (n, width)
     logits = tf.matmul(x, forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)  # (n, padded vocabulary)
     return (tf.cast(logits, tf.float32) + forward.weights[DECODER_BIAS])[:, : forward.model.vocab_size]
 
@@ -43,13 +46,66 @@ def masked_token_sums(
         counts: 1 where a position counts, 0 at padding: float32 [n].
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
-    x = _transformed(forward, hidden)  # (n, width)
+    x = transformed(forward, hidden)  # (n, width)
     return vocabulary_loss(x, decoder, bias, labels, counts, forward.model.vocab_size, forward.policy)
 
 
 def pooled(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     """Apply the pooler to the last layer's output at each [CLS]: [n, hidden] to [n, hidden]."""
     return tf.tanh(dense(hidden, *forward.affine(POOLER)))
+
+
+def transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """The layer before the masked-token head's output matrix: [n, hidden] to [n, width of the embeddings].
+
+    In a family with a shared head it is before the classifier and the head of answers too.
+    """
+    model, policy = forward.model, forward.policy
+    x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
+    return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)
+
+
+def text_features(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """What the classifier of texts reads, [rows * examples, hidden]: the pooler's output at each [CLS].
+
+    In a family with a shared head it is that head's layer over the mean of a text's positions or, with
+    model.classifier_pooling = "cls", over [CLS]. Where only [CLS] is read, the last layer runs there only.
+
+    Args:
+        forward: sizes, cast weights, policy, dropout.
+        batch: see batches.labelled.LabelledRows.assemble.
+    """
+    model = forward.model
+    shared = family_of(model).shared_head
+    if shared and model.classifier_pooling == "mean":
+        return transformed(forward, _means(encode(forward, batch)[-1], batch))
+    hidden = tf.reshape(encode_at(forward, batch, batch["cls_positions"]), [-1, model.hidden_size])
+    return transformed(forward, hidden) if shared else pooled(forward, hidden)
+
+
+def _means(hidden: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """The mean of each sequence's positions: [rows, length, hidden] to [rows * sequences, hidden], 0 without any."""
+    numbers = tf.range(1.0, batch["cls_positions"].shape[1] + 1.0)[:, None]  # (sequences, 1)
+    mine = tf.cast(
+        tf.cast(batch["sequence_ids"], tf.float32)[:, None] == numbers, tf.float32
+    )  # (rows, sequences, length)
+    sums = tf.matmul(mine, tf.cast(hidden, tf.float32))  # (rows, sequences, hidden)
+    means = tf.math.divide_no_nan(sums, tf.reduce_sum(mine, -1, keepdims=True))
+    return tf.cast(tf.reshape(means, [-1, hidden.shape[-1]]), hidden.dtype)
+
+
+def span_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores as an answer's start and as its end, from the last layer's output: [n, hidden] to float32 [n, 2]."""
+    if family_of(forward.model).shared_head:
+        hidden = transformed(forward, hidden)
+    return tf.cast(dense(hidden, *forward.affine(SPAN_HEAD)), tf.float32)
+
+
+def tag_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of each label of words, from the last layer's output: [n, hidden] to float32 [n, labels]."""
+    if family_of(forward.model).shared_head:
+        hidden = transformed(forward, hidden)
+    return tf.cast(dense(hidden, *forward.affine(CLASSIFIER)), tf.float32)
 
 
 def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
@@ -104,10 +160,3 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     """[rows, places, ...] to [rows * places, ...]."""
     shape = [-1, *x.shape[2:]]
     return reshaped(x, shape) if x.dtype == tf.int32 else tf.reshape(x, shape)
-
-
-def _transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """The masked-token head's layer before its output matrix: [n, hidden] to [n, width of the embeddings]."""
-    model, policy = forward.model, forward.policy
-    x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
-    return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)

@@ -46,9 +46,38 @@ def gelu_gradient(x: tf.Tensor, dy: tf.Tensor, approximate: bool) -> tf.Tensor:
         tanh = tf.tanh(c * (wide + cubic * wide * wide * wide))
         slope = 0.5 * (1 + tanh) + 0.5 * wide * (1 - tanh * tanh) * c * (1 + 3 * cubic * wide * wide)
     else:
-        density = tf.exp(-0.5 * wide * wide) * (1 / math.sqrt(2 * math.pi))
-        slope = 0.5 * (1 + tf.math.erf(wide * math.sqrt(0.5))) + wide * density
+        slope = _gelu_slope(wide)
     return tf.cast(tf.cast(dy, tf.float32) * slope, x.dtype)
+
+
+def _gelu_slope(wide: tf.Tensor) -> tf.Tensor:
+    """The derivative of exact gelu, float32."""
+    density = tf.exp(-0.5 * wide * wide) * (1 / math.sqrt(2 * math.pi))
+    return 0.5 * (1 + tf.math.erf(wide * math.sqrt(0.5))) + wide * density
+
+
+def geglu(x: tf.Tensor) -> tf.Tensor:
+    """gelu(a) g of the two halves of x [n, 2 c]: [n, c]."""
+    inner, gate = tf.split(tf.cast(x, tf.float32), 2, -1)
+    return tf.cast(tf.nn.gelu(inner) * gate, x.dtype)
+
+
+def geglu_gradient(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    """The gradient of geglu's argument, [n, 2 c], from `dy` [n, c], the gradient of its result."""
+    inner, gate = tf.split(tf.cast(x, tf.float32), 2, -1)
+    dy = tf.cast(dy, tf.float32)
+    return tf.cast(tf.concat([dy * gate * _gelu_slope(inner), dy * tf.nn.gelu(inner)], -1), x.dtype)
+
+
+def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
+    """See layers.rotated."""
+    first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
+    return tf.cast(tf.concat([first * cosines - second * sines, second * cosines + first * sines], -1), x.dtype)
+
+
+def add(x: tf.Tensor, branch: tf.Tensor, rate: float, draws: tf.Tensor) -> tf.Tensor:
+    """x + dropout(branch), [n, c] each."""
+    return tf.cast(tf.cast(x, tf.float32) + dropped(tf.cast(branch, tf.float32), rate, draws), x.dtype)
 
 
 def norm(
@@ -57,7 +86,7 @@ def norm(
     draws: tf.Tensor | None,
     rate: float,
     weight: tf.Tensor,
-    bias: tf.Tensor,
+    bias: tf.Tensor | None,
     epsilon: float,
     dtype: tf.DType,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -71,7 +100,8 @@ def norm(
     centred = wide - tf.reduce_mean(wide, -1, keepdims=True)  # (n, c)
     inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)  # (n, 1)
     normal = centred * inverse
-    return tf.cast(normal * weight + bias, dtype), tf.cast(normal, dtype), inverse
+    y = normal * weight if bias is None else normal * weight + bias
+    return tf.cast(y, dtype), tf.cast(normal, dtype), inverse
 
 
 def norm_gradient(

@@ -5,19 +5,24 @@ all elementwise work between two matrix products in one kernel (kernels.py), for
 """
 
 import math
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from bert_horovod.model import kernels
-from bert_horovod.model.dropout import DropoutState, random_bytes
+from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.kept import keep
 from bert_horovod.model.kernels import fused
 from bert_horovod.model.policy import ComputePolicy
 
 
+def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
+    """x W^T + b, all of one dtype: x [n, in], weight [out, in], bias [out] or None to [n, out]."""
+    return tf.matmul(x, weight, transpose_b=True) if bias is None else _with_bias(x, weight, bias)
+
+
 @tf.custom_gradient
-def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """x W^T + b, all of one dtype: x [n, in], weight [out, in], bias [out] to [n, out]."""
+def _with_bias(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     y = tf.nn.bias_add(tf.matmul(x, weight, transpose_b=True), bias)  # (n, out)
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -43,6 +48,52 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.matmul(tf.ones([1, x.shape[0]], x.dtype), x), [-1])
 
 
+def geglu(x: tf.Tensor, policy: ComputePolicy) -> tf.Tensor:
+    """gelu(a) g of the two halves (a, g) of x (Shazeer 2020, arXiv 2002.05202), gelu exact: [n, 2 c] to [n, c].
+
+    Backward keeps only the argument x.
+    """
+
+    @tf.custom_gradient
+    def apply(x: tf.Tensor) -> tf.Tensor:
+        x = keep(x)
+        y = keep(fused(kernels.geglu, policy)(x))  # the next product's gradient reads it
+        return y, lambda dy: fused(kernels.geglu_gradient, policy)(x, dy)
+
+    return apply(x)
+
+
+def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor, policy: ComputePolicy) -> tf.Tensor:
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864): turn each pair (x[j], x[j + head size / 2]) by its angle.
+
+    Args:
+        x: queries or keys, [rows, heads, length, head size].
+        cosines, sines: of the angles, float32 [rows, 1, length, head size / 2].
+        policy: see ComputePolicy.
+    """
+
+    @tf.custom_gradient
+    def apply(x: tf.Tensor) -> tf.Tensor:
+        rotate = fused(kernels.rotate, policy)
+        return rotate(x, cosines, sines), lambda dy: rotate(dy, cosines, -sines)
+
+    return apply(x)
+
+
+def add(x: tf.Tensor, branch: tf.Tensor, rate: float, draws: tf.Tensor | None, policy: ComputePolicy) -> tf.Tensor:
+    """x + dropout(branch), [n, c] each; `rate`, `draws`: see `dropped`."""
+    if draws is None:
+        return x + branch
+    draws = keep(draws)
+
+    @tf.custom_gradient
+    def apply(x: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
+        drop = fused(dropped, policy)
+        return fused(kernels.add, policy)(x, branch, rate, draws), lambda dy: (dy, drop(dy, rate, draws))
+
+    return apply(x, branch)
+
+
 def gelu(x: tf.Tensor, approximate: bool, policy: ComputePolicy) -> tf.Tensor:
     """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415); backward keeps only the argument x."""
 
@@ -58,7 +109,7 @@ def gelu(x: tf.Tensor, approximate: bool, policy: ComputePolicy) -> tf.Tensor:
 def layer_norm(
     x: tf.Tensor,
     weight: tf.Tensor,
-    bias: tf.Tensor,
+    bias: tf.Tensor | None,
     epsilon: float,
     policy: ComputePolicy,
     branch: tf.Tensor | None = None,
@@ -69,7 +120,7 @@ def layer_norm(
 
     Args:
         x: [n, c].
-        weight, bias: float32 [c].
+        weight, bias: float32 [c]; the bias may be None.
         epsilon: added to the variance.
         policy: its dtype is the dtype of the result.
         branch: [n, c], the other summand of a residual connection; None without one.
@@ -78,10 +129,11 @@ def layer_norm(
     Returns:
         [n, c].
     """
-    draws = None if draws is None else keep(draws)
+    draws, biased = None if draws is None else keep(draws), bias is not None
 
     @tf.custom_gradient
-    def apply(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor, *branch: tf.Tensor) -> tf.Tensor:
+    def apply(x: tf.Tensor, weight: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+        bias, branch = (others[0], others[1:]) if biased else (None, others)
         y, normal, inverse = fused(kernels.norm, policy)(x, branch, draws, rate, weight, bias, epsilon, policy.dtype)
         normal, inverse = keep(normal), keep(inverse)
 
@@ -89,12 +141,12 @@ def layer_norm(
             dx, dbranch, scaled = fused(kernels.norm_gradient, policy)(
                 dy, normal, inverse, weight, draws, rate, x.dtype, bool(branch)
             )
-            sums = [tf.cast(column_sums(each), tf.float32) for each in (scaled, dy)]
+            sums = [tf.cast(column_sums(each), tf.float32) for each in (scaled, dy)[: 1 + biased]]
             return dx, *sums, *dbranch
 
         return y, gradient
 
-    return apply(x, weight, bias, *([] if branch is None else [branch]))
+    return apply(x, weight, *(each for each in (bias, branch) if each is not None))
 
 
 def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, policy: ComputePolicy) -> list[tf.Tensor]:
@@ -113,6 +165,27 @@ def merge_heads(x: tf.Tensor) -> tf.Tensor:
     *_, rows, heads, length, head_size = x.shape
     x = tf.transpose(tf.reshape(x, [rows, heads, length, head_size]), [0, 2, 1, 3])  # (rows, length, heads, head_size)
     return tf.reshape(x, [rows * length, heads * head_size])  # (rows * length, hidden)
+
+
+def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
+    """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
+
+    Args:
+        query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
+
+    Returns:
+        float32 [rows, 1, queries, keys].
+    """
+    # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
+    query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)
+    same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])  # (rows, queries, keys)
+    return tf.where(same, 0.0, -1e9)[:, None]  # (rows, 1, queries, keys)
+
+
+def sequences_at(batch: Mapping[str, tf.Tensor], positions: tf.Tensor | None) -> tf.Tensor:
+    """The sequence_ids of a batch at these positions, int32 [rows, places]; None: all of them."""
+    sequences = batch["sequence_ids"]
+    return sequences if positions is None else tf.gather(sequences, positions, batch_dims=1)
 
 
 def attention(

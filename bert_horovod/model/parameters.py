@@ -7,6 +7,7 @@ one. The order is that of the forward pass; gradient buckets and parameter hashe
 """
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +31,7 @@ DECODER_BIAS_COPY = "cls.predictions.decoder.bias"
 
 # Pairs of parameters: each name is followed by ".weight" and ".bias".
 EMBEDDINGS_NORM = "bert.embeddings.LayerNorm"
+FINAL_NORM = "bert.encoder.LayerNorm"  # after the last layer, where layers begin with their LayerNorm
 EMBEDDING_MAPPING = (
     "bert.encoder.embedding_hidden_mapping_in"  # from embeddings' width to hidden size, where the two may differ
 )
@@ -44,6 +46,7 @@ SPAN_HEAD = "qa_outputs"
 QUERY = "attention.self.query"
 KEY = "attention.self.key"
 VALUE = "attention.self.value"
+QUERY_KEY_VALUE = "attention.self.qkv"  # the three joined: rows of [3 hidden, hidden]; a ModernBERT's parameter
 ATTENTION_OUTPUT = "attention.output.dense"
 ATTENTION_NORM = "attention.output.LayerNorm"
 INTERMEDIATE = "intermediate.dense"
@@ -71,11 +74,13 @@ def layer_norm_shapes(name: str, size: int) -> Shapes:
     return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
 
 
-def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:
+def initial_values(
+    shapes: Shapes, initializer_range: float | Callable[[str], float], seed: int
+) -> dict[str, np.ndarray]:
     """New float32 parameters, in the order of `shapes`; a tensor's values depend only on its name, shape and the seed.
 
-    Biases are 0 and LayerNorm weights are 1. Other weights are normal with standard deviation `initializer_range`,
-    truncated at two deviations.
+    Biases are 0 and LayerNorm weights are 1. Other weights are normal with standard deviation `initializer_range`, or
+    what it is for their name, truncated at two deviations.
     """
     parameters = {}
     for name, shape in shapes.items():
@@ -88,7 +93,8 @@ def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[
             initial = random.standard_normal(shape, np.float32)
             while (outside := np.abs(initial) > 2).any():
                 initial[outside] = random.standard_normal(int(outside.sum()), np.float32)
-            parameters[name] = initial * np.float32(initializer_range)
+            deviation = initializer_range(name) if callable(initializer_range) else initializer_range
+            parameters[name] = initial * np.float32(deviation)
     return parameters
 
 

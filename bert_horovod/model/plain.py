@@ -70,50 +70,54 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
     x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
-    x = _layer_norm(model, parameters, EMBEDDINGS_NORM, x)
+    x = layer_norm(model, parameters, EMBEDDINGS_NORM, x)
     if f"{EMBEDDING_MAPPING}.weight" in parameters:  # an ALBERT
-        x = _dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
+        x = dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
     states = [x]
     for i in range(model.num_hidden_layers):
         prefix = layer_prefix(layer_with_parameters(model, i))
         attended = _attend(model, parameters, prefix, x, same_sequence)  # (rows, length, hidden)
-        x = _layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
-        inner = _gelu(model, _dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
-        x = _layer_norm(model, parameters, prefix + OUTPUT_NORM, x + _dense(parameters, prefix + OUTPUT, inner))
+        x = layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
+        inner = gelu(model, dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
+        x = layer_norm(model, parameters, prefix + OUTPUT_NORM, x + dense(parameters, prefix + OUTPUT, inner))
         states.append(x)
     return states
 
 
 def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of every vocabulary entry: [..., hidden] to [..., vocabulary]; the output matrix is WORD_EMBEDDINGS."""
-    x = _gelu(model, _dense(parameters, TRANSFORM, hidden))  # (..., width)
-    x = _layer_norm(model, parameters, TRANSFORM_NORM, x)
+    x = transformed(model, parameters, hidden)  # (..., width)
     return tf.matmul(x, parameters[WORD_EMBEDDINGS], transpose_b=True) + parameters[DECODER_BIAS]
+
+
+def transformed(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """The layer before the masked-token head's output matrix, in a ModernBERT that of all heads."""
+    return layer_norm(model, parameters, TRANSFORM_NORM, gelu(model, dense(parameters, TRANSFORM, hidden)))
 
 
 def pooled(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Apply the pooler to the last layer's output at [CLS]: [n, hidden] to [n, hidden]."""
-    return tf.tanh(_dense(parameters, POOLER, hidden))
+    return tf.tanh(dense(parameters, POOLER, hidden))
 
 
 def pair_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores for "B continues A" (0) and "it does not" (1), from the last layer's output at [CLS]: [n, 2]."""
-    return _dense(parameters, PAIR_CLASSIFIER, pooled(parameters, hidden))
+    return dense(parameters, PAIR_CLASSIFIER, pooled(parameters, hidden))
 
 
 def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of each label of a sequence, from the last layer's output at [CLS]: [n, labels]."""
-    return _dense(parameters, CLASSIFIER, pooled(parameters, hidden))
+    return dense(parameters, CLASSIFIER, pooled(parameters, hidden))
 
 
 def tag_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of each label of each position: [..., hidden] to [..., labels]."""
-    return _dense(parameters, CLASSIFIER, hidden)
+    return dense(parameters, CLASSIFIER, hidden)
 
 
 def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Scores of each position as the answer's start and as its end: [..., length, hidden] to two of [..., length]."""
-    start, end = tf.unstack(_dense(parameters, SPAN_HEAD, hidden), axis=-1)
+    start, end = tf.unstack(dense(parameters, SPAN_HEAD, hidden), axis=-1)
     return start, end
 
 
@@ -123,7 +127,7 @@ def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, sam
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
 
     def split(name: str) -> tf.Tensor:
-        projected = _dense(parameters, prefix + name, x)  # (rows, length, hidden)
+        projected = dense(parameters, prefix + name, x)  # (rows, length, hidden)
         by_head = tf.reshape(projected, [rows, length, heads, size])
         return tf.transpose(by_head, [0, 2, 1, 3])  # (rows, heads, length, size)
 
@@ -132,22 +136,24 @@ def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, sam
     weights = tf.nn.softmax(tf.where(same_sequence, scores, -1e9))  # (rows, heads, queries, keys)
     context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # (rows, length, heads, size)
     context = tf.reshape(context, [rows, length, model.hidden_size])  # (rows, length, hidden)
-    return _dense(parameters, prefix + ATTENTION_OUTPUT, context)
+    return dense(parameters, prefix + ATTENTION_OUTPUT, context)
 
 
-def _dense(parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
-    """x W^T + b: [..., in] to [..., out]."""
-    return tf.matmul(x, parameters[f"{name}.weight"], transpose_b=True) + parameters[f"{name}.bias"]
+def dense(parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
+    """x W^T + b, or without b if there is none: [..., in] to [..., out]."""
+    y, bias = tf.matmul(x, parameters[f"{name}.weight"], transpose_b=True), parameters.get(f"{name}.bias")
+    return y if bias is None else y + bias
 
 
-def _layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
-    """LayerNorm over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
+def layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
+    """LayerNorm over the last axis (Ba et al. 2016, arXiv 1607.06450), with a bias if there is one."""
     mean, variance = tf.nn.moments(x, -1, keepdims=True)  # (..., 1)
     normal = (x - mean) * tf.math.rsqrt(variance + model.layer_norm_eps)
-    return normal * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
+    bias = parameters.get(f"{name}.bias")
+    return normal * parameters[f"{name}.weight"] + (0.0 if bias is None else bias)
 
 
-def _gelu(model: Model, x: tf.Tensor) -> tf.Tensor:
+def gelu(model: Model, x: tf.Tensor) -> tf.Tensor:
     """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
     if model.hidden_act == "gelu_new":
         return tf.nn.gelu(x, approximate=True)

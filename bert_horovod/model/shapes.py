@@ -14,6 +14,7 @@ from bert_horovod.model.parameters import (
     TRANSFORM_NORM,
     Shapes,
     dense_shapes,
+    is_bias,
     layer_norm_shapes,
 )
 from bert_horovod.recipe.sections import Model
@@ -32,9 +33,19 @@ def encoder_shapes(model: Model, pooler: bool) -> Shapes:
 
 def masked_token_head_shapes(model: Model) -> Shapes:
     """Shapes of the masked-token head, without its output matrix, because that is WORD_EMBEDDINGS."""
+    return transform_shapes(model) | {DECODER_BIAS: (model.vocab_size,)}
+
+
+def transform_shapes(model: Model) -> Shapes:
+    """Shapes of the layer before the masked-token head's output matrix, which may be before other heads too."""
     width = model.embedding_width
-    head = dense_shapes(TRANSFORM, width, model.hidden_size) | layer_norm_shapes(TRANSFORM_NORM, width)
-    return head | {DECODER_BIAS: (model.vocab_size,)}
+    shapes = dense_shapes(TRANSFORM, width, model.hidden_size) | layer_norm_shapes(TRANSFORM_NORM, width)
+    return {name: shape for name, shape in shapes.items() if not (shared_head(model) and is_bias(name))}
+
+
+def shared_head(model: Model) -> bool:
+    """Whether the classifier and the head of answers have the layer of transform_shapes before them."""
+    return family_of(model).shared_head
 
 
 def pair_head_shapes(model: Model) -> Shapes:
@@ -44,7 +55,8 @@ def pair_head_shapes(model: Model) -> Shapes:
 
 def classifier_shapes(model: Model, labels: int) -> Shapes:
     """Shapes of Hugging Face's BertForSequenceClassification head for `labels` labels; it reads the pooler's output."""
-    return dense_shapes(CLASSIFIER, labels, model.hidden_size)
+    before = transform_shapes(model) if shared_head(model) else {}
+    return before | dense_shapes(CLASSIFIER, labels, model.hidden_size)
 
 
 def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
@@ -54,4 +66,5 @@ def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
 
 def span_head_shapes(model: Model) -> Shapes:
     """Shapes of Hugging Face's BertForQuestionAnswering head: a row for start, a row for end; reads every position."""
-    return dense_shapes(SPAN_HEAD, 2, model.hidden_size)
+    before = transform_shapes(model) if shared_head(model) else {}
+    return before | dense_shapes(SPAN_HEAD, 2, model.hidden_size)

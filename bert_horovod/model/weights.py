@@ -15,6 +15,7 @@ from bert_horovod.model.parameters import (
     EMBEDDINGS,
     KEY,
     QUERY,
+    QUERY_KEY_VALUE,
     VALUE,
     WORD_EMBEDDINGS,
     Shapes,
@@ -25,7 +26,6 @@ from bert_horovod.model.parameters import (
 )
 from bert_horovod.recipe.sections import Model
 
-QUERY_KEY_VALUE = "attention.self.qkv"  # a layer's joined weight, [3 hidden, hidden], and bias, [3 hidden]
 VOCABULARY_MULTIPLE = 64
 _PARTS = (QUERY, KEY, VALUE)
 

@@ -14,7 +14,10 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
 
         step <= W:      lr step / W
         step <= W + C:  lr
-        else            e + (lr - e) ((T - step + 1) / (T - W - C))^power
+        else            e + (lr - e) s^power, where s = (T - step + 1) / (T - W - C)
+
+    With phase.decay = "one_minus_sqrt" 1 - sqrt(1 - s) stands in place of s^power (Hägele et al. 2024, arXiv
+    2405.18392).
 
     Args:
         phase: its steps, peak and end of the learning rate, and fractions of warm-up and hold.
@@ -37,7 +40,8 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
     if step <= warmup_steps + hold_steps:
         return phase.learning_rate
     share_left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
-    return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * share_left**power
+    shape = 1 - math.sqrt(1 - share_left) if phase.decay == "one_minus_sqrt" else share_left**power
+    return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * shape
 
 
 def sync_period(phase: Phase, step: int, power: float, most: int) -> int:

@@ -15,6 +15,7 @@ def check_combinations(recipe: Recipe) -> None:
             f"model.num_attention_heads = {model.num_attention_heads} does not divide "
             f"model.hidden_size = {model.hidden_size}"
         )
+    model.check(recipe)
     if model.embedding_size > model.hidden_size:
         raise UserError(
             f"model.embedding_size = {model.embedding_size}: expected at most "
@@ -57,6 +58,11 @@ def check_combinations(recipe: Recipe) -> None:
             raise UserError(
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
+            )
+        if phase.decay != "power" and recipe.optimizer.decay_power != 1:
+            raise UserError(
+                f"phase.{i}.decay = {phase.decay!r}: it has no power; expected optimizer.decay_power = 1, found "
+                f"{recipe.optimizer.decay_power:g}"
             )
     _check_card(recipe)
     recipe.optimizer.check(recipe)

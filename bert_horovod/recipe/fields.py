@@ -58,7 +58,12 @@ def setting(
 
 def named(name: str) -> Any:
     """The field of a section that names its dataclass: the setting by which OneOf chooses."""
-    return dataclasses.field(default=name, init=False)
+    return fixed(name)
+
+
+def fixed(value: Any) -> Any:
+    """A field that is a setting in another dataclass of its section, and has one value in this one."""
+    return dataclasses.field(default=value, init=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import named, setting
 
 Shape = tuple[int, ...]
@@ -21,8 +22,12 @@ WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numeric
 
 @dataclass(frozen=True)
 class Model:
-    """The encoder, under Hugging Face's names."""
+    """BERT and ALBERT: the encoder's sizes, under Hugging Face's names.
 
+    An architecture with other settings is a subclass; bert_horovod/model/architectures/families.py lists them.
+    """
+
+    architecture: str = named("bert")  # what the layers compute
     vocab_size: int = setting(30522, minimum=6, maximum=1 << 24)  # tokens; must equal the token store's vocabulary
     hidden_size: int = setting(768, minimum=1, maximum=1 << 16)  # width of the layers
     num_hidden_layers: int = setting(12, minimum=1, maximum=1024)  # layers of attention and feed-forward network
@@ -53,6 +58,24 @@ class Model:
         """Number of groups of layers that share parameters; num_hidden_layers if each layer has its own."""
         return self.shared_layers or self.num_hidden_layers
 
+    def in_phase(self, phase: "Phase") -> "Model":
+        """The model in a phase: with the depth that it has there."""
+        layers = phase.num_hidden_layers or self.num_hidden_layers
+        return self if layers == self.num_hidden_layers else replace(self, num_hidden_layers=layers)
+
+    def score_blocks(self, layer: int, length: int) -> tuple[int, int, int]:
+        """Blocks in which a layer computes a head's scores in a row of `length`; queries and keys of each block."""
+        return 1, length, length
+
+    def check(self, recipe: "Recipe") -> None:
+        """Raise UserError if the recipe does not fit the architecture."""
+        for i, phase in enumerate(recipe.phase):
+            if phase.global_rope_theta:
+                raise UserError(
+                    f"phase.{i}.global_rope_theta = {phase.global_rope_theta:g}: model.architecture = "
+                    f"{self.architecture!r} has no rotary positions; expected 0, or model.architecture = 'modernbert'"
+                )
+
 
 @dataclass(frozen=True)
 class Data:
@@ -71,6 +94,8 @@ class Objective:
     # second segment is from another document; sentence_order: the two segments are swapped; none: no pairs
     pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # fraction of a sequence's ordinary tokens
+    # The same on held-out rows, so that losses of recipes with other fractions compare; 0: masked_fraction
+    held_out_masked_fraction: float = setting(0.0, minimum=0, maximum=0.5)
     whole_word_masking: bool = setting(False)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
@@ -266,6 +291,9 @@ class Phase:
     learning_rate: float = setting(1e-4, above=0, maximum=1e4)
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps, before the peak
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
+    # Form of the decay. power: linear, or as optimizer.decay_power says; one_minus_sqrt: 1 - sqrt of the decay's share
+    # that is over, which falls fast first (Hägele et al. 2024, arXiv 2405.18392)
+    decay: str = setting("power", choices=("power", "one_minus_sqrt"))
     # Learning rate at the phase's end; above 0, the next phase can continue the same decay
     end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4)
     # Layers of the model in this phase, for a model that grows (docs/growing.md); 0: model.num_hidden_layers
@@ -276,6 +304,8 @@ class Phase:
     # of them as a whole (Gong et al. 2019); top: copies of the uppermost layers, as many as are needed (Yang et al.
     # 2020, arXiv 2011.13635; experimental); none: no new layers
     grow: str = setting("none", choices=("none", "stack", "top"))
+    # model.global_rope_theta in this phase, for longer rows; 0: the model's
+    global_rope_theta: float = setting(0.0, minimum=0, maximum=1e8)
 
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -373,11 +403,9 @@ class Recipe:
         return min(sum(end < step for end in ends), len(self.phase) - 1)
 
     def in_phase(self, phase: Phase) -> "Recipe":
-        """The recipe with the model's depth in one of its phases."""
-        layers = phase.num_hidden_layers or self.model.num_hidden_layers
-        if layers == self.model.num_hidden_layers:
-            return self
-        return replace(self, model=replace(self.model, num_hidden_layers=layers))
+        """The recipe with the model as it is in one of its phases."""
+        model = self.model.in_phase(phase)
+        return self if model is self.model else replace(self, model=model)
 
     def of_phase(self, number: int) -> "Recipe":
         """A recipe that consists of one phase alone, with the model's depth in that phase."""

@@ -9,6 +9,7 @@ import tomli_w
 
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
+from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
@@ -17,6 +18,7 @@ from bert_horovod.recipe_files.shipped import recipe_file
 
 # The dataclass of each section.
 SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {
+    "model": OneOf("architecture", MODELS),
     "optimizer": OneOf("name", RULES),
     "exchange": OneOf("method", METHODS),
     "phase": [Phase],

@@ -105,7 +105,9 @@ def references_of(recipe: Recipe, store: str) -> list[Reference]:
     """The references for a recipe's runs on a store of this hash: at most one with a band, any number with marks."""
     settings = curve_settings(recipe)
     defaults = recipe_from_table({"phase": [{}] * len(recipe.phase)})
-    of_methods = dataclasses.replace(defaults, optimizer=type(recipe.optimizer)(), exchange=type(recipe.exchange)())
+    of_methods = dataclasses.replace(
+        defaults, model=type(recipe.model)(), optimizer=type(recipe.optimizer)(), exchange=type(recipe.exchange)()
+    )
     usual = curve_settings(of_methods) | curve_settings(defaults)
     chosen = {key: value for key, value in settings.items() if value != usual[key]}
     references = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]

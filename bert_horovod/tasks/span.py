@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from bert_horovod.batches.examples.span_windows import STRIDE
 from bert_horovod.costs.products import HEAD, Product, matrix_products
-from bert_horovod.model.architectures.families import class_name
+from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import SPAN_HEAD, Shapes
+from bert_horovod.model.heads import span_logits
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 
@@ -46,8 +46,10 @@ class Span:
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         every_position = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
+        before = [Product(f"{HEAD}transform", 1, 1, rows * length, model.hidden_size, model.hidden_size)]
         return [
             *(product for product in every_position if not product.name.startswith(HEAD)),
+            *(before if family_of(model).shared_head else []),
             Product(f"{HEAD}span", 1, 1, rows * length, 2, model.hidden_size),
         ]
 
@@ -57,7 +59,7 @@ class Span:
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rows, length = batch["input_ids"].shape
         hidden = tf.reshape(encode(forward, batch)[-1], [-1, forward.model.hidden_size])
-        logits = tf.reshape(tf.cast(dense(hidden, *forward.affine(SPAN_HEAD)), tf.float32), [rows, length, 2])
+        logits = tf.reshape(span_logits(forward, hidden), [rows, length, 2])
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
-from bert_horovod.model.architectures.families import class_name
+from bert_horovod.model import heads
+from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.dropout import dropped, random_bytes
-from bert_horovod.model.encoder import SITES_PER_LAYER, encode_at
+from bert_horovod.model.encoder import SITES_PER_LAYER
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.heads import pooled
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
@@ -42,7 +42,9 @@ class TextTask:
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         examples, hidden = slots["examples"], model.hidden_size
-        encoder = matrix_products(model, rows, length, masked_slots=0, sequences=examples, pairs=True)
+        everywhere = family_of(model).shared_head and model.classifier_pooling == "mean"
+        read = length if everywhere else 0
+        encoder = matrix_products(model, rows, length, masked_slots=read, sequences=examples, pairs=True)
         return [
             *(product for product in encoder if not product.name.startswith("head: ")),
             Product("head: pooler", 1, 1, rows * examples, hidden, hidden),
@@ -59,15 +61,10 @@ class TextTask:
 
 
 def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
-    """The heads' input, dropout(pooler's output), [rows * examples, hidden]; the last layer runs at each [CLS] only.
-
-    Args:
-        forward: sizes, cast weights, policy, dropout.
-        batch: see batches.labelled.LabelledRows.assemble.
-    """
+    """The heads' input, dropout(heads.text_features), [rows * examples, hidden]; arguments as there."""
     model = forward.model
-    hidden = encode_at(forward, batch, batch["cls_positions"])
-    x, rate = pooled(forward, tf.reshape(hidden, [-1, model.hidden_size])), model.hidden_dropout_prob
+    x, rate = heads.text_features(forward, batch), model.hidden_dropout_prob
     # The next free dropout site: the encoder's are 0 for the embeddings and SITES_PER_LAYER for each layer.
     site = 1 + SITES_PER_LAYER * model.num_hidden_layers
-    return dropped(x, rate, random_bytes(hidden.shape.as_list(), rate, site, forward.dropout))
+    shape = [*batch["cls_positions"].shape, model.hidden_size]
+    return dropped(x, rate, random_bytes(shape, rate, site, forward.dropout))

@@ -14,9 +14,8 @@ from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.heads import label_sums
-from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.heads import label_sums, tag_logits
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 
@@ -58,8 +57,8 @@ class TokenClassification:
         # The next free dropout site: the encoder's are 0 for the embeddings and SITES_PER_LAYER for each layer.
         site = 1 + SITES_PER_LAYER * model.num_hidden_layers
         x = dropped(x, rate, random_bytes(x.shape.as_list(), rate, site, forward.dropout))
-        logits = dense(tf.reshape(x, [-1, model.hidden_size]), *forward.affine(CLASSIFIER))
-        return {"logits": tf.reshape(tf.cast(logits, tf.float32), [*batch["input_ids"].shape, len(self.labels)])}
+        logits = tag_logits(forward, tf.reshape(x, [-1, model.hidden_size]))
+        return {"logits": tf.reshape(logits, [*batch["input_ids"].shape, len(self.labels)])}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits = tf.reshape(self.outputs(forward, batch)["logits"], [-1, len(self.labels)])

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
             f"--init_checkpoint {directory} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
             f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
         )
-    for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # no shape shows these
+    for key in family_of(model).unseen_in_shapes:
         theirs, ours = getattr(pretrained.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
@@ -123,7 +124,8 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     model = recipe.in_phase(phase).model
     shapes = job.task.parameters(model)
     if newest is None:
-        parameters = initial_values(shapes, model.initializer_range, recipe.data.seed)
+        deviation = partial(family_of(model).deviation, model)
+        parameters = initial_values(shapes, deviation, recipe.data.seed)
         if job.init_checkpoint and world.rank == 0:
             try:
                 parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)

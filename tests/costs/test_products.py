@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.recipe.sections import Model
 
 MODEL = Model(
@@ -62,3 +63,24 @@ def test_an_albert_computes_as_much_in_its_layers_and_less_at_its_narrow_embeddi
     assert changed == {"head: transform", "head: vocabulary"}
     assert albert["head: transform"].flops == bert["head: transform"].flops // 2
     assert albert["head: vocabulary"].flops == bert["head: vocabulary"].flops // 2
+
+
+def test_a_sliding_window_is_counted_in_the_blocks_in_which_it_is_computed():
+    model = ModernBertModel(
+        vocab_size=70,
+        hidden_size=8,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=20,
+        local_attention=8,
+    )
+    products = {product.name: product for product in matrix_products(model, 2, 32, 3, 1, pairs=False)}
+    # Layers 0 and 3 attend fully, and the last is computed at 3 positions; 8 blocks of 4 queries read 12 keys.
+    assert products["scores"][1:6] == (1, 2 * 2, 32, 32, 4)
+    assert products["sliding window: scores"][1:6] == (2, 2 * 2 * 8, 4, 12, 4)
+    assert products["sliding window: context"][1:6] == (2, 2 * 2 * 8, 4, 4, 12)
+    assert products["last layer: scores"][1:6] == (1, 2 * 2, 3, 32, 4)
+    assert products["intermediate"][1:6] == (3, 1, 64, 40, 8)
+    assert products["output"][1:6] == (3, 1, 64, 8, 20)
+    short = {product.name: product for product in matrix_products(model, 2, 16, 3, 1, pairs=False)}
+    assert short["scores"][1:6] == (3, 2 * 2, 16, 16, 4)

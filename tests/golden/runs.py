@@ -43,6 +43,13 @@ RUNS = {
     "float16": _run(2, 8, 2e-3, numerics={"precision": "float16", "wire": "float16"}),
     "packed_pairs": _run(1, 32, objective={"pair": "sentence_order"}, phase={"sequence_length": 32}),
     "single_segments": _run(1, 32, objective={"pair": "none", "whole_word_masking": True}, data={"packing": False}),
+    "modernbert": _run(
+        1,
+        16,
+        model={"architecture": "modernbert", "num_hidden_layers": 4, "local_attention": 8},
+        objective={"pair": "none", "masked_fraction": 0.3},
+        phase={"hold": 0.4, "decay": "one_minus_sqrt"},
+    ),
     "xla_elementwise": _run(1, 16, xla="elementwise"),
     "xla_layers": _run(2, 8, xla="layers"),
 }

@@ -12,10 +12,17 @@ from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import EMBEDDING_MAPPING, LAYERS, WORD_EMBEDDINGS, backward_blocks, layer_prefix
+from bert_horovod.model.parameters import (
+    EMBEDDING_MAPPING,
+    LAYERS,
+    QUERY_KEY_VALUE,
+    WORD_EMBEDDINGS,
+    backward_blocks,
+    layer_prefix,
+)
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
-from bert_horovod.model.weights import QUERY_KEY_VALUE, cast_weights, parameter_gradients
+from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import ALBERT, LENGTH, PACKED, Reference, add_targets, random_batch, random_parameters
 

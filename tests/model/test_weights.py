@@ -15,6 +15,7 @@ from bert_horovod.model.parameters import (
     EMBEDDINGS,
     KEY,
     QUERY,
+    QUERY_KEY_VALUE,
     VALUE,
     WORD_EMBEDDINGS,
     initial_values,
@@ -23,7 +24,7 @@ from bert_horovod.model.parameters import (
 )
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
-from bert_horovod.model.weights import QUERY_KEY_VALUE, CastWeights, cast_together, cast_weights, parameter_gradients
+from bert_horovod.model.weights import CastWeights, cast_together, cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, random_batch, random_parameters
 
 ARRAYS = random_parameters(MODEL, pairs=True)

@@ -6,7 +6,7 @@ row, in any order, and make it again.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -219,7 +219,10 @@ def open_rows(
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
     seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
-    return Rows(store, index, special_ids(store.vocabulary), length, recipe.objective, seed)
+    objective = recipe.objective
+    if split == "held_out" and objective.held_out_masked_fraction:
+        objective = replace(objective, masked_fraction=objective.held_out_masked_fraction)
+    return Rows(store, index, special_ids(store.vocabulary), length, objective, seed)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Albert(Bert):
 
     def smaller(self, model: Model) -> Model | None:
         """See `Family`."""
-        if self.includes(model) or model.hidden_size <= _PUBLISHED_WIDTH:
+        if self.includes(model) or model.architecture != "bert" or model.hidden_size <= _PUBLISHED_WIDTH:
             return None
         return dataclasses.replace(model, embedding_size=_PUBLISHED_WIDTH, shared_layers=1)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes
 from bert_horovod.recipe.sections import Model
 
 
@@ -24,9 +24,15 @@ class Family(abc.ABC):
             what no other family is.
         required: keys of config.json, and the only value of each that is supported.
         google_config_file: the configuration beside Google's TF1 checkpoints; None if there are no such checkpoints.
+        unseen_in_shapes: settings of [model] that change what is computed, but no parameter's shape.
         token_ids: keys of config.json that are ids of tokens, and the special token of each, as in SPECIAL_TOKENS of
             interchange/tokenizer_files.py.
         kernels: whether gpu_kernels/ has kernels for its layer.
+        segments: whether the model sees which of two texts a token is of; else only [SEP] between them tells.
+        gated: whether a gate multiplies gelu's value in the feed-forward network.
+        shared_head: whether the layer between encoder and output (TRANSFORM and its norm) is the same in all classes;
+            else a classifier has a pooler there, and answers have nothing.
+        span_head: the name of the head of answers in Hugging Face's files.
         price: what `smaller` costs, for people.
     """
 
@@ -36,8 +42,18 @@ class Family(abc.ABC):
     chosen_by: ClassVar[tuple[str, ...]] = ()
     required: ClassVar[Mapping[str, Any]] = {}
     google_config_file: ClassVar[str | None] = None
+    unseen_in_shapes: ClassVar[tuple[str, ...]] = (
+        "num_hidden_layers",
+        "num_attention_heads",
+        "hidden_act",
+        "layer_norm_eps",
+    )
     token_ids: ClassVar[Mapping[str, str]] = {}
     kernels: ClassVar[bool] = False
+    segments: ClassVar[bool] = True
+    gated: ClassVar[bool] = False
+    shared_head: ClassVar[bool] = False
+    span_head: ClassVar[str] = SPAN_HEAD
     price: ClassVar[str] = ""
 
     def includes(self, model: Model) -> bool:
@@ -56,7 +72,30 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def textbook(self) -> ModuleType:
-        """The module with `encode`, as plain.py has it. Imports TensorFlow."""
+        """The module with `encode`, as plain.py has it; with a shared head also `text_features`. Imports TensorFlow."""
+
+    def surroundings(self, model: Model, batch: Mapping[str, Any], positions: Any = None) -> list[Any]:
+        """What each layer reads beside its input, from the first layer: tensors, or a nested structure of them.
+
+        Here it is the attention bias of layers.attention_bias.
+
+        Args:
+            model: the sizes.
+            batch: as in encoder.encode.
+            positions: int32 [rows, places]: those of the queries; None: all positions.
+        """
+        from bert_horovod.model.layers import attention_bias, sequences_at
+
+        bias = attention_bias(sequences_at(batch, positions), batch["sequence_ids"])
+        return [bias] * model.num_hidden_layers
+
+    def finish(self, forward: Any, x: Any) -> Any:
+        """The hidden state that heads read, from the last layer's output x [n, hidden]."""
+        return x
+
+    def deviation(self, model: Model, name: str) -> float:
+        """The standard deviation of a parameter's initial values."""
+        return model.initializer_range
 
     def smaller(self, model: Model) -> Model | None:
         """A model of this family to take instead of another family's: fewer parameters, as much computation."""

@@ -16,10 +16,10 @@ from bert_horovod.model.parameters import (
     OUTPUT,
     OUTPUT_NORM,
     POSITION_EMBEDDINGS,
+    QUERY_KEY_VALUE,
     TOKEN_TYPE_EMBEDDINGS,
     WORD_EMBEDDINGS,
 )
-from bert_horovod.model.weights import QUERY_KEY_VALUE
 
 
 def embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -42,7 +42,7 @@ def layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, plac
     Args:
         forward: `weights` are those of this layer, without its prefix.
         x: the output of the layer below.
-        bias: see encoder.attention_bias.
+        bias: see layers.attention_bias.
         site: uint64 scalar, the first of the layer's encoder.SITES_PER_LAYER dropout sites.
         places: int32 [n], indices of rows of x; with them the result is [n, hidden], only queries at these rows.
     """

@@ -3,9 +3,14 @@
 from bert_horovod.model.architectures.albert import Albert
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.bert import Bert
+from bert_horovod.model.architectures.modernbert import ModernBert
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.recipe.sections import Model
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert())}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert(), ModernBert())}
+
+# The settings of [model] by its architecture; an ALBERT is a BERT with settings of its own.
+MODELS: dict[str, type[Model]] = {"bert": Model, "modernbert": ModernBertModel}
 
 
 def family_of(model: Model) -> Family:

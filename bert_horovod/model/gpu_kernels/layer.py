@@ -16,9 +16,15 @@ from bert_horovod.model.dropout import DropoutState, keep_scale, threshold
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.call import call
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows
-from bert_horovod.model.parameters import ATTENTION_NORM, ATTENTION_OUTPUT, INTERMEDIATE, OUTPUT, OUTPUT_NORM
+from bert_horovod.model.parameters import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT,
+    INTERMEDIATE,
+    OUTPUT,
+    OUTPUT_NORM,
+    QUERY_KEY_VALUE,
+)
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import QUERY_KEY_VALUE
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 

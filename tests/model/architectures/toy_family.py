@@ -18,6 +18,7 @@ from bert_horovod.model.parameters import (
     OUTPUT_NORM,
     POOLER,
     QUERY,
+    QUERY_KEY_VALUE,
     VALUE,
     WORD_EMBEDDINGS,
     Shapes,
@@ -82,7 +83,6 @@ def embed(forward, batch) -> tf.Tensor:
 
 def layer(forward, x, bias, site, places) -> tf.Tensor:
     from bert_horovod.model.layers import attention, dense, layer_norm, merge_heads, rows_at, split_heads
-    from bert_horovod.model.weights import QUERY_KEY_VALUE
 
     model, policy, rows = forward.model, forward.policy, bias.shape[0]
     normal = layer_norm(x, *forward.affine(ATTENTION_NORM), model.layer_norm_eps, policy)
@@ -105,9 +105,9 @@ def encode(model: Model, parameters, batch) -> list[tf.Tensor]:
     states = [tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])]
     for prefix in map(layer_prefix, range(model.num_hidden_layers)):
         x = states[-1]
-        normal = plain._layer_norm(model, parameters, prefix + ATTENTION_NORM, x)
+        normal = plain.layer_norm(model, parameters, prefix + ATTENTION_NORM, x)
         x += plain._attend(model, parameters, prefix, normal, same)
-        normal = plain._layer_norm(model, parameters, prefix + OUTPUT_NORM, x)
-        inner, gate = tf.split(plain._dense(parameters, prefix + INTERMEDIATE, normal), 2, axis=-1)
-        states.append(x + plain._dense(parameters, prefix + OUTPUT, tf.nn.gelu(inner) * gate))
+        normal = plain.layer_norm(model, parameters, prefix + OUTPUT_NORM, x)
+        inner, gate = tf.split(plain.dense(parameters, prefix + INTERMEDIATE, normal), 2, axis=-1)
+        states.append(x + plain.dense(parameters, prefix + OUTPUT, tf.nn.gelu(inner) * gate))
     return states

@@ -1,0 +1,140 @@
+"""What a ModernBERT's checkpoint is for: the commands, as they are typed, and transformers' answers to the same."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
+from bert_horovod.interchange.exported import load_export
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
+from tests.toy_glue import WORDS, write_checkpoint, write_glue
+from tests.toy_squad import write_squad
+
+MODEL = ModernBertModel(
+    vocab_size=len(WORDS),
+    hidden_size=32,
+    num_hidden_layers=5,
+    num_attention_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=512,
+    local_attention=8,
+)
+pytestmark = pytest.mark.full
+
+
+def command(name: str, *words: object) -> int:
+    return dispatch(parse(["bert-horovod", name, *map(str, words)]))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("modernbert") / "c", Architecture(MASKED_TOKENS, False), MODEL)
+
+
+def test_fill_mask_guesses_as_transformers_does(checkpoint):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    text = f"{WORDS[9]} [MASK] {WORDS[10]} {WORDS[11]}"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint).eval()
+    encoded = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        expected = model(**encoded).logits.softmax(-1)[0].numpy()[2]
+    [[guesses]] = MaskedTokenPredictor(checkpoint).guess([text], len(WORDS))
+    by_word = {guess.token: guess.probability for guess in guesses}
+    np.testing.assert_allclose([by_word[word] for word in WORDS], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [MASKED_TOKENS, CLASSIFICATION, ANSWERS])
+@pytest.mark.parametrize("kind", ["savedmodel", "onnx"])
+def test_exports_compute_the_checkpoint(tmp_path, capsys, name, kind):
+    if kind == "onnx":
+        pytest.importorskip("tf2onnx")
+        pytest.importorskip("onnxruntime")
+    architecture = Architecture(name, False, ("no", "yes") if name == CLASSIFICATION else ())
+    made = write_checkpoint(tmp_path / "checkpoint", architecture, MODEL)
+    assert command("export", "--checkpoint", made, "--output", tmp_path / "made", "--format", kind) == 0
+    assert f"exported    {name.replace('Bert', 'ModernBert')}, " in capsys.readouterr().out
+    ids = np.array([[2, 5, 7, 9, 10, 11, 12, 13, 3], [2, 6, 3, 0, 0, 0, 0, 0, 0]])
+    dtype = np.int64 if kind == "onnx" else np.int32
+    inputs = {"input_ids": ids.astype(dtype), "attention_mask": (ids > 0).astype(dtype)}
+    outputs = load_export(tmp_path / "made")("serving_default", inputs)
+    assert all(np.isfinite(output).all() for output in outputs.values())
+    assert {"config.json", "tokenizer.json"} <= {path.name for path in (tmp_path / "made").iterdir()}
+
+
+def test_a_classifier_with_its_tokenizer_takes_texts_and_pairs(tmp_path, capsys):
+    made = write_checkpoint(tmp_path / "checkpoint", Architecture(CLASSIFICATION, False, ("no", "yes")), MODEL)
+    words = ("--checkpoint", made, "--output", tmp_path / "made", "--format", "savedmodel", "--with_tokenizer")
+    assert command("export", *words) == 0
+    assert "serving_default(text), pairs(text, text_pair)" in capsys.readouterr().out
+
+
+def test_evaluate_reads_rows_longer_than_a_berts(tmp_path, checkpoint, capsys):
+    text = tmp_path / "text.txt"
+    lines = np.random.default_rng(0).choice(WORDS[9:], (400, 12))
+    text.write_text("\n".join(" ".join(line) + "." for line in lines))
+    assert (
+        command(
+            "prepare", "--input", text, "--vocab", checkpoint, "--output_dir", tmp_path / "store", "--held_out", 0.5
+        )
+        == 0
+    )
+    capsys.readouterr()
+    words = ("--checkpoint", checkpoint, "--data_dir", tmp_path / "store", "--json")
+    assert command("evaluate", *words, "--sequence_length", 512, "--rows", 4, "--micro_batch", 2) == 0
+    evaluation = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (evaluation["sequence_length"], evaluation["pair"]) == (512, "none")
+    assert np.isfinite(evaluation["held_out_mlm_loss"])
+
+
+def test_a_classifier_is_learned_and_transformers_gives_its_logits(tmp_path, checkpoint, capsys):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    data = write_glue(tmp_path / "glue", 64, 16)
+    settings = (
+        "execution.xla='off'",
+        "execution.threads=1",
+        "phase.0.learning_rate=3e-3",
+        "phase.0.sequence_length=64",
+    )
+    sets = [word for setting in settings for word in ("--set", setting)]
+    words = ("--task", "sst2", "--data_dir", data, "--checkpoint", checkpoint, "--output_dir", tmp_path / "out", *sets)
+    assert command("finetune", *words, "--epochs", 2) == 0
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    capsys.readouterr()
+    assert (
+        command(
+            "predict", "--checkpoint", tmp_path / "out", "--input", data / "dev.tsv", "--output", tmp_path / "o.tsv"
+        )
+        == 0
+    )
+    shares = [float(line.split("\t")[-1]) for line in (tmp_path / "o.tsv").read_text().splitlines()[1:]]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(newest).eval()
+    assert type(model).__name__ == "ModernBertForSequenceClassification"
+    texts = [line.split("\t")[0] for line in (data / "dev.tsv").read_text().splitlines()[1:]]
+    encoded = transformers.AutoTokenizer.from_pretrained(newest)(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        expected = model(**encoded).logits.softmax(-1)[:, 1].numpy()
+    np.testing.assert_allclose(shares, expected, atol=2e-4)
+
+
+def test_answers_are_learned_into_transformers_class(tmp_path, checkpoint):
+    transformers = pytest.importorskip("transformers")
+    data = write_squad(tmp_path / "squad", train=32, dev=8)
+    settings = ("execution.xla='off'", "execution.threads=1", "phase.0.sequence_length=64")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    words = ("--task", "squad", "--data_dir", data, "--checkpoint", checkpoint, "--output_dir", tmp_path / "out", *sets)
+    assert command("finetune", *words, "--epochs", 1, "--doc_stride", 16) == 0
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    _, info = transformers.AutoModelForQuestionAnswering.from_pretrained(newest, output_loading_info=True)
+    assert not any(info.values()), info
+
+
+def test_plan_counts_its_layers(capsys):
+    assert command("plan", "--recipe", "modernbert-base", "--device", "V100 32GB", "--world_size", 1, 8) == 0
+    assert "8,192" in capsys.readouterr().out

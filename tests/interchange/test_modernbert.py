@@ -1,0 +1,287 @@
+"""Directories of ModernBERT: transformers and this program read each other's, and compute the same."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
+from bert_horovod.interchange.huggingface import describe_directory, read_directory, read_model, write_directory
+from bert_horovod.interchange.serving_graph import Served, trained_outputs
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.encoder import encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import loss_sums, masked_token_logits
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.model.weights import cast_weights, parameter_gradients
+from bert_horovod.tasks.span import Span
+from tests.interchange.conftest import VOCABULARY
+
+TOY = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "local_attention": 8,
+    "global_rope_theta": 10_000.0,
+}
+TWO_LAYERS = TOY | {"num_hidden_layers": 2}
+ETTIN_17M = TOY | {
+    "vocab_size": 50368,
+    "hidden_size": 256,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "intermediate_size": 384,
+    "local_attention": 32,
+    "max_position_embeddings": 8192,
+    "global_rope_theta": 160_000.0,
+}
+IDS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+
+
+def random_model(kind: str, sizes: dict, scale: float = 0.05, **settings):
+    """A transformers model in evaluation mode, every parameter random."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(**IDS, **{**sizes, **settings}, attn_implementation="eager")
+    model = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+    return model
+
+
+def rows_of(vocabulary: int, length: int, real: tuple[int, ...] = (1.0, 0.6, 0.1)) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and attention mask, [3, length]; the ends of rows are padding."""
+    mask = np.arange(length) < np.ceil(np.array(real) * length)[:, None]
+    ids = np.random.default_rng(0).integers(5, vocabulary, mask.shape)
+    return np.where(mask, ids, 0).astype(np.int32), mask.astype(np.int32)
+
+
+def batch_of(ids: np.ndarray, mask: np.ndarray) -> dict[str, tf.Tensor]:
+    places = np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1))
+    arrays = {"input_ids": ids, "token_type_ids": 0 * ids, "position_ids": places, "sequence_ids": mask}
+    return {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
+
+
+def compare_masked_tokens(theirs, pretrained, length: int) -> None:
+    """Logits within 1e-4, and gradients of a masked-token loss within 1e-4 of the largest."""
+    torch = pytest.importorskip("torch")
+    model = pretrained.model
+    ids, mask = rows_of(model.vocab_size, length)
+    labels = np.where(np.random.default_rng(1).random(ids.shape) < 0.3, ids, -100) * mask - 100 * (1 - mask)
+    outputs = theirs(
+        input_ids=torch.tensor(ids, dtype=torch.long),
+        attention_mask=torch.tensor(mask, dtype=torch.long),
+        labels=torch.tensor(labels, dtype=torch.long),
+    )
+    outputs.loss.backward()
+    parameters = {name: tf.constant(value) for name, value in pretrained.parameters.items()}
+    batch = batch_of(ids, mask)
+    weights = cast_weights(parameters, tf.float32)
+    hidden = encode(Forward(model, weights, ComputePolicy()), batch)[-1]
+    logits = masked_token_logits(Forward(model, weights, ComputePolicy()), hidden[mask > 0])
+    np.testing.assert_allclose(logits.numpy(), outputs.logits.detach().numpy()[mask > 0], rtol=1e-4, atol=1e-4)
+
+    slots = int((labels >= 0).sum(1).max())
+    places = np.argsort(labels < 0, axis=1, kind="stable")[:, :slots].astype(np.int32)
+    masked = np.take_along_axis(labels, places, 1)
+    batch |= {
+        "masked_positions": tf.constant(places),
+        "masked_ids": tf.constant(np.maximum(masked, 0), tf.int32),
+        "masked_weights": tf.constant((masked >= 0).astype(np.float32)),
+        "sequence_starts": tf.zeros([len(ids), 1], tf.int32),
+    }
+    dropout = DropoutState(tf.constant([1], tf.uint64), tf.constant(0, tf.uint64))
+    model_in_training = ModernBertModel(
+        **{name: getattr(model, name) for name in TOY}, attention_output_dropout_prob=0.0
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        sums = loss_sums(Forward(model_in_training, weights, ComputePolicy(), dropout), False, batch)
+        loss = sums.mlm_loss / float((labels >= 0).sum())
+    dense, lookups = parameter_gradients(tape.gradient(loss, weights), pretraining_shapes(model, False))
+    assert float(loss) == pytest.approx(float(outputs.loss.detach()), rel=1e-5)
+    ours = {name: gradient.numpy() for name, gradient in dense.items()}
+    for name, part in lookups.items():
+        np.add.at(ours[name], part.indices.numpy(), part.values.numpy())
+    expected = {name: value.grad.numpy() for name, value in theirs.named_parameters()}
+    largest = max(np.abs(gradient).max() for gradient in expected.values())
+    name_in_file = family_of(model).name_in_file
+    assert {name_in_file(name) for name in ours} == expected.keys()
+    for name, gradient in ours.items():
+        theirs_gradient = expected[name_in_file(name)]
+        if name_in_file(name).endswith("tok_embeddings.weight"):
+            theirs_gradient, gradient = theirs_gradient[1:], gradient[1:]  # transformers' padding_idx has none
+        assert np.abs(gradient - theirs_gradient).max() <= 1e-4 * largest, name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("sizes", "length"), [(TWO_LAYERS, 40), (TOY, 64), (ETTIN_17M, 160)], ids=["two-layers", "five-layers", "ettin-17m"]
+)
+def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, sizes, length):
+    original = random_model("ModernBertForMaskedLM", sizes, 0.02)
+    original.save_pretrained(tmp_path)
+    pretrained = read_directory(tmp_path)
+    assert isinstance(pretrained.model, ModernBertModel)
+    assert {name: getattr(pretrained.model, name) for name in sizes} == sizes
+    compare_masked_tokens(original, pretrained, length)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("sizes", "length"), [(TWO_LAYERS, 40), (ETTIN_17M, 160)], ids=["two-layers", "ettin-17m"])
+def test_transformers_loads_our_directory_and_gives_our_logits_and_gradients(tmp_path, sizes, length):
+    transformers = pytest.importorskip("transformers")
+    model = ModernBertModel(**sizes)
+    values = initial_values(pretraining_shapes(model, False), 0.05, 0)
+    words = [*VOCABULARY, *(f"word{i}" for i in range(sizes["vocab_size"] - len(VOCABULARY)))]
+    write_directory(tmp_path, model, Architecture(MASKED_TOKENS, False), values, words, UNCASED)
+    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path, output_loading_info=True, attn_implementation="eager"
+    )
+    assert type(theirs).__name__ == "ModernBertForMaskedLM"
+    assert not any(info.values()), info
+    assert theirs.config.attention_dropout == 0
+    pretrained = read_directory(tmp_path)
+    assert pretrained.model == model
+    compare_masked_tokens(theirs.eval(), pretrained, length)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    inputs = tokenizer("the cat sat", "on a mat")
+    assert set(inputs) == {"input_ids", "attention_mask"}
+    expected = ["[CLS]", "the", "cat", "sat", "[SEP]", "on", "a", "mat", "[SEP]"]
+    assert [VOCABULARY[token] for token in inputs["input_ids"]] == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_classifier_of_texts_is_transformers(tmp_path, pooling):
+    torch = pytest.importorskip("torch")
+    original = random_model("ModernBertForSequenceClassification", TOY, num_labels=3, classifier_pooling=pooling)
+    original.save_pretrained(tmp_path)
+    model, _, architectures = describe_directory(tmp_path)
+    chosen = architectures[0]
+    assert (chosen.class_name(model), len(chosen.labels)) == ("ModernBertForSequenceClassification", 3)
+    pretrained = read_directory(tmp_path, chosen)
+    ids, mask = rows_of(model.vocab_size, 40)
+    with torch.no_grad():
+        expected = original(torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long)).logits.numpy()
+    for outputs in _both(chosen, pretrained, ids, mask):
+        np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.full
+def test_a_head_of_answers_is_transformers_both_ways(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    original = random_model("ModernBertForQuestionAnswering", TOY)
+    original.save_pretrained(tmp_path / "theirs")
+    model, _, architectures = describe_directory(tmp_path / "theirs")
+    assert architectures[0].class_name(model) == "ModernBertForQuestionAnswering"
+    pretrained = read_directory(tmp_path / "theirs", Span())
+    ids, mask = rows_of(model.vocab_size, 40)
+    with torch.no_grad():
+        expected = original(torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long))
+    for outputs in _both(architectures[0], pretrained, ids, mask):
+        for side in ("start_logits", "end_logits"):
+            logits = getattr(expected, side).numpy()
+            np.testing.assert_allclose(outputs[side][mask > 0], logits[mask > 0], rtol=1e-4, atol=1e-4)
+    values = {name: pretrained.parameters[name] for name in Span().parameters(model)}
+    words = [*VOCABULARY, *(f"word{i}" for i in range(model.vocab_size - len(VOCABULARY)))]
+    write_directory(tmp_path / "ours", model, Span(), values, words, UNCASED)
+    again, info = transformers.AutoModelForQuestionAnswering.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    for (name, value), (_, other) in zip(original.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(value, other), name
+
+
+def _both(architecture: Architecture, pretrained, ids: np.ndarray, mask: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """The outputs of the textbook version, as exported, and of the code of training."""
+    parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
+    served = Served(architecture, pretrained.model, parameters, tf.int32)
+    assert [spec.name for spec in served.signature] == ["input_ids", "attention_mask"]
+    rows = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
+    exported = {name: value.numpy() for name, value in served.serve(input_ids=ids, attention_mask=mask).items()}
+    return [exported, trained_outputs(architecture, pretrained.model, parameters, rows)]
+
+
+def test_a_bare_encoder_has_the_names_without_its_heads():
+    rename = family_of(ModernBertModel()).name_of_parameter
+    names = ["bert.embeddings.tok_embeddings.weight", "layers.3.attn.Wqkv.weight", "final_norm.weight"]
+    assert [rename(name) for name in names] == [
+        "bert.embeddings.word_embeddings.weight",
+        "bert.encoder.layer.3.attention.self.qkv.weight",
+        "bert.encoder.LayerNorm.weight",
+    ]
+
+
+def test_names_come_back_from_files():
+    family, model = family_of(ModernBertModel()), ModernBertModel()
+    names = list(pretraining_shapes(model, False))
+    assert [family.name_of_parameter(family.name_in_file(name)) for name in names] == names
+    assert family.name_in_file(names[-1]) == "decoder.bias"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"norm_bias": True}, "norm_bias = True is not supported: expected False"),
+        ({"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported: expected 'gelu'"),
+        ({"layer_types": ["sliding_attention"] * 5}, "layer_types = .*not supported; expected 'full_attention' for"),
+        ({"layer_types": ["full_attention"]}, "layer_types = .*not supported"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type = 'yarn'"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, "model.global_rope_theta = 'x': expected"),
+        ({"num_attention_heads": 32}, "model.num_attention_heads = 32: its heads of 1 numbers"),
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_kind_is_refused(tmp_path, entry, message):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "modernbert"} | TOY | entry))
+    with pytest.raises(UserError, match=message):
+        read_model(path)
+
+
+def test_keys_of_both_generations_of_transformers_are_read(tmp_path):
+    path = tmp_path / "config.json"
+    old = {
+        "model_type": "modernbert",
+        "num_hidden_layers": 4,
+        "global_attn_every_n_layers": 2,
+        "global_rope_theta": 5e4,
+    }
+    path.write_text(json.dumps(old))
+    model = read_model(path)
+    assert (model.global_attn_every_n_layers, model.global_rope_theta, model.local_rope_theta) == (2, 5e4, 1e4)
+    new = {
+        "model_type": "modernbert",
+        "num_hidden_layers": 4,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5e4},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        },
+    }
+    path.write_text(json.dumps(new))
+    model = read_model(path)
+    assert (model.global_attn_every_n_layers, model.global_rope_theta, model.local_rope_theta) == (2, 5e4, 300.0)
+
+
+def test_classes_have_no_pooler():
+    model = ModernBertModel(**TOY)
+    for name in (CLASSIFICATION, ANSWERS, MASKED_TOKENS):
+        parameters = Architecture(name, False, ("a", "b")).parameters(model)
+        assert "cls.predictions.transform.dense.weight" in parameters
+        assert not [each for each in parameters if "pooler" in each]

@@ -1,0 +1,205 @@
+"""ModernBERT: the textbook version and the training path compute what the paper says, in packed rows too."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.model import plain
+from bert_horovod.model.architectures import modernbert_plain
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.encoder import encode, encode_at
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import loss_sums, masked_token_logits
+from bert_horovod.model.parameters import backward_blocks, initial_values, update_groups
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.model.weights import cast_weights, parameter_gradients
+from tests.model import modernbert_reference
+from tests.model.modernbert_reference import SMALL
+from tests.model.reference import random_parameters
+
+LENGTH = 32
+PACKED = ((32,), (19,), (11, 1, 14), (9, 8, 7, 8))  # windows of 2 x 2 + 1 tokens end inside and at ends of sequences
+SPANNED = dataclasses.replace(SMALL, local_attention=24)  # rows are too short beside it for blocks
+DROPPING = dataclasses.replace(SMALL, attention_output_dropout_prob=0.25)
+PARAMETERS = random_parameters(SMALL, pairs=False)
+
+
+def packed_batch(seed: int = 1) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shape = (len(PACKED), LENGTH)
+    batch = {
+        name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    }
+    for row, lengths in enumerate(PACKED):
+        ends = np.cumsum(lengths)
+        for number, (length, end) in enumerate(zip(lengths, ends, strict=True), 1):
+            place = (row, slice(end - length, end))
+            batch["input_ids"][place] = random.integers(5, SMALL.vocab_size, length)
+            batch["position_ids"][place], batch["sequence_ids"][place] = np.arange(length), number
+    batch["masked_positions"] = np.stack([random.permutation(sum(lengths))[:6] for lengths in PACKED]).astype(np.int32)
+    batch["masked_ids"] = random.integers(5, SMALL.vocab_size, (len(PACKED), 6)).astype(np.int32)
+    batch["masked_weights"] = (random.random((len(PACKED), 6)) < 0.8).astype(np.float32)
+    batch["sequence_starts"] = np.zeros((len(PACKED), 1), np.int32)
+    return batch
+
+
+BATCH = packed_batch()
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+def dropout() -> DropoutState:
+    return DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
+
+
+def forward(model=SMALL, policy=ComputePolicy(), state=None) -> Forward:  # noqa: B008
+    return Forward(model, cast_weights(tensors(PARAMETERS), policy.dtype), policy, state)
+
+
+def gradients(model, policy: ComputePolicy, state=None) -> tuple[float, dict[str, np.ndarray]]:
+    """The summed loss, and the dense and sparse gradients added up, by parameter."""
+    weights = cast_weights(tensors(PARAMETERS), policy.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = loss_sums(Forward(model, weights, policy, state), False, tensors(BATCH)).mlm_loss
+    dense, lookups = parameter_gradients(tape.gradient(loss, weights), pretraining_shapes(model, False))
+    dense = {name: gradient.numpy().astype(np.float64) for name, gradient in dense.items()}
+    for name, part in lookups.items():
+        np.add.at(dense[name], part.indices.numpy(), part.values.numpy())
+    return float(loss), dense
+
+
+def close(ours: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
+    """Differences are measured by the largest gradient of all."""
+    largest = max(np.abs(gradient).max() for gradient in expected.values())
+    assert ours.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert np.abs(ours[name] - gradient).max() <= tolerance * largest, name
+
+
+@pytest.mark.parametrize("model", [SMALL, SPANNED], ids=["blocks", "whole"])
+def test_hidden_states_are_those_of_the_paper(model):
+    assert (model.blocks(LENGTH) > 1) == (model is SMALL)
+    in_file = {family_of(model).name_in_file(name): value for name, value in PARAMETERS.items()}
+    fast = encode(forward(model), tensors(BATCH))
+    plain = modernbert_plain.encode(model, tensors(PARAMETERS), tensors(BATCH))
+    assert len(fast) == len(plain) == model.num_hidden_layers + 1
+    for row, lengths in enumerate(PACKED):
+        for length, end in zip(lengths, np.cumsum(lengths), strict=True):
+            place = (row, slice(end - length, end))
+            expected = modernbert_reference.encode(model, in_file, BATCH["input_ids"][place])
+            for ours, textbook, state in zip(fast, plain, expected, strict=True):
+                np.testing.assert_allclose(ours.numpy()[place], state, rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(textbook.numpy()[place], state, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [4, 5], ids=["full", "sliding"])
+def test_the_last_layer_at_some_positions_is_that_at_all(layers):
+    model = dataclasses.replace(SMALL, num_hidden_layers=layers)
+    places = tf.constant(BATCH["masked_positions"])
+    everywhere = tf.gather(encode(forward(model), tensors(BATCH))[-1], places, batch_dims=1)
+    np.testing.assert_allclose(
+        encode_at(forward(model), tensors(BATCH), places).numpy(), everywhere.numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "policy"),
+    [
+        (SMALL, {}),
+        (SPANNED, {}),
+        (SMALL, {"recompute": "layer"}),
+        pytest.param(SMALL, {"xla": "elementwise"}, marks=pytest.mark.full),
+        pytest.param(SMALL, {"xla": "layers"}, marks=pytest.mark.full),
+        pytest.param(SPANNED, {"xla": "layers"}, marks=pytest.mark.full),
+    ],
+    ids=lambda each: str(each) if isinstance(each, dict) else f"reach-{each.reach}",
+)
+def test_gradients_are_those_of_the_textbook(model, policy):
+    loss, ours = gradients(model, ComputePolicy(**policy), dropout())
+    parameters, batch = tensors(PARAMETERS), tensors(BATCH)
+    with tf.GradientTape() as tape:
+        tape.watch(parameters)
+        hidden = modernbert_plain.encode(model, parameters, batch)[-1]
+        hidden = tf.gather(hidden, batch["masked_positions"], batch_dims=1)
+        logits = plain.masked_token_logits(model, parameters, hidden)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["masked_ids"], logits)
+        expected_loss = tf.reduce_sum(losses * batch["masked_weights"])
+    expected = {
+        name: tf.convert_to_tensor(gradient).numpy()
+        for name, gradient in tape.gradient(expected_loss, parameters).items()
+    }
+    assert loss == pytest.approx(float(expected_loss), rel=1e-5)
+    close(ours, expected, 1e-5)
+
+
+def test_dropout_is_of_the_attentions_output_alone_and_in_training_alone():
+    still = encode(forward(DROPPING), tensors(BATCH))
+    np.testing.assert_array_equal(still[-1], encode(forward(), tensors(BATCH))[-1])
+    dropped = encode(forward(DROPPING, state=dropout()), tensors(BATCH))
+    np.testing.assert_array_equal(dropped[0], still[0])  # the embeddings' output
+    assert np.abs(dropped[1].numpy() - still[1].numpy()).max() > 0.01
+
+
+@pytest.mark.full
+def test_dropout_draws_alike_compiled_or_not():
+    loss, eager = gradients(DROPPING, ComputePolicy(), dropout())
+    for policy in ({"xla": "elementwise"}, {"xla": "layers"}):
+        other_loss, compiled = gradients(DROPPING, ComputePolicy(**policy), dropout())
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        close(compiled, eager, 1e-5)
+
+
+def test_narrow_types_stay_near_float32():
+    loss, _ = gradients(SMALL, ComputePolicy())
+    for dtype, band in ((tf.bfloat16, 0.03), (tf.float16, 0.01)):
+        narrow, _ = gradients(SMALL, ComputePolicy(dtype))
+        assert narrow == pytest.approx(loss, rel=band)
+
+
+def test_logits_have_no_more_than_a_bias_of_the_decoder():
+    biases = [name for name in PARAMETERS if name.endswith("bias")]
+    assert biases == ["cls.predictions.bias"]
+    hidden = tf.constant(np.random.default_rng(0).standard_normal((3, 12)), tf.float32)
+    expected = plain.masked_token_logits(SMALL, tensors(PARAMETERS), hidden)
+    np.testing.assert_allclose(masked_token_logits(forward(), hidden), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_output_matrices_begin_smaller():
+    model = dataclasses.replace(SMALL, num_hidden_layers=8, hidden_size=120, initializer_range=0.1)
+    values = initial_values(
+        pretraining_shapes(model, False), lambda name: family_of(model).deviation(model, name), seed=0
+    )
+    smaller = {
+        name.partition("layer.")[2].partition(".")[2] or name
+        for name, value in values.items()
+        if 0 < value.std() < 0.05
+    }
+    assert smaller == {
+        "attention.output.dense.weight",
+        "output.dense.weight",
+        "cls.predictions.transform.dense.weight",
+    }
+    whole = values["bert.encoder.layer.0.attention.self.qkv.weight"].std()
+    assert values["bert.encoder.layer.0.output.dense.weight"].std() == pytest.approx(whole / 4, rel=0.1)
+
+
+def test_parameters_fall_into_blocks_and_groups():
+    names = list(pretraining_shapes(SMALL, False))
+    heads, *layers, embeddings = backward_blocks(names)
+    assert "bert.encoder.LayerNorm.weight" in heads
+    assert [len(layer) for layer in layers] == [
+        6,
+        6,
+        6,
+        6,
+        5,
+    ]  # from the last; the first has no LayerNorm before attention
+    assert embeddings == ["bert.embeddings.LayerNorm.weight"]
+    assert ["cls.predictions.bias"] in update_groups(pretraining_shapes(SMALL, False))

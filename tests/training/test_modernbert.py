@@ -1,0 +1,130 @@
+"""A ModernBERT trains in phases with thetas of their own, resumes, and gives the same numbers on two ranks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.text.rows import open_rows
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.huggingface import describe_directory
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
+from bert_horovod.training.job import pretraining_job
+from bert_horovod.training.start import load_initial
+from tests.horovod_runs import PROJECT
+from tests.toy_runs import logged, metrics, newest, train_rank, train_recipe
+from tests.toys import toy_recipe_table
+
+MODEL = {
+    "architecture": "modernbert",
+    "num_hidden_layers": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "local_attention": 8,
+    "global_rope_theta": 100.0,
+}
+TABLE = toy_recipe_table(
+    model=MODEL,
+    objective={"pair": "none", "masked_fraction": 0.3, "held_out_masked_fraction": 0.15},
+    phase={"steps": 4, "hold": 0.9, "global_batch": 16},
+    execution={"micro_batch": 8, "checkpoint_steps": 4},
+)
+LONGER = {
+    "sequence_length": 64,
+    "global_batch": 8,
+    "warmup": 0.0,
+    "hold": 0.5,
+    "decay": "one_minus_sqrt",
+    "global_rope_theta": 400.0,
+}
+TABLE["phase"].append(TABLE["phase"][0] | LONGER)
+RECIPE = recipe_from_table(TABLE)
+
+
+@pytest.fixture(scope="module")
+def whole(store, tmp_path_factory) -> Path:
+    return train_recipe(RECIPE, store, tmp_path_factory.mktemp("whole"))
+
+
+def losses(output_dir: Path) -> list[float]:
+    return [line["loss"] for line in metrics(output_dir)]
+
+
+def theta(checkpoint: Path) -> float:
+    return json.loads((checkpoint / "config.json").read_text())["global_rope_theta"]
+
+
+@pytest.mark.full
+def test_each_phase_trains_and_saves_with_its_theta(whole):
+    assert len(losses(whole)) == 8
+    first, second = sorted((whole / "checkpoints").glob("step-*"))
+    assert (theta(first), theta(second)) == (100.0, 400.0)
+    model, shapes, (architecture, *_) = describe_directory(second)
+    assert model == RECIPE.in_phase(RECIPE.phase[1]).model
+    assert architecture.class_name(model) == "ModernBertForMaskedLM"
+    assert shapes == pretraining_shapes(model, False)
+    rates = [line["learning_rate"] for line in metrics(whole)]
+    assert rates[4:] == pytest.approx([0.002, 0.002, 0.002, 0.002 * (1 - 0.5**0.5)])
+
+
+def test_held_out_rows_have_masks_of_their_own(store):
+    for split, fraction in (("train", 0.3), ("held_out", 0.15)):
+        rows = open_rows(store, RECIPE, 1, split).assemble(np.arange(16))
+        special = np.isin(rows["input_ids"], [store.vocabulary.index(token) for token in ("[PAD]", "[CLS]", "[SEP]")])
+        assert rows["masked_weights"].sum() / (~special).sum() == pytest.approx(fraction, abs=0.03)
+
+
+@pytest.mark.full
+def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
+    train_recipe(RECIPE, store, tmp_path, max_steps=4)
+    train_recipe(RECIPE, store, tmp_path)
+    assert losses(tmp_path) == losses(whole)
+    resumed, expected = (newest(each) / "model.safetensors" for each in (tmp_path, whole))
+    assert resumed.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.full
+def test_two_ranks_have_the_same_losses(whole, store, two_ranks, tmp_path):
+    two_ranks.run(train_rank, store.path, tmp_path, RECIPE)
+    assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-5)
+    first, second = (
+        [line["held_out_mlm_loss"] for line in logged(each) if "held_out_mlm_loss" in line]
+        for each in (tmp_path, whole)
+    )
+    assert first == pytest.approx(second, rel=1e-5)
+
+
+@pytest.mark.full
+def test_a_checkpoint_goes_on_with_another_theta_but_not_with_another_window(whole, store: Store, tmp_path):
+    def load(**settings):
+        table = TABLE | {"model": TABLE["model"] | settings, "phase": TABLE["phase"][:1]}
+        job = pretraining_job(recipe_from_table(table), store, tmp_path)
+        return load_initial(newest(whole), job.recipe.model, job.task, job.dataset)
+
+    assert load(global_rope_theta=5000.0).keys() == pretraining_shapes(RECIPE.model, False).keys()
+    with pytest.raises(UserError, match=r"has local_attention = 8, the recipe has model.local_attention = 16"):
+        load(local_attention=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["modernbert-mini", "ettin-17m", "modernbert-base"])
+def test_a_shipped_recipe_trains_in_its_own_precision(store, tmp_path, name):
+    recipe = load_recipe(
+        PROJECT / "run" / "recipes" / f"{name}.toml",
+        [
+            f"model.vocab_size={len(store.vocabulary)}",
+            "model.num_hidden_layers=4",
+            *(f"phase.0.{key}={value}" for key, value in (("global_batch", 4), ("steps", 2), ("sequence_length", 64))),
+            "execution.micro_batch=4",
+            "execution.xla='off'",
+            "execution.threads=1",
+            "execution.tensorboard=false",
+            "execution.log_steps=1",
+            "execution.evaluate_rows=8",
+        ],
+    )
+    train_recipe(recipe, store, tmp_path, max_steps=2)
+    assert losses(tmp_path) == pytest.approx([np.log(64)] * 2, abs=0.5)
