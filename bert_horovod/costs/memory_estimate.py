@@ -10,6 +10,7 @@ XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h
 beside the allocator. With compiled layers and the exchange of gradients the optimizer updates everything in place,
 beside which are only the new cast weights. Otherwise it updates one group of parameters after another
 (exchange/updater.py): beside a group are its stacked old and new values; new cast weights wait for the last group.
+Matrices that a rule multiplies are stacked everywhere.
 """
 
 import math
@@ -31,6 +32,9 @@ PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, Tensor
 NEW_SHARE = 0.5  # largest share of new parameters and slots that are in memory beside the old ones; measured on a CPU
 GPU_CHUNKS = 1.05  # chunks over the sizes of tensors that come and go; seen with compiled layers
 GPU_WORKSPACE_BYTES = 32 << 20
+# Of each number in the largest batch of matrices that an update multiplies: stacked parameter, slot and gradient, new
+# values and products. Reckoned, not measured.
+BATCH_BYTES = 28
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -87,15 +91,16 @@ def memory_bytes(
     layers = trained_layers or model.num_hidden_layers
     kernels = kernels and rows.length % BLOCK == 0
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, rows, width, kernels)
+    groups = [{name: trained[name] for name in names} for names in update_groups(trained, recipe.optimizer.batched)]
+    batches = [group for group in groups if all(recipe.optimizer.batched(*each) for each in group.items())]
+    stacked = BATCH_BYTES * max((sum(map(math.prod, batch.values())) for batch in batches), default=0)
     if gpu:
-        stacked = 0
         if recipe.execution.xla not in ("auto", "layers") or not recipe.exchange.in_place:
-            groups = [{name: trained[name] for name in names} for names in update_groups(trained)]
             largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
-            stacked = 2 * largest  # old and new
+            stacked = max(stacked, 2 * largest)  # old and new
         passing = max(gradients + kept, applied + stacked + width * numbers * (width < 4))
         return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
-    return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated))
+    return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated + stacked))
 
 
 def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels: bool) -> int:

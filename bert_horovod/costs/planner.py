@@ -155,7 +155,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     parts = {
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.trained, count) / rate,
-        "update_s": update_bytes(recipe, shapes, count, world_size) / rate,
+        "update_s": update_bytes(recipe, shapes, count, world_size) / rate
+        + recipe.optimizer.flops(shapes) / flops_per_s,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     input_s = count * recipe.execution.micro_batch * (ROW_S + POSITION_S * settings.sequence_length)

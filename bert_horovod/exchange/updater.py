@@ -41,7 +41,8 @@ class Updater:
         self._settings = settings
         self.fused = fused
         self.at_once = at_once
-        self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
+        shapes = {name: tuple(variable.shape) for name, variable in parameters.items()}
+        self.groups = update_groups(shapes, settings.batched)
 
     def grouped(self, gradients: Gradients) -> list[tf.Tensor]:
         """The gradients of each group as one tensor [n, ...]."""
@@ -76,15 +77,22 @@ class Updater:
     def _compiled(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, finite: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """One by one: XLA updates a tensor in place, but what is part of a stack it copies to its place."""
+        """One by one: XLA updates a tensor in place, but what is part of a stack it copies to its place.
+
+        Only matrices that the rule multiplies stay in their batches.
+        """
+        groups, gradients_of_groups = [], []
+        for group, gradient in zip(self.groups, grouped, strict=True):
+            alone = not self._settings.batched(group[0], tuple(gradient.shape[1:]))
+            groups += [[name] for name in group] if alone else [group]
+            gradients_of_groups += tf.split(gradient, len(group)) if alone else [gradient]
 
         @tf.function(jit_compile=True, autograph=False)
         def program(gradients, norm, inputs, finite) -> tf.Tensor:
-            alone = [[name] for group in self.groups for name in group]
-            self._apply(self.rule, alone, [each[None] for each in gradients], norm, inputs, finite, whole=True)
+            self._apply(self.rule, groups, gradients, norm, inputs, finite, whole=True)
             return tf.identity(norm)  # something to wait for: a program copies what it returns
 
-        return program([each for group in grouped for each in tf.unstack(group)], norm, inputs, finite)
+        return program(gradients_of_groups, norm, inputs, finite)
 
     def _apply(
         self,

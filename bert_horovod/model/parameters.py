@@ -6,6 +6,7 @@ are one layer of the dict. Other modules spell out no parameter name: they impor
 one. The order is that of the forward pass; gradient buckets and parameter hashes follow it.
 """
 
+import math
 import zlib
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ import numpy as np
 from bert_horovod.recipe.sections import Model
 
 Shapes = dict[str, tuple[int, ...]]  # parameters by name, in forward order
+BATCH_NUMBERS = 1 << 25  # of matrices that are updated as one batch; a batch has several copies in memory
 
 BERT = "bert."  # prefix of the names of embeddings, layers and pooler
 EMBEDDINGS = "bert.embeddings."
@@ -162,13 +164,24 @@ def query_key_or_value(name: str) -> str | None:
     return next((part for part in (QUERY, KEY, VALUE) if name.rpartition(".")[0].endswith(part)), None)
 
 
-def update_groups(shapes: Shapes) -> list[list[str]]:
-    """Groups of parameters that are updated together: a matrix alone; vectors of one size, if all or none decay."""
+def update_groups(shapes: Shapes, batched: Callable[[str, tuple[int, ...]], bool] | None = None) -> list[list[str]]:
+    """Groups of parameters that are updated together: a matrix alone; vectors of one size, if all or none decay.
+
+    Matrices for which `batched` (of name and shape) is true make groups of one shape, of BATCH_NUMBERS at most if they
+    are several.
+    """
     groups: dict[tuple, list[str]] = {}
     for name, shape in shapes.items():
         group = (name,) if len(shape) > 1 else (*shape, decays(name))
+        if batched is not None and batched(name, shape):
+            group = ("batch", *shape)
         groups.setdefault(group, []).append(name)
-    return list(groups.values())
+    parts = []
+    for (kind, *_), names in groups.items():
+        most = max(1, BATCH_NUMBERS // math.prod(shapes[names[0]])) if kind == "batch" else len(names)
+        each = math.ceil(len(names) / math.ceil(len(names) / most))  # groups of equal size
+        parts += [names[begin : begin + each] for begin in range(0, len(names), each)]
+    return parts
 
 
 def backward_blocks(names: list[str]) -> list[list[str]]:

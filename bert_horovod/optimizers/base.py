@@ -21,7 +21,7 @@ def optimizer_slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str,
     """
     return _without_none(
         {
-            slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
+            slot: {name: recipe.optimizer.slot_shape(slot, name, shape) for name, shape in shapes.items()}
             for slot in recipe.optimizer.slots
         }
     )

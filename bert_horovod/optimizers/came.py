@@ -90,7 +90,7 @@ class Came(Optimizer):
     slots: ClassVar[tuple[str, ...]] = ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns")
     rule: ClassVar[Rule] = Rule("came", slots, next_slots, directions)
 
-    def slot_shape(self, slot: str, shape: Shape) -> Shape | None:
+    def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:
         if slot == "m" or len(shape) == 1:
             return shape if slot in ("m", "v") else None
         if slot == "v":

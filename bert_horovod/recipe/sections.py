@@ -147,9 +147,17 @@ class Optimizer:
     rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
     slots: ClassVar[tuple[str, ...]] = ()  # names of its state per tensor; a slot starts as zeros
 
-    def slot_shape(self, slot: str, shape: Shape) -> Shape | None:
-        """The shape of a slot for a parameter of this shape; None: such a parameter has no such slot."""
+    def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:
+        """The shape of a slot for a parameter of this name and shape; None: such a parameter has no such slot."""
         return shape
+
+    def batched(self, name: str, shape: Shape) -> bool:
+        """Whether this parameter is updated in one batch with others of its shape, because the rule multiplies them."""
+        return False
+
+    def flops(self, shapes: dict[str, Shape]) -> float:
+        """Floating-point operations of the matrix products of one update; `shapes`: of the parameters that train."""
+        return 0.0
 
     def check(self, recipe: "Recipe") -> None:
         """Raise UserError if the rule does not fit the recipe."""

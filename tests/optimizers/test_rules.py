@@ -45,6 +45,23 @@ def numpy_adamw(x, g, m, v, t, rate, decay, settings):
     return x - rate * (mh / (np.sqrt(vh) + settings.epsilon) + wd * x), m, v
 
 
+def numpy_stable_adamw(x, g, m, v, t, rate, decay, settings):
+    m = settings.beta_1 * m + (1 - settings.beta_1) * g
+    v = settings.beta_2 * v + (1 - settings.beta_2) * g**2
+    mh, vh = m / (1 - settings.beta_1**t), v / (1 - settings.beta_2**t)
+    rms = np.sqrt(np.mean(g**2 / np.maximum(vh, settings.epsilon**2)))
+    rate = rate / max(1.0, rms)
+    if decay:
+        x = x - rate * settings.weight_decay * x
+    return x - rate * mh / (np.sqrt(vh) + settings.epsilon), m, v
+
+
+def numpy_muon(x, g, m, v, t, rate, decay, settings):
+    """For parameters that are no matrices of layers; test_muon.py has these."""
+    adamw = optimizer_of("adamw", epsilon=settings.epsilon, weight_decay=settings.weight_decay)
+    return numpy_adamw(x, g, m, v, t, rate * settings.adamw_rate, decay, adamw)
+
+
 def numpy_lamb(x, g, m, v, t, rate, decay, settings):
     b1, b2 = settings.beta_1, settings.beta_2
     wd = settings.weight_decay if decay else 0.0
@@ -128,6 +145,8 @@ def numpy_merit(x, g, m, v, t, rate, decay, settings):
 
 NUMPY_RULES = {
     "adamw": numpy_adamw,
+    "stable_adamw": numpy_stable_adamw,
+    "muon": numpy_muon,
     "lamb": numpy_lamb,
     "lans": numpy_lans,
     "sgd": numpy_sgd,
@@ -226,6 +245,10 @@ def close(found, expected, tolerance=1e-5):
         optimizer_of("adamw", bias_correction=False),
         optimizer_of("adamw", weight_decay=0.0, max_grad_norm=0.0),
         optimizer_of("adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
+        optimizer_of("stable_adamw"),
+        optimizer_of("stable_adamw", beta_2=0.9, max_grad_norm=0.0, weight_decay=0.3, epsilon=1e-3),
+        optimizer_of("muon"),
+        optimizer_of("muon", adamw_rate=0.3),
         optimizer_of("lamb"),
         optimizer_of("lamb", adapt="decayed"),
         optimizer_of("lamb", max_grad_norm=0.0, weight_decay=0.3),
@@ -289,7 +312,7 @@ def test_update_leaves_its_arguments_alone():
 
 
 @pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "merit"])
+@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "lamb", "lans", "merit"])
 def test_tensors_updated_together_are_updated_as_alone(name, xla):
     random = np.random.default_rng(0)
     x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))
@@ -332,6 +355,22 @@ def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():
 def test_lans_does_not_depend_on_the_scale_of_gradients(scale):
     settings = optimizer_of("lans", epsilon=1e-12)
     assert close(run_tensorflow(settings, scale=scale), run_tensorflow(settings))
+
+
+def test_stable_adamw_shortens_the_update_of_a_sudden_gradient_and_no_other():
+    quiet, sudden = (np.full((1, 4, 5), size, np.float32) for size in (0.1, 100.0))
+    lengths, one = {}, tf.constant(1.0)
+    for name in ("adamw", "stable_adamw"):
+        settings = optimizer_of(name, weight_decay=0.0)
+        x, slots = tf.zeros([1, 4, 5]), {"m": tf.zeros([1, 4, 5]), "v": tf.zeros([1, 4, 5])}
+        for t, g in enumerate((quiet, quiet, quiet, sudden), 1):
+            old = x
+            x, _, slots = update(
+                settings.rule, x, tf.constant(g), slots, tf.constant(float(t)), one, one, True, settings, tf.float32
+            )
+            lengths[name, t] = np.abs(x - old).max()
+    assert lengths["stable_adamw", 3] == pytest.approx(lengths["adamw", 3], rel=1e-5)
+    assert lengths["stable_adamw", 4] == pytest.approx(lengths["adamw", 4] / 2, rel=1e-3)  # vh is a quarter of g^2
 
 
 @pytest.mark.parametrize("wrong", [{"normalize": False}, {"old_x": False}], ids=str)
