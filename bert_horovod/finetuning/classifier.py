@@ -1,5 +1,6 @@
 """Fine-tuning of a classifier or a regression: its recipe, and the job that the loop trains."""
 
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ import numpy as np
 from bert_horovod.batches.examples.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
+from bert_horovod.finetuning.class_weights import balanced
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
@@ -18,7 +20,7 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.checking import refuse_heads
+from bert_horovod.recipe.checking import refuse_class_weights, refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
@@ -101,10 +103,17 @@ class TextFinetuning(Finetuning):
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
         if not isinstance(self.task, Classification):
             refuse_heads(recipe, "a regression" if isinstance(self.task, Regression) else "--task multilabel")
+            if isinstance(self.task, Regression):
+                refuse_class_weights(recipe, "a regression has no classes")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
-        if heads == 1:
+        if heads > 1:
+            refuse_class_weights(recipe, f"objective.heads = {heads}, and several heads have no weights")
+            task = MultiverseClassification(self.task.labels, self.task.text_columns, heads=heads, orthogonality=weight)
+            return task, (Elimination,)
+        if recipe.objective.class_weights == "none":
             return self.data.task, ()
-        return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
+        weights = balanced(self._splits["train"].labels, len(self.data.format.labels))
+        return replace(self.data.task, class_weights=weights), ()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

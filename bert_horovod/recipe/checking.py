@@ -104,6 +104,12 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
             )
 
 
+def refuse_class_weights(recipe: Recipe, why: str) -> None:
+    """Raise UserError if objective.class_weights is set where it has no meaning."""
+    if recipe.objective.class_weights != "none":
+        raise UserError(f"objective.class_weights = {recipe.objective.class_weights!r}: {why}; expected 'none'")
+
+
 def refuse_heads(recipe: Recipe, what: str) -> None:
     """Raise UserError if objective.heads is above 1, because only a classification can have several heads."""
     if recipe.objective.heads > 1:
