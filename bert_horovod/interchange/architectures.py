@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.parameters import CLASSIFIER, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import (
     classifier_shapes,
     encoder_shapes,
+    label_attention_shapes,
     masked_token_head_shapes,
     pair_head_shapes,
     span_head_shapes,
@@ -17,9 +18,12 @@ from bert_horovod.recipe.sections import Model
 
 ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
 PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
+# A BertModel with the head of tasks/label_attention.py, which is no class of Hugging Face's: its files say BertModel.
+LABEL_ATTENTION_MODEL = "BertModel with label attention"
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
+LABEL_WINDOWS = "label_attention"  # key of the configuration of a model with label attention: windows of a document
 LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
@@ -29,9 +33,10 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 class Architecture:
     """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
-    `name`: one of ARCHITECTURES (an ALBERT has the name of BERT's same class); `pooler`: whether there is a pooler;
-    `labels`: a classifier's labels in the order of their numbers; `problem`: its problem_type in Hugging Face's
-    configuration, None: regression if it has one label; `threshold`: of a classifier that gives any number of labels.
+    `name`: one of ARCHITECTURES, or LABEL_ATTENTION_MODEL (an ALBERT has the name of BERT's same class); `pooler`:
+    whether there is a pooler; `labels`: a classifier's labels in the order of their numbers; `problem`: its
+    problem_type in Hugging Face's configuration, None: regression if it has one label; `threshold`: of a classifier
+    that gives any number of labels; `windows`: of a document, with label attention.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Architecture:
     labels: tuple[str, ...] = ()
     problem: str | None = None
     threshold: float | None = None
+    windows: int = 0
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -47,7 +53,9 @@ class Architecture:
     def configuration(self, model: Model) -> dict[str, Any]:
         """The content of config.json besides the sizes."""
         contents: dict[str, Any] = {"architectures": [self.class_name(model)]}
-        if self.name == CLASSIFICATION:
+        if self.windows:
+            contents[LABEL_WINDOWS] = self.windows
+        if self.name in (CLASSIFICATION, LABEL_ATTENTION_MODEL):
             contents |= {
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
                 "label2id": {label: number for number, label in enumerate(self.labels)},
@@ -61,7 +69,7 @@ class Architecture:
 
     def class_name(self, model: Model) -> str:
         """Hugging Face's name of the class."""
-        return class_name(model, self.name)
+        return class_name(model, ENCODER if self.name == LABEL_ATTENTION_MODEL else self.name)
 
     @property
     def heads(self) -> str:
@@ -69,6 +77,7 @@ class Architecture:
         heads = {
             ANSWERS: ["answer span"],
             CLASSIFICATION: [f"classifier of {', '.join(self.labels)}"],
+            LABEL_ATTENTION_MODEL: [f"label attention of {len(self.labels):,} labels"],
             PRETRAINING: ["masked tokens", "sentence pair"],
             MASKED_TOKENS: ["masked tokens"],
             ENCODER: [],
@@ -80,6 +89,8 @@ class Architecture:
             return span_head_shapes(model)
         if self.name == CLASSIFICATION:
             return classifier_shapes(model, len(self.labels))
+        if self.name == LABEL_ATTENTION_MODEL:
+            return label_attention_shapes(model, len(self.labels))
         pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
         return {} if self.name == ENCODER else pairs | masked_token_head_shapes(model)
 
@@ -99,6 +110,9 @@ def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Archit
         for name in ARCHITECTURES
         if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
     ]
+    query = shapes.get(f"{LABEL_QUERY}.weight", ())
+    if query[1:] == (model.hidden_size,):
+        architectures.insert(0, Architecture(LABEL_ATTENTION_MODEL, False, default_labels(query[0])))
     return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 
 

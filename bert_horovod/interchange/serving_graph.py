@@ -5,7 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
+from bert_horovod.interchange.architectures import (
+    ANSWERS,
+    CLASSIFICATION,
+    LABEL_ATTENTION_MODEL,
+    MASKED_TOKENS,
+    PRETRAINING,
+    Architecture,
+)
 from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import Forward
@@ -14,8 +21,10 @@ from bert_horovod.model.parameters import CLASSIFIER, SPAN_HEAD
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.label_attention import label_logits
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # integers [batch, length] each
+# Integers [batch, length] each; with label attention [batch, windows, length].
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class Served(tf.Module):
@@ -34,7 +43,8 @@ class Served(tf.Module):
         super().__init__()
         self.architecture, self.model = architecture, model
         self.parameters = {name: tf.Variable(array, trainable=False) for name, array in parameters.items()}
-        self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
+        shape = [None] * (3 if architecture.name == LABEL_ATTENTION_MODEL else 2)
+        self.signature = [tf.TensorSpec(shape, dtype, name) for name in INPUTS]
         # A lambda, because the signature has only three inputs, and `outputs` has a fourth argument.
         self.serve: Callable = tf.function(
             lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids),
@@ -55,11 +65,17 @@ class Served(tf.Module):
         """
         ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
         parameters = parameters or self.parameters
+        documents = tf.shape(ids)[0]
+        if self.architecture.name == LABEL_ATTENTION_MODEL:
+            ids, types, mask = (tf.reshape(tensor, [-1, tf.shape(ids)[2]]) for tensor in (ids, types, mask))
         encode = family_of(self.model).textbook().encode
         hidden = encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
         name, first = self.architecture.name, hidden[:, 0]
         if name == ANSWERS:
             return dict(zip(("start_logits", "end_logits"), plain.span_logits(parameters, hidden), strict=True))
+        if name == LABEL_ATTENTION_MODEL:
+            tokens = tf.reshape(hidden, [documents, -1, self.model.hidden_size])
+            return {"logits": plain.label_logits(parameters, tokens, tf.reshape(mask, [documents, -1]))}
         if name == CLASSIFICATION:
             return {"logits": plain.classifier_logits(parameters, first)}
         if name == MASKED_TOKENS:
@@ -78,8 +94,11 @@ def trained_outputs(
 ) -> dict[str, np.ndarray]:
     """The same outputs, computed with the code of training (encoder.py, heads.py), to compare an export with.
 
-    `rows`: INPUTS, int32 [rows, length].
+    `rows`: INPUTS, int32 [rows, length]; with label attention [documents, windows, length].
     """
+    if architecture.name == LABEL_ATTENTION_MODEL:
+        documents = rows["input_ids"].shape[0]
+        rows = {name: array.reshape(-1, array.shape[-1]) for name, array in rows.items()}
     policy = ComputePolicy()
     weights = cast_weights({name: tf.constant(array) for name, array in parameters.items()}, policy.dtype)
     forward = Forward(model, weights, policy)
@@ -93,6 +112,9 @@ def trained_outputs(
     if name == ANSWERS:
         start, end = tf.unstack(tf.reshape(dense(flat, *forward.affine(SPAN_HEAD)), [count, length, 2]), axis=-1)
         outputs = {"start_logits": start, "end_logits": end}
+    elif name == LABEL_ATTENTION_MODEL:
+        tokens = tf.reshape(hidden, [documents, -1, model.hidden_size])
+        outputs = {"logits": label_logits(forward, tokens, tf.reshape(batch["sequence_ids"], [documents, -1]))}
     elif name == CLASSIFICATION:
         outputs = {"logits": dense(heads.pooled(forward, first), *forward.affine(CLASSIFIER))}
     elif name in (MASKED_TOKENS, PRETRAINING):

@@ -2,7 +2,7 @@
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_growth import check_growth
-from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Objective, Recipe
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -104,10 +104,12 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
             )
 
 
-def refuse_class_weights(recipe: Recipe, why: str) -> None:
-    """Raise UserError if objective.class_weights is set where it has no meaning."""
-    if recipe.objective.class_weights != "none":
-        raise UserError(f"objective.class_weights = {recipe.objective.class_weights!r}: {why}; expected 'none'")
+def refuse_for_labels(recipe: Recipe, why: str, names: tuple[str, ...] = ("class_weights", "label_attention")) -> None:
+    """Raise UserError if one of these settings of [objective] is set where it has no meaning."""
+    for name in names:
+        value, usual = (getattr(objective, name) for objective in (recipe.objective, Objective()))
+        if value != usual:
+            raise UserError(f"objective.{name} = {value!r}: {why}; expected {usual!r}")
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:

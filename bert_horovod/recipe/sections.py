@@ -85,6 +85,9 @@ class Objective:
     # Weights of a classifier's labels in the loss. balanced: rare labels weigh more, as their numbers of train examples
     # say (docs/finetuning.md); none: all examples weigh the same
     class_weights: str = setting("none", choices=("none", "balanced"))
+    # Label attention (docs/finetuning.md): windows of a document, at most, over all tokens of which each label attends;
+    # 0: a classifier that reads [CLS]
+    label_attention: int = setting(0, minimum=0, maximum=1024)
 
     @property
     def pairs(self) -> bool:

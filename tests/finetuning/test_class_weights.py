@@ -44,7 +44,7 @@ def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
         one.job(Path("unused"), overrides=[WEIGHTED, "objective.heads=2"])
     (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
     numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
-    with pytest.raises(UserError, match="a regression has no classes; expected 'none'"):
+    with pytest.raises(UserError, match="a regression has no labels; expected 'none'"):
         TextFinetuning(numbers, files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     with pytest.raises(UserError, match=r"objective.heads = 2: --task multilabel has one head"):

@@ -223,6 +223,10 @@ class LabelledDataset:
             examples,
             special_ids(self.vocabulary),
             self.recipe.phase[phase].sequence_length,
-            stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM),
+            self.seed(phase, training),
             self.recipe.data.packing,
         )
+
+    def seed(self, phase: int, training: bool) -> int:
+        """The seed of the order of rows."""
+        return stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM)
