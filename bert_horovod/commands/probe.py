@@ -4,6 +4,7 @@ A fine-tuning takes 3 epochs, or 300 steps if that is less. The scores on the de
 to scores.json.
 
 One process:     bert-horovod probe RUN --task sst2 --data_dir GLUE/SST-2
+Files of yours:  bert-horovod probe RUN --task multilabel --train_file T.csv --dev_fraction 0.1 --label_column labels
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- probe RUN --task sst2 --data_dir GLUE/SST-2
 
 The scores show when more pre-training stops helping the task. execution.probe does the same while a run trains.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
+from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_other_tasks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -29,8 +31,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
-    parser.add_argument("--task", required=True, choices=GLUE_TASKS, help="task of GLUE")
-    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of the task")
+    parser.add_argument(
+        "--task",
+        required=True,
+        choices=(*GLUE_TASKS, *OWN),
+        help=f"task of GLUE; on files of your own: {', '.join(OWN)}",
+    )
+    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="GLUE's directory of the task")
+    for split in ("train", "dev"):
+        parser.add_argument(
+            f"--{split}_file", type=Path, metavar="FILE", help=f"your own {split} file: TSV, CSV or JSON Lines"
+        )
+    add_columns(parser)
     parser.add_argument(
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
@@ -48,6 +60,7 @@ def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
+    from bert_horovod.finetuning.text_data import Files, own_data
 
     directory = arguments.run_dir / "checkpoints"
     if not any(directory.glob("step-*")):
@@ -55,7 +68,19 @@ def _look(arguments: argparse.Namespace) -> None:
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
             "newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
+    refuse_other_tasks(arguments)
+    own = arguments.task in OWN
+    for name in ("train_file", "dev_file") if not own else ("data_dir",):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} is not for --task {arguments.task}; leave it out")
+    if own:
+        files = Files(None, arguments.train_file, (arguments.dev_file,) if arguments.dev_file else ())
+        columns = tuple(arguments.text_columns.split(","))
+        arguments.data = own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))
+    elif arguments.data_dir is None:
+        raise UserError(f"--task {arguments.task}: expected --data_dir, the task's directory of GLUE's download")
+    else:
+        find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
@@ -64,7 +89,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     from bert_horovod.runs.checkpoint import paths
 
     checkpoints = paths(arguments.run_dir)
-    examples = probe_data(arguments.task, arguments.data_dir)
+    examples = arguments.data if arguments.task in OWN else probe_data(arguments.task, arguments.data_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
         finetuning = TextFinetuning(examples, checkpoint)

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.finetune import OWN, SQUAD
-from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of
+from bert_horovod.commands.finetune import SQUAD
+from bert_horovod.commands.shared.table_flags import OWN, add_dialect, dialect_of
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 

@@ -76,7 +76,7 @@ def label_logits(forward: Forward, x: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     query = forward.weights[f"{LABEL_QUERY}.weight"]
     values, bias = forward.affine(LABEL_OUTPUT)
     tokens, hidden = x.shape[1:]
-    both = dense(tf.reshape(x, [-1, hidden]), tf.concat([query, values], 0), tf.zeros([2 * len(query)], x.dtype))
+    both = dense(tf.reshape(x, [-1, hidden]), tf.concat([query, values], 0), tf.zeros([2 * query.shape[0]], x.dtype))
     scores, of_tokens = tf.split(tf.cast(tf.reshape(both, [-1, tokens, both.shape[-1]]), tf.float32), 2, axis=-1)
     scores += tf.where(tf.cast(real, tf.float32) > 0, 0.0, -1e9)[..., None]
     shares = tf.nn.softmax(scores, axis=1)  # (documents, tokens, labels)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands.finetune import OWN
+from bert_horovod.commands.shared.table_flags import OWN
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scoring import SCORERS
 from bert_horovod.finetuning.text_data import OWN_METRICS
