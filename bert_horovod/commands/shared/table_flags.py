@@ -58,12 +58,17 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 def refuse_other_tasks(arguments: argparse.Namespace) -> None:
     """Raise UserError if a flag of `add_columns` is given for a task that does not read it."""
-    for tasks, names in ((OWN, _OWN_ONLY), (("multilabel",), _MULTILABEL_ONLY)):
-        for name in names:
-            if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
-                raise UserError(
-                    f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
-                )
+    refuse_flags(arguments, _OWN_ONLY, OWN)
+    refuse_flags(arguments, _MULTILABEL_ONLY, ("multilabel",))
+
+
+def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Raise UserError if one of these flags is given, and --task is none of `tasks`."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
+            raise UserError(
+                f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
+            )
 
 
 def own_options(arguments: argparse.Namespace) -> "OwnOptions":
