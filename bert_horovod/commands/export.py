@@ -13,7 +13,8 @@ attention_mask and token_type_ids; outputs have Hugging Face's names:
     BertForMaskedLM                 logits
     BertModel                       last_hidden_state, pooler_output
 
-ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
+With label attention (objective.label_attention) the inputs are [documents, windows, length], the outputs logits of each
+document. ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
 
 Before the command ends, a fresh process loads the export and compares its outputs on padded rows with those of the
 checkpoint; if they differ, nothing is left of the export.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
-from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
+from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_flags, refuse_other_tasks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -31,17 +31,9 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-OWN = ("classification", "regression", "multilabel")
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
 NER = "ner"  # entity recognition
 SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
-# Flags of some tasks.
-ONLY = (
-    ((SQUAD,), SQUAD_ONLY),
-    ((NER,), ("tag_names",)),
-    (OWN, ("dev_fraction", "encoding", "quoted_tsv")),
-    (("multilabel",), ("label_separator", "threshold")),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,39 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "matched, mismatched, AX",
             }[split],
         )
-    parser.add_argument(
-        "--text_columns",
-        default="text",
-        metavar="A[,B]",
-        help="one or two columns of text in your own files (default: text); for ner that of words: in CoNLL files a "
-        "number from 1 (default: the first), in JSON Lines a key (default: tokens)",
-    )
-    parser.add_argument(
-        "--label_column",
-        default="label",
-        metavar="C",
-        help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
-        "key (default: tags)",
-    )
-    parser.add_argument(
-        "--label_separator",
-        metavar="S",
-        help="multilabel: between a text's labels in their column (default: a comma); a JSON list needs none",
-    )
-    parser.add_argument(
-        "--threshold",
-        metavar="X",
-        help="multilabel: a text gets the labels with at least this probability (default: 0.5); dev: chosen on the dev "
-        "set, for the best micro F1, and kept in the checkpoint",
-    )
-    parser.add_argument(
-        "--dev_fraction",
-        type=float,
-        metavar="X",
-        help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
-        "label its share, and the same examples in each run",
-    )
-    add_dialect(parser)
+    add_columns(parser)
     add_checkpoint(parser)
     parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
     parser.add_argument(
@@ -163,12 +123,9 @@ def _look(arguments: argparse.Namespace) -> None:
 
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)
-    for tasks, names in ONLY:
-        for name in names:
-            if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
-                raise UserError(
-                    f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
-                )
+    refuse_flags(arguments, SQUAD_ONLY, (SQUAD,))
+    refuse_flags(arguments, ("tag_names",), (NER,))
+    refuse_other_tasks(arguments)
     if arguments.task != SQUAD:
         arguments.data = _data(arguments)
         return
@@ -241,19 +198,13 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
 def _data(arguments: argparse.Namespace) -> "TagData | TextData":
     from bert_horovod.corpus.reading.tagged_files import TagColumns
     from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files, OwnOptions, glue_data, own_data
+    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
 
     files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
     if arguments.task == NER:
         names = tuple(arguments.tag_names.split(",")) if arguments.tag_names else ()
         return ner_data(files, TagColumns(arguments.text_columns, arguments.label_column, names))
     if arguments.task in OWN:
-        options = OwnOptions(
-            arguments.dev_fraction,
-            arguments.label_separator or ",",
-            threshold_of(arguments.threshold),
-            dialect_of(arguments),
-        )
         columns = tuple(arguments.text_columns.split(","))
-        return own_data(arguments.task, files, columns, arguments.label_column, options)
+        return own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))
     return glue_data(arguments.task, files)

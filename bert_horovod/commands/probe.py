@@ -4,6 +4,7 @@ A fine-tuning takes 3 epochs, or 300 steps if that is less. The scores on the de
 to scores.json.
 
 One process:     bert-horovod probe RUN --task sst2 --data_dir GLUE/SST-2
+Files of yours:  bert-horovod probe RUN --task multilabel --train_file T.csv --dev_fraction 0.1 --label_column labels
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- probe RUN --task sst2 --data_dir GLUE/SST-2
 
 The scores show when more pre-training stops helping the task. execution.probe does the same while a run trains.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.finetune import NER
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
+from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_other_tasks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -30,10 +32,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
-    parser.add_argument("--task", required=True, choices=(*GLUE_TASKS, NER), help=f"task of GLUE, or {NER}")
     parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="directory of the task, as for finetune"
+        "--task",
+        required=True,
+        choices=(*GLUE_TASKS, NER, *OWN),
+        help=f"task of GLUE, or {NER}; on files of your own: {', '.join(OWN)}",
     )
+    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory of the task of GLUE or of ner")
+    for split in ("train", "dev"):
+        parser.add_argument(
+            f"--{split}_file", type=Path, metavar="FILE", help=f"your own {split} file: TSV, CSV or JSON Lines"
+        )
+    add_columns(parser)
     parser.add_argument(
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
@@ -52,6 +62,7 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
     from bert_horovod.finetuning.tag_data import find_tagged
+    from bert_horovod.finetuning.text_data import Files, own_data
 
     directory = arguments.run_dir / "checkpoints"
     if not any(directory.glob("step-*")):
@@ -59,7 +70,18 @@ def _look(arguments: argparse.Namespace) -> None:
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
             "newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    if arguments.task == NER:
+    refuse_other_tasks(arguments)
+    own = arguments.task in OWN
+    for name in ("train_file", "dev_file") if not own else ("data_dir",):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} is not for --task {arguments.task}; leave it out")
+    if own:
+        files = Files(None, arguments.train_file, (arguments.dev_file,) if arguments.dev_file else ())
+        columns = tuple(arguments.text_columns.split(","))
+        arguments.data = own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))
+    elif arguments.data_dir is None:
+        raise UserError(f"--task {arguments.task}: expected --data_dir, the task's directory, as for finetune")
+    elif arguments.task == NER:
         find_tagged(arguments.data_dir, "train")
     else:
         find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
@@ -71,7 +93,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     from bert_horovod.runs.checkpoint import paths
 
     checkpoints = paths(arguments.run_dir)
-    examples = probe_data(arguments.task, arguments.data_dir)
+    examples = arguments.data if arguments.task in OWN else probe_data(arguments.task, arguments.data_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
         finetuning = open_finetuning(examples, checkpoint)

@@ -14,8 +14,8 @@ import json
 import sys
 from pathlib import Path
 
-from bert_horovod.commands.finetune import NER, OWN, SQUAD
-from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of
+from bert_horovod.commands.finetune import NER, SQUAD
+from bert_horovod.commands.shared.table_flags import OWN, add_dialect, dialect_of, refuse_flags
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -36,12 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
-    parser.add_argument(
-        "--label_column", default="label", metavar="C", help="your own files: column of labels (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--label_separator", default=",", metavar="S", help="multilabel: between labels (default: a comma)"
-    )
+    parser.add_argument("--label_column", metavar="C", help="your own files: column of labels (default: label)")
+    parser.add_argument("--label_separator", metavar="S", help="multilabel: between labels (default: a comma)")
     add_dialect(parser)
     parser.add_argument(
         "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
@@ -60,9 +56,9 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.finetuning.scoring import SCORERS, Request
     from bert_horovod.reporting.tables import lines
 
-    for name in ("null_odds", "threshold"):
-        if getattr(arguments, name) is not None and arguments.task != SQUAD:
-            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+    refuse_flags(arguments, ("null_odds", "threshold"), (SQUAD,))
+    refuse_flags(arguments, ("label_column", "encoding", "quoted_tsv"), OWN)
+    refuse_flags(arguments, ("label_separator",), ("multilabel",))
     if arguments.threshold is not None and arguments.null_odds is None:
         raise UserError("--threshold is of --null_odds; give these too")
     request = Request(
@@ -71,8 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.dev_file,
         arguments.null_odds,
         1.0 if arguments.threshold is None else arguments.threshold,
-        arguments.label_column,
-        arguments.label_separator,
+        arguments.label_column or "label",
+        arguments.label_separator or ",",
         dialect_of(arguments),
     )
     scores = SCORERS[arguments.task](request)

@@ -1,14 +1,18 @@
 """Fine-tuning of a classifier or a regression: its recipe, and the job that the loop trains."""
 
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bert_horovod.batches.examples.documents import DocumentDataset
 from bert_horovod.batches.examples.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
 from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
+from bert_horovod.finetuning.class_weights import balanced
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
@@ -18,10 +22,11 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.checking import refuse_heads
+from bert_horovod.recipe.checking import refuse_for_labels, refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.label_attention import LabelAttention
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.hooks.base import Hook
@@ -91,7 +96,7 @@ class TextFinetuning(Finetuning):
             evaluator=partial(DevScores, score, more=dict(list(self._dev_splits.items())[1:])),
             hooks=(
                 *hooks,
-                partial(Outcome, self.data, self.test, (*self._notices(recipe), rows, step)),
+                partial(Outcome, self.data, self.test, (*self._notices(recipe, task), rows, step)),
                 partial(BestCheckpoint, self.data.metrics[0], early_stop),
             ),
             **options,
@@ -99,12 +104,30 @@ class TextFinetuning(Finetuning):
 
     def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
-        if not isinstance(self.task, Classification):
-            refuse_heads(recipe, "a regression" if isinstance(self.task, Regression) else "--task multilabel")
+        if isinstance(self.task, Regression):
+            refuse_heads(recipe, "a regression")
+            refuse_for_labels(recipe, "a regression has no labels")
+        elif isinstance(self.task, Classification):
+            refuse_for_labels(recipe, "it is for --task multilabel", ("label_attention",))
+        else:
+            refuse_heads(recipe, "--task multilabel")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
-        if heads == 1:
-            return self.data.task, ()
-        return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
+        if heads > 1:
+            why = f"objective.heads = {heads}, and several heads have no weights"
+            refuse_for_labels(recipe, why, ("class_weights",))
+            task = MultiverseClassification(self.task.labels, self.task.text_columns, heads=heads, orthogonality=weight)
+            return task, (Elimination,)
+        task = self.data.task
+        if windows := recipe.objective.label_attention:
+            if len(task.text_columns) > 1:
+                raise UserError(
+                    f"objective.label_attention = {windows}: windows are of one text; expected one column of text "
+                    "(--text_columns)"
+                )
+            task = LabelAttention(task.labels, task.text_columns, task.separator, task.threshold, windows=windows)
+        if recipe.objective.class_weights == "balanced":
+            task = replace(task, class_weights=balanced(self._splits["train"].labels, len(task.labels)))
+        return task, ()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -129,9 +152,8 @@ class TextFinetuning(Finetuning):
         return {name: self._tokens(split) for name, split in self.data.test.items()}
 
     def _dataset(self, recipe: Recipe) -> LabelledDataset:
-        return LabelledDataset(
-            self.data.train.path.parent, self.vocabulary, self.tokenizer_settings, recipe, self._splits
-        )
+        kind = DocumentDataset if recipe.objective.label_attention else LabelledDataset
+        return kind(self.data.train.path.parent, self.vocabulary, self.tokenizer_settings, recipe, self._splits)
 
     def _score(self, task: Task, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         scores = self.data.score(source.by_example(outputs["logits"]), source.labels)
@@ -139,7 +161,7 @@ class TextFinetuning(Finetuning):
             task.threshold = scores["threshold"]  # checkpoints are saved after an evaluation, and have it
         return scores
 
-    def _notices(self, recipe: Recipe) -> list[str]:
+    def _notices(self, recipe: Recipe, task: Task) -> list[str]:
         notices = self.data.notices()
         rate = recipe.phase[0].learning_rate
         if self.model.hidden_size < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
@@ -148,7 +170,7 @@ class TextFinetuning(Finetuning):
                 f"models smaller than bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate={SMALL_MODEL_RATE:g}"
             )
         config = read_configuration(self.directory)
-        our_configuration = self.task.configuration(self.model)
+        our_configuration = task.configuration(self.model)
         rows = head_rows(config, our_configuration)
         their_class = f"{(config.get('architectures') or ['no class of model'])[0]}"
         if rows is None:

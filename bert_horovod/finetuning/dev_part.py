@@ -61,5 +61,5 @@ def _dev_numbers(groups: list[Any], fraction: float) -> np.ndarray:
 def _part(examples: LabelledTexts, numbers: np.ndarray) -> LabelledTexts:
     labels: Any = [examples.labels[number] for number in numbers]
     if isinstance(examples.labels, LabelSets):
-        labels = LabelSets(labels, examples.labels.count)
+        labels = LabelSets(labels, examples.labels.classes)
     return LabelledTexts(tuple([side[number] for number in numbers] for side in examples.texts), labels)

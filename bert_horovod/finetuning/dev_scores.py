@@ -45,5 +45,5 @@ class DevScores:
 def run_outputs(run: Run) -> RowOutputs:
     """Computes the outputs of a run's task, for rows of the sequence length of the run's last phase."""
     recipe = run.recipe
-    rows = block_rows(recipe.phase[-1].sequence_length)
+    rows = block_rows(recipe.phase[-1].sequence_length * max(1, recipe.objective.label_attention))
     return RowOutputs(run.task, recipe.model, compute_policy(recipe), rows, run.world)

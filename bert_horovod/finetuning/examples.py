@@ -33,11 +33,11 @@ class Format:
 
     def table(self, path: Path) -> Table:
         """Read a file; raises UserError as read_table does."""
+        return read_table(path, self.headless, self.skip_broken, self.dialect, self.may_be_list)
 
-        def may_be_list(column: str) -> bool:
-            return self.separator is not None and column == self.label_column
-
-        return read_table(path, self.headless, self.skip_broken, self.dialect, may_be_list)
+    def may_be_list(self, column: str) -> bool:
+        """Whether JSON Lines may have a list in a column: not in those that are read as one text or one label."""
+        return column not in self.columns and (self.separator is not None or column != self.label_column)
 
     def labels_of(self, table: Table) -> list[list[str]]:
         """The labels in each row, of one label too; raises UserError for a list that is no JSON."""
@@ -156,7 +156,7 @@ def read_labelled(path: Path, form: Format) -> Split:
 
 def read_unlabelled(path: Path, form: Format) -> Split:
     """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
-    table = read_table(path, dialect=form.dialect)
+    table = read_table(path, dialect=form.dialect, may_be_list=form.may_be_list)
     places = table.places(form.columns, "--text_columns" if form.own else "")
     return Split(path, LabelledTexts(_texts(table, places), [0] * len(table.rows)), 0)
 

@@ -76,11 +76,12 @@ def finetuning_recipe(
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
     table = _table(start.model, start.phase)
     phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows}
-    batch = recipe_from_table(table, overrides).phase[0].global_batch
+    first = recipe_from_table(table, overrides)
+    batch, windows = first.phase[0].global_batch, max(1, first.objective.label_attention)
     an_epoch = math.ceil(train_rows / batch)
     phase["steps"] = math.ceil(epochs * train_rows / batch)
     table["execution"] |= {
-        "micro_batch": min(_MOST_ROWS, math.ceil(batch / world_size)),
+        "micro_batch": min(max(1, _MOST_ROWS // windows), math.ceil(batch / world_size)),
         "evaluate_steps": an_epoch,
         "checkpoint_steps": an_epoch,
     }

@@ -24,7 +24,7 @@ from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, w
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.recipe.checking import refuse_heads
+from bert_horovod.recipe.checking import refuse_for_labels, refuse_heads
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
@@ -117,6 +117,7 @@ class SquadFinetuning(Finetuning):
         packed = Packed(count, rows, WINDOWS, "windows")
         recipe, step = self.recipe(packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
+        refuse_for_labels(recipe, "question answering has no labels")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task, world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))

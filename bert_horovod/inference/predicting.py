@@ -12,6 +12,7 @@ from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
+from bert_horovod.tasks.label_attention import WINDOWS
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
 from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
 from bert_horovod.tasks.token_classification import ARCHITECTURE as TAG_HEAD
@@ -44,7 +45,10 @@ def open_predictor(checkpoint: Path, options: Options) -> Predictor:
 
 
 def _predictor(directory: Path, options: Options) -> Predictor:
-    kinds = read_configuration(directory).get("architectures")
+    config = read_configuration(directory)
+    if config.get(WINDOWS):
+        return TextPredictor(directory, options)
+    kinds = config.get("architectures")
     kind = kinds[0] if isinstance(kinds, list) and kinds else None
     of_bert = str(kind).replace("Albert", "Bert", 1)
     if of_bert not in PREDICTORS:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_horovod.batches.examples.documents import DocumentRows
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
@@ -22,6 +23,7 @@ from bert_horovod.interchange.suitability import classifier_labels, require_segm
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.multilabel import SEPARATOR, THRESHOLD, Multilabel
 from bert_horovod.tasks.regression import Regression
 
@@ -30,7 +32,8 @@ class TextPredictor:
     """See inference.predicting.Predictor.
 
     Args:
-        directory: a checkpoint of BertForSequenceClassification that read_pretrained accepts, with its vocabulary.
+        directory: a checkpoint of BertForSequenceClassification, or of a BertModel with label attention, that
+            read_pretrained accepts, with its vocabulary.
         options: the user's.
 
     Raises:
@@ -111,9 +114,13 @@ class TextPredictor:
         if len(texts) > 1:
             require_segments(self._directory, self._model, "the first text", "the second")
         examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
-        rows = LabelledRows(examples, self._special, length, 0, packing)
+        windows = self.task.windows if isinstance(self.task, LabelAttention) else 0
+        if windows:
+            rows = DocumentRows(examples, self._special, length, 0, windows)
+        else:
+            rows = LabelledRows(examples, self._special, length, 0, packing)
         if length not in self._outputs:
-            at_once = block_rows(length) if packing else 1
+            at_once = block_rows(length * max(1, windows)) if packing else 1
             self._outputs[length] = RowOutputs(self.task, self._model, ComputePolicy(), at_once, World())
         return rows.by_example(self._outputs[length](self._parameters, rows, progress)["logits"])
 
@@ -133,11 +140,10 @@ def text_task(directory: Path, config: dict[str, Any]) -> Classification | Multi
     columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
     labels = classifier_labels(directory, config)
     if config.get("problem_type") == SEVERAL_LABELS:
-        separator, threshold = config.get(SEPARATOR), config.get(THRESHOLD)
-        return Multilabel(
-            labels,
-            columns,
-            separator if isinstance(separator, str) and separator else ",",
-            float(threshold) if isinstance(threshold, int | float) else 0.5,
-        )
+        separator, threshold, windows = (config.get(name) for name in (SEPARATOR, THRESHOLD, WINDOWS))
+        separator = separator if isinstance(separator, str) and separator else ","
+        threshold = float(threshold) if isinstance(threshold, int | float) else 0.5
+        if type(windows) is int and windows > 0:
+            return LabelAttention(labels, columns, separator, threshold, windows=windows)
+        return Multilabel(labels, columns, separator, threshold)
     return Regression(labels[0], columns) if len(labels) == 1 else Classification(labels, columns)

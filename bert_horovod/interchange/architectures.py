@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.parameters import CLASSIFIER, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import (
     classifier_shapes,
     encoder_shapes,
+    label_attention_shapes,
     masked_token_head_shapes,
     pair_head_shapes,
     span_head_shapes,
@@ -18,10 +19,13 @@ from bert_horovod.recipe.sections import Model
 ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
 TAGS = "BertForTokenClassification"
 PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
+# A BertModel with the head of tasks/label_attention.py, which is no class of Hugging Face's: its files say BertModel.
+LABEL_ATTENTION_MODEL = "BertModel with label attention"
 # The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 LABELLED = (CLASSIFICATION, TAGS)  # heads of both are called CLASSIFIER: only the class's name tells them apart
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
+LABEL_WINDOWS = "label_attention"  # key of the configuration of a model with label attention: windows of a document
 LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
@@ -31,10 +35,11 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 class Architecture:
     """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
-    `name`: one of ARCHITECTURES or TAGS (an ALBERT has the name of BERT's same class); `pooler`: whether there is a
-    pooler; `labels`: those of LABELLED in the order of their numbers; `problem`: CLASSIFICATION's problem_type in
-    Hugging Face's configuration, None: regression if it has one label; `threshold`: of a classifier that gives any
-    number of labels.
+    `name`: one of ARCHITECTURES, TAGS or LABEL_ATTENTION_MODEL (an ALBERT has the name of BERT's same class); `pooler`:
+    whether there is a pooler; `labels`: those of a class with LABELLED's heads or label attention, in the order of
+    their numbers; `problem`: CLASSIFICATION's problem_type in Hugging Face's configuration, None: regression if it has
+    one label; `threshold`: of a classifier that gives any number of labels; `windows`: of a document, with label
+    attention.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Architecture:
     labels: tuple[str, ...] = ()
     problem: str | None = None
     threshold: float | None = None
+    windows: int = 0
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -50,13 +56,15 @@ class Architecture:
     def configuration(self, model: Model) -> dict[str, Any]:
         """The content of config.json besides the sizes."""
         contents: dict[str, Any] = {"architectures": [self.class_name(model)]}
-        if self.name in LABELLED:
+        if self.windows:
+            contents[LABEL_WINDOWS] = self.windows
+        if self.name in (*LABELLED, LABEL_ATTENTION_MODEL):
             contents |= {
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
                 "label2id": {label: number for number, label in enumerate(self.labels)},
                 "num_labels": len(self.labels),
             }
-        if self.name == CLASSIFICATION:
+        if self.name in (CLASSIFICATION, LABEL_ATTENTION_MODEL):
             usual = "regression" if len(self.labels) == 1 else "single_label_classification"
             contents["problem_type"] = self.problem or usual
         if self.threshold is not None:
@@ -65,7 +73,7 @@ class Architecture:
 
     def class_name(self, model: Model) -> str:
         """Hugging Face's name of the class."""
-        return class_name(model, self.name)
+        return class_name(model, ENCODER if self.name == LABEL_ATTENTION_MODEL else self.name)
 
     @property
     def heads(self) -> str:
@@ -74,6 +82,7 @@ class Architecture:
             ANSWERS: ["answer span"],
             CLASSIFICATION: [f"classifier of {', '.join(self.labels)}"],
             TAGS: [f"tags {', '.join(self.labels)}"],
+            LABEL_ATTENTION_MODEL: [f"label attention of {len(self.labels):,} labels"],
             PRETRAINING: ["masked tokens", "sentence pair"],
             MASKED_TOKENS: ["masked tokens"],
             ENCODER: [],
@@ -85,6 +94,8 @@ class Architecture:
             return span_head_shapes(model)
         if self.name in LABELLED:
             return classifier_shapes(model, len(self.labels))
+        if self.name == LABEL_ATTENTION_MODEL:
+            return label_attention_shapes(model, len(self.labels))
         pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
         return {} if self.name == ENCODER else pairs | masked_token_head_shapes(model)
 
@@ -109,6 +120,9 @@ def whole_heads(
         for name in names
         if name and (pooler or not of_pooler or name not in _NEEDS_POOLER) and (labels or name not in LABELLED)
     ]
+    query = shapes.get(f"{LABEL_QUERY}.weight", ())
+    if query[1:] == (model.hidden_size,):
+        architectures.insert(0, Architecture(LABEL_ATTENTION_MODEL, False, default_labels(query[0])))
     return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 
 

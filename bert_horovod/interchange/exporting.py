@@ -10,7 +10,7 @@ from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, SEVERAL_LABELS, Architecture
+from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTION_MODEL, SEVERAL_LABELS, Architecture
 from bert_horovod.interchange.exported import Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
@@ -110,9 +110,14 @@ def _calls(
             "token_type_ids": real & (np.arange(length) >= length // 2) & (pretrained.model.type_vocab_size > 1),
         }
         rows = {name: array.astype(np.int32) for name, array in rows.items()}
+        by_token: np.ndarray | None = real
+        if architecture.name == LABEL_ATTENTION_MODEL:
+            rows = {name: np.stack((array, array[::-1]), 1) for name, array in rows.items()}  # two windows a document
+            by_token = None
         outputs = trained_outputs(architecture, pretrained.model, parameters, rows)
-        inputs = {name: rows[name].astype(dtype.as_numpy_dtype) for name in input_names(pretrained.model)}
-        calls.append(Call(signature, inputs, outputs, real))
+        names = input_names(pretrained.model)
+        inputs = {name: rows[name].astype(dtype.as_numpy_dtype) for name in names}
+        calls.append(Call(signature, inputs, outputs, by_token))
     return calls
 
 

@@ -19,7 +19,9 @@ from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, to
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import (
     ANSWERS,
+    LABEL_ATTENTION_MODEL,
     LABEL_THRESHOLD,
+    LABEL_WINDOWS,
     LABELLED,
     SEVERAL_LABELS,
     Architecture,
@@ -44,6 +46,7 @@ from bert_horovod.model.parameters import (
     DECODER_BIAS,
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
+    LABEL_ATTENTION,
     MORE_CLASSIFIERS,
     SPAN_HEAD,
     WORD_EMBEDDINGS,
@@ -151,7 +154,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, array in mapped.items():
-        if name.startswith(f"{CLASSIFIER}.") and name in shapes:
+        if name.startswith((f"{CLASSIFIER}.", LABEL_ATTENTION)) and name in shapes:
             if labels is not None:
                 their_shape = (len(labels), *shapes[name][1:])
                 tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, array, their_shape)[labels])
@@ -192,13 +195,15 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     named = config.get("architectures")
     architectures = []
     for architecture in whole_heads(model, shapes, class_of_classifier(named)):
-        if architecture.name in LABELLED:
+        windows = config.get(LABEL_WINDOWS) if architecture.name == LABEL_ATTENTION_MODEL else 0
+        if architecture.name in LABELLED or windows:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
             architecture = dataclasses.replace(
                 architecture,
                 labels=labels if len(set(labels)) == count else default_labels(count),
                 problem=SEVERAL_LABELS if config.get("problem_type") == SEVERAL_LABELS else None,
                 threshold=config.get(LABEL_THRESHOLD),
+                windows=windows,
             )
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort

@@ -8,6 +8,7 @@ import tensorflow as tf
 from bert_horovod.interchange.architectures import (
     ANSWERS,
     CLASSIFICATION,
+    LABEL_ATTENTION_MODEL,
     MASKED_TOKENS,
     PRETRAINING,
     TAGS,
@@ -21,8 +22,10 @@ from bert_horovod.model.parameters import CLASSIFIER
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.label_attention import label_logits
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # integers [batch, length] each
+# Integers [batch, length] each; with label attention [batch, windows, length].
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def input_names(model: Model) -> tuple[str, ...]:
@@ -46,7 +49,8 @@ class Served(tf.Module):
         super().__init__()
         self.architecture, self.model = architecture, model
         self.parameters = {name: tf.Variable(array, trainable=False) for name, array in parameters.items()}
-        self.signature = [tf.TensorSpec([None, None], dtype, name) for name in input_names(model)]
+        shape = [None] * (3 if architecture.name == LABEL_ATTENTION_MODEL else 2)
+        self.signature = [tf.TensorSpec(shape, dtype, name) for name in input_names(model)]
         # Lambdas, because their arguments are the signature's, and `outputs` has more.
         serve = (
             (lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids))
@@ -69,6 +73,9 @@ class Served(tf.Module):
         types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, types))
         parameters = parameters or self.parameters
+        documents = tf.shape(ids)[0]
+        if self.architecture.name == LABEL_ATTENTION_MODEL:
+            ids, types, mask = (tf.reshape(tensor, [-1, tf.shape(ids)[2]]) for tensor in (ids, types, mask))
         family = family_of(self.model)
         textbook = family.textbook()
         hidden = textbook.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
@@ -78,6 +85,9 @@ class Served(tf.Module):
                 hidden = plain.transformed(self.model, parameters, hidden)
             logits = plain.span_logits(parameters, hidden)
             return dict(zip(("start_logits", "end_logits"), logits, strict=True))
+        if name == LABEL_ATTENTION_MODEL:
+            tokens = tf.reshape(hidden, [documents, -1, self.model.hidden_size])
+            return {"logits": plain.label_logits(parameters, tokens, tf.reshape(mask, [documents, -1]))}
         if name == CLASSIFICATION:
             if family.shared_head:
                 features = textbook.text_features(self.model, parameters, hidden, mask)
@@ -103,8 +113,11 @@ def trained_outputs(
 ) -> dict[str, np.ndarray]:
     """The same outputs, computed with the code of training (encoder.py, heads.py), to compare an export with.
 
-    `rows`: INPUTS, int32 [rows, length].
+    `rows`: INPUTS, int32 [rows, length]; with label attention [documents, windows, length].
     """
+    if architecture.name == LABEL_ATTENTION_MODEL:
+        documents = rows["input_ids"].shape[0]
+        rows = {name: array.reshape(-1, array.shape[-1]) for name, array in rows.items()}
     policy = ComputePolicy()
     weights = cast_weights({name: tf.constant(array) for name, array in parameters.items()}, policy.dtype)
     forward = Forward(model, weights, policy)
@@ -119,6 +132,9 @@ def trained_outputs(
     if name == ANSWERS:
         start, end = tf.unstack(tf.reshape(heads.span_logits(forward, flat), [count, length, 2]), axis=-1)
         outputs = {"start_logits": start, "end_logits": end}
+    elif name == LABEL_ATTENTION_MODEL:
+        tokens = tf.reshape(hidden, [documents, -1, model.hidden_size])
+        outputs = {"logits": label_logits(forward, tokens, tf.reshape(batch["sequence_ids"], [documents, -1]))}
     elif name == CLASSIFICATION:
         outputs = {"logits": dense(heads.text_features(forward, batch), *forward.affine(CLASSIFIER))}
     elif name == TAGS:

@@ -116,15 +116,20 @@ def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     return tf.cast(dense(pooled(forward, hidden), *forward.affine(PAIR_CLASSIFIER)), tf.float32)
 
 
-def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def label_sums(
+    logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor, class_weights: tuple[float, ...] = ()
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy in nats and correct predictions over a small number of classes, summed: float32 scalars.
 
     Args:
         logits: float32 [n, classes].
         labels: int32 [n].
         counts: 1 where a label counts, 0 at padding: float32 [n].
+        class_weights: factors of the loss, by label; none: 1.
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (n,)
+    if class_weights:
+        losses *= tf.gather(tf.constant(class_weights, tf.float32), labels)
     # int64, because TensorFlow compares int32 on the host, where there is a GPU too.
     correct = tf.cast(tf.equal(tf.argmax(logits, -1), tf.cast(labels, tf.int64)), tf.float32)
     return tf.reduce_sum(losses * counts), tf.reduce_sum(correct * counts)

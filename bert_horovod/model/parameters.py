@@ -44,6 +44,8 @@ TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
 CLASSIFIER = "classifier"
 MORE_CLASSIFIERS = "multiverse"  # further classifiers, their rows stacked in one matrix; see tasks/multiverse.py
 SPAN_HEAD = "qa_outputs"
+LABEL_ATTENTION = "label_attention."  # prefix of a head that transformers does not have; see tasks/label_attention.py
+LABEL_QUERY, LABEL_OUTPUT = f"{LABEL_ATTENTION}query", f"{LABEL_ATTENTION}output"  # the query has no bias
 # Parameters of a layer: the name follows layer_prefix(layer).
 QUERY = "attention.self.query"
 KEY = "attention.self.key"

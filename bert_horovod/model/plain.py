@@ -20,6 +20,8 @@ from bert_horovod.model.parameters import (
     EMBEDDINGS_NORM,
     INTERMEDIATE,
     KEY,
+    LABEL_OUTPUT,
+    LABEL_QUERY,
     OUTPUT,
     OUTPUT_NORM,
     PAIR_CLASSIFIER,
@@ -113,6 +115,17 @@ def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
 def tag_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of each label of each position: [..., hidden] to [..., labels]."""
     return dense(parameters, CLASSIFIER, hidden)
+
+
+def label_logits(parameters: Parameters, hidden: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+    """Scores of each label of a document, where each label attends over its tokens: [n, labels].
+
+    `hidden`: of all tokens of a document's windows, [n, tokens, hidden]; `real`: [n, tokens], 0 at padding.
+    """
+    scores = tf.matmul(parameters[f"{LABEL_QUERY}.weight"], hidden, transpose_b=True)  # (n, labels, tokens)
+    shares = tf.nn.softmax(tf.where(real[:, None] > 0, scores, -1e9))
+    context = tf.matmul(shares, hidden)  # (n, labels, hidden)
+    return tf.reduce_sum(context * parameters[f"{LABEL_OUTPUT}.weight"], -1) + parameters[f"{LABEL_OUTPUT}.bias"]
 
 
 def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

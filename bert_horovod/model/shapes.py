@@ -7,6 +7,8 @@ from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import (
     CLASSIFIER,
     DECODER_BIAS,
+    LABEL_OUTPUT,
+    LABEL_QUERY,
     MORE_CLASSIFIERS,
     PAIR_CLASSIFIER,
     SPAN_HEAD,
@@ -62,6 +64,13 @@ def classifier_shapes(model: Model, labels: int) -> Shapes:
 def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
     """Shapes of `heads` further classifiers that are trained beside the one of `classifier_shapes`."""
     return dense_shapes(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
+
+
+def label_attention_shapes(model: Model, labels: int) -> Shapes:
+    """Shapes of the head in which each label attends over all tokens: tasks/label_attention.py."""
+    return {f"{LABEL_QUERY}.weight": (labels, model.hidden_size)} | dense_shapes(
+        LABEL_OUTPUT, labels, model.hidden_size
+    )
 
 
 def span_head_shapes(model: Model) -> Shapes:

@@ -110,6 +110,12 @@ class Objective:
     orthogonality: float = setting(1.0, minimum=0)
     # A head is eliminated if its mean loss is above the mean of all remaining heads by more than this fraction
     elimination: float = setting(0.005, minimum=0)
+    # Weights of a classifier's labels in the loss. balanced: rare labels weigh more, as their numbers of train examples
+    # say (docs/finetuning.md); none: all examples weigh the same
+    class_weights: str = setting("none", choices=("none", "balanced"))
+    # Label attention (docs/finetuning.md): windows of a document, at most, over all tokens of which each label attends;
+    # 0: a classifier that reads [CLS]
+    label_attention: int = setting(0, minimum=0, maximum=1024)
 
     @property
     def pairs(self) -> bool:

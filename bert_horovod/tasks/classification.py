@@ -14,11 +14,13 @@ from bert_horovod.tasks.text_head import TextTask
 class Classification(TextTask):
     """See tasks.base.Task; batches/examples/labelled.py makes the rows.
 
-    `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files.
+    `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files;
+    `class_weights`: factors of the loss, by label; none: 1.
     """
 
     labels: tuple[str, ...]
     text_columns: tuple[str, ...] = ()
+    class_weights: tuple[float, ...] = ()
     problem_type = "single_label_classification"
     sum_names = ("label_loss", "label_correct")
 
@@ -28,7 +30,8 @@ class Classification(TextTask):
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits = tf.reshape(self.outputs(forward, batch)["logits"], [-1, len(self.labels)])
-        totals = label_sums(logits, *(tf.reshape(batch[name], [-1]) for name in ("labels", "weights")))
+        labels, weights = (tf.reshape(batch[name], [-1]) for name in ("labels", "weights"))
+        totals = label_sums(logits, labels, weights, self.class_weights)
         return dict(zip(self.sum_names, totals, strict=True))
 
     def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:

@@ -22,12 +22,14 @@ class Multilabel(TextTask):
     `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files;
     `separator`: between labels in a field of a file; `threshold`: a label is given from this probability on. An
     evaluation may change the threshold (finetuning/classifier.py); later checkpoints then have the new one.
+    `class_weights`: factors of the loss of examples that have a label, by label; none: 1.
     """
 
     labels: tuple[str, ...]
     text_columns: tuple[str, ...] = ()
     separator: str = ","
     threshold: float = 0.5
+    class_weights: tuple[float, ...] = ()
     problem_type = "multi_label_classification"
     sum_names = ("label_loss", "label_correct")
 
@@ -40,7 +42,11 @@ class Multilabel(TextTask):
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits, targets = self.outputs(forward, batch)["logits"], batch["targets"]
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)  # (rows, examples, labels)
+        if self.class_weights:
+            weights = tf.constant(self.class_weights, tf.float32)
+            losses = tf.nn.weighted_cross_entropy_with_logits(targets, logits, weights)  # (rows, examples, labels)
+        else:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
         correct = tf.cast(tf.equal(logits > 0, targets > 0), tf.float32)
         means = (tf.reduce_mean(each, -1) for each in (losses, correct))
         totals = [tf.reduce_sum(mean * batch["weights"]) for mean in means]

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.errors import UserError
 from tests.horovod_runs import run_script
-from tests.toy_glue import DEV, write_checkpoint, write_glue
+from tests.toy_glue import DEV, write_checkpoint, write_glue, write_labels
 from tests.toy_runs import metrics, training_state
 
 FAST = ("--set", "execution.xla='off'", "--set", "execution.log_steps=1", "--set", "execution.tensorboard=false")
@@ -77,6 +77,27 @@ def test_flags_of_another_task_are_refused(files, tmp_path):
     refuse(files, tmp_path / "out", "--doc_stride is for --task squad, not for --task sst2", "--doc_stride", "64")
     refuse(files, tmp_path / "out", "takes one --dev_file and no --test_file", "--task", "squad", "--test_file", "t")
     refuse(files, tmp_path / "out", r"has no train-v1\.1\.json", "--task", "squad")
+    refuse(files, tmp_path / "out", "--early_stop is not for --task squad", "--task", "squad", "--early_stop", "2")
+    refuse(files, tmp_path / "out", "--early_stop 0: expected at least 1", "--early_stop", "0")
+    refuse(files, tmp_path / "out", "--threshold is for --task multilabel, not for --task sst2", "--threshold", "dev")
+    refuse(files, tmp_path / "out", "--dev_fraction is for --task classification or reg", "--dev_fraction", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "match"),
+    [
+        ("--threshold", "high", "--threshold high: expected a probability between 0 and 1, or dev"),
+        ("--threshold", "1", "--threshold 1: expected a probability"),
+        ("--dev_fraction", "0.9", "--dev_fraction 0.9: expected more than 0 and at most 0.5"),
+        ("--encoding", "latin7x", "--encoding latin7x: no such encoding of text"),
+    ],
+)
+def test_values_of_ones_own_files_are_checked(files, tmp_path, flag, value, match):
+    own = write_labels(tmp_path / "files", 40, 10)
+    given = ["--train_file", str(own.train), "--label_column", "labels", flag, value]
+    given += [] if flag == "--dev_fraction" else ["--dev_file", str(own.dev[0])]
+    checkpoint = {"checkpoint": files["checkpoint"]}
+    refuse(checkpoint, tmp_path / "out", match, "--task", "multilabel", *given)
 
 
 def test_a_task_that_is_not_there_is_refused(files, tmp_path, capsys):

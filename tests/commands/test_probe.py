@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from tests.horovod_runs import run_script
-from tests.toy_glue import write_glue
+from tests.toy_glue import write_glue, write_labels
 from tests.toy_ner import write_ner
 from tests.toy_runs import train
 
@@ -29,6 +29,38 @@ def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path, task, write, d
     before = {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
     assert run_script(1, *map(str, words)).returncode == 0
     assert before == {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
+
+
+@pytest.mark.full
+def test_a_task_on_ones_own_files_is_probed(store, tmp_path):
+    run = train(store, tmp_path / "run", phase={"steps": 2})
+    file = write_labels(tmp_path / "files", 60, 10).train
+    words = [*("-m", "bert_horovod", "probe", run, "--task", "multilabel", "--train_file", file), *SHORT]
+    done = run_script(1, *map(str, words), "--dev_fraction", "0.2", "--label_column", "labels", "--threshold", "dev")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads((run / "probe" / "multilabel" / "scores.json").read_text())
+    assert 0 <= scores["step-00000002"]["micro_f1"] <= 1
+    assert "threshold" in scores["step-00000002"]
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "match"),
+    [
+        ("sst2", (), "--task sst2: expected --data_dir"),
+        ("sst2", ("--train_file", "a.csv"), "--train_file is not for --task sst2"),
+        ("sst2", ("--dev_fraction", "0.1"), "--dev_fraction is for --task classification or regression or multilabel"),
+        (
+            "classification",
+            ("--threshold", "dev"),
+            "--threshold is for --task multilabel, not for --task classification",
+        ),
+        ("regression", (), "--task regression: expected --train_file, one --dev_file"),
+    ],
+)
+def test_flags_of_another_task_are_refused(tmp_path, capsys, task, more, match):
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    assert dispatch(parse(["bert-horovod", "probe", str(tmp_path), "--task", task, *more])) == 2
+    assert match in capsys.readouterr().err
 
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path, capsys):

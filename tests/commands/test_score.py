@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands.finetune import OWN
+from bert_horovod.commands.shared.table_flags import OWN
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scoring import SCORERS
 from bert_horovod.finetuning.text_data import OWN_METRICS
@@ -68,3 +68,33 @@ def test_scoring_imports_no_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), timeout=PATIENCE_S, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "flag", "match"),
+    [
+        (
+            "sst2",
+            "--encoding",
+            "--encoding is for --task classification or regression or multilabel, not for --task sst2",
+        ),
+        ("classification", "--label_separator", "--label_separator is for --task multilabel, not for --task classif"),
+        ("multilabel", "--null_odds", "--null_odds is for --task squad, not for --task multilabel"),
+    ],
+)
+def test_flags_of_another_task_are_refused(capsys, task, flag, match):
+    assert dispatch(parse(["bert-horovod", "score", "--task", task, "--predictions", "p.tsv", flag, "x"])) == 2
+    assert match in capsys.readouterr().err
+
+
+def test_ones_own_files_are_scored_with_their_column(tmp_path, capsys):
+    (tmp_path / "dev.csv").write_bytes("text;stars\na;schön\nb;gut\n".encode("latin-1"))
+    (tmp_path / "p.jsonl").write_text('{"index": 0, "prediction": "schön"}\n{"index": 1, "prediction": "schön"}\n')
+    words = ["--task", "classification", "--predictions", str(tmp_path / "p.jsonl"), "--label_column", "stars"]
+    words += ["--dev_file", str(tmp_path / "dev.csv"), "--encoding", "latin-1"]
+    assert dispatch(parse(["bert-horovod", "score", *words])) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx(1 / 3),
+        "confusion_matrix": {"gut": {"schön": 1}, "schön": {"schön": 1}},
+    }

@@ -49,6 +49,18 @@ def test_a_run_ends_early_keeps_its_best_checkpoint_and_is_then_finished(files, 
     assert json.loads((ending.output_dir / "best.json").read_text())["step"] == 2
 
 
+def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) -> None:
+    """A job for two_ranks."""
+    train(job({"data_dir": data_dir, "checkpoint": checkpoint}, output_dir, early_stop=1), world)
+
+
+@pytest.mark.full
+def test_two_ranks_end_after_the_same_step(files, two_ranks, tmp_path):
+    two_ranks.run(train_rank, *files.values(), tmp_path / "run")
+    assert [path.name for path in paths(tmp_path / "run")] == ["step-00000002", "step-00000004"]
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["ended"]
+
+
 def test_the_low_rate_of_a_small_model_is_told_at_the_start(files, tmp_path, capsys):
     train(job(files, tmp_path / "run", None, max_steps=1), World())
     said = capsys.readouterr().out

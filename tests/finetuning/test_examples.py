@@ -133,7 +133,9 @@ def test_several_labels_stand_in_one_column_or_a_json_list(tmp_path):
     assert labels == [[1, 2], [], [0, 2], [1]]
     assert labels.multi_hot().tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
     lines = '{"text": "a", "label": ["love", 2]}\n{"text": "b", "label": []}\n'
-    assert read_labelled(written(tmp_path / "b.jsonl", lines), form).examples.labels == [[0, 2], []]
+    path = written(tmp_path / "b.jsonl", lines)
+    assert read_labelled(path, form).examples.labels == [[0, 2], []]
+    assert read_unlabelled(path, form).examples.texts == (["a", "b"],)
 
 
 def test_labels_that_cannot_be_read_are_refused_by_their_line(tmp_path):

@@ -1,5 +1,6 @@
 """A file of predictions is scored alone, and one that does not fit its gold file is refused."""
 
+import gzip
 import json
 
 import pytest
@@ -84,6 +85,26 @@ def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path)
     ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
     scores = SCORERS["multilabel"](own_files(tmp_path, gold, ranked))
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
+
+
+def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
+    directory = shared_data / "finetune" / "multilabel" / "goemotions"
+    names = (directory / "labels.txt").read_text().split()
+    for name, file, header in (("gold", "dev", "text\tlabels\n"), ("probabilities", "dev-probabilities", "")):
+        text = gzip.decompress((directory / f"{file}.tsv.gz").read_bytes()).decode()
+        (tmp_path / f"{name}.tsv").write_text(header + text, encoding="utf-8")
+    rows = [line.split("\t") for line in (tmp_path / "probabilities.tsv").read_text().splitlines()[1:]]
+    lines = ["\t".join(["index", "prediction", *(f"probability_{number}" for number in range(len(names)))])]
+    for index, row in enumerate(rows):
+        given = ",".join(str(number) for number, share in enumerate(row) if float(share) >= 0.5)
+        lines.append("\t".join([str(index), given, *row]))
+    (tmp_path / "answers.tsv").write_text("\n".join(lines) + "\n")
+    request = Request(tmp_path / "answers.tsv", dev_file=tmp_path / "gold.tsv", label_column="labels")
+    scores = SCORERS["multilabel"](request)
+    expected = json.loads((directory / "expected-scores.json").read_text())
+    assert {name: scores[name] for name in expected.keys() - {"threshold", "examples"}} == pytest.approx(
+        {name: value for name, value in expected.items() if name not in ("threshold", "examples")}, rel=1e-13, abs=0
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The files of a task are found, read and checked together; GLUE's real files have as many rows as GLUE says."""
 
+import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from bert_horovod.finetuning.text_data import Files, OwnOptions, glue_data, own_data
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 
@@ -134,3 +136,18 @@ def test_broken_rows_are_told_of(tmp_path):
     assert [notice.partition(": ")[2] for notice in data.notices()] == [
         "1 broken rows are skipped: they lack fields"
     ] * 2
+
+
+def test_goemotions_is_read_whole_as_any_number_of_labels(shared_data, tmp_path):
+    for split in ("train", "dev"):
+        packed = (shared_data / "finetune" / "multilabel" / "goemotions" / f"{split}.tsv.gz").read_bytes()
+        (tmp_path / f"{split}.tsv.gz").write_bytes(gzip.compress(b"text\tlabels\n" + gzip.decompress(packed), 1))
+    files = Files(None, tmp_path / "train.tsv.gz", (tmp_path / "dev.tsv.gz",))
+    data = own_data("multilabel", files, ("text",), "labels")
+    assert (len(data.train.examples.labels), len(data.dev[""].examples.labels)) == (43_410, 5_426)
+    assert data.task.labels == tuple(map(str, range(28)))
+    assert data.metrics[0] == "micro_f1"
+    parts = own_data("multilabel", Files(None, files.train), ("text",), "labels", OwnOptions(dev_fraction=0.1))
+    assert len(parts.dev[""].examples.labels) == 4_341
+    shares = parts.dev[""].examples.label_array().mean(0) / data.train.examples.label_array().mean(0)
+    assert np.abs(shares - 1).max() < 0.25, "each label has about its share in the dev part"

@@ -103,3 +103,15 @@ def test_products_are_those_of_the_encoder_up_to_one_position_and_of_the_head():
     assert (products["head: pooler"].m, products["head: pooler"].n) == (2, MODEL.hidden_size)
     assert (products["head: classifier"].m, products["head: classifier"].n) == (2, 3)
     assert [name for name in products if name.startswith("head")] == ["head: pooler", "head: classifier"]
+
+
+def test_class_weights_are_factors_of_the_loss_alone(parameters):
+    weights = np.array([0.5, 2.0, 4.0])
+    task, rows = Classification(TASK.labels, class_weights=tuple(weights)), batch()
+    tensors = {name: tf.constant(value) for name, value in rows.items()}
+    logits = task.outputs(forward(parameters), tensors)["logits"][:3, 0].numpy().astype(np.float64)
+    labels = rows["labels"][:3, 0]
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(3), labels]
+    sums = task.sums(forward(parameters), tensors)
+    assert math.isclose(float(sums["label_loss"]), float(np.sum(losses * weights[labels])), rel_tol=1e-5)
+    assert float(sums["label_correct"]) == float(TASK.sums(forward(parameters), tensors)["label_correct"])

@@ -55,6 +55,18 @@ def test_logits_loss_and_configuration_are_those_of_transformers(directory):
     assert metrics["label_accuracy"] == pytest.approx(np.mean((shares > 0.5) == (y > 0)))
 
 
+def test_class_weights_are_the_pos_weight_of_torch(directory):
+    weights = (3.0, 0.5, 1.0, 7.0, 2.0)
+    task = Multilabel(LABELS, class_weights=weights)
+    rows = {name: array for name, array in batch().items() if name != "labels"} | {"targets": TARGETS[:, None]}
+    tensors = {name: tf.constant(array) for name, array in rows.items()}
+    parameters = forward(read_directory(directory, task).parameters)
+    logits = torch.tensor(task.outputs(parameters, tensors)["logits"].numpy()[:3, 0])
+    expected = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weights))(logits, torch.tensor(TARGETS[:3]))
+    loss = task.loss(task.sums(parameters, tensors), task.batch_counts(rows))
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_a_head_of_one_label_a_text_is_not_taken_over(tmp_path, directory):
     several, one = Multilabel(LABELS), Classification(LABELS)
     other = write_checkpoint(tmp_path / "one", one)

@@ -26,19 +26,19 @@ _OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 
 class LabelSets(list[list[int]]):
-    """The numbers of each example's labels, in ascending order; `count`: of all labels, also of those without example.
+    """The numbers of each example's labels, in ascending order; `classes`: how many labels there are.
 
     >>> LabelSets([[0, 2], []], 3).multi_hot().tolist()
     [[1, 0, 1], [0, 0, 0]]
     """
 
-    def __init__(self, numbers: list[list[int]], count: int) -> None:
+    def __init__(self, numbers: list[list[int]], classes: int) -> None:
         super().__init__(numbers)
-        self.count = count
+        self.classes = classes
 
     def multi_hot(self) -> np.ndarray:
         """1 or 0, whether an example has a label: uint8 [examples, labels]."""
-        array = np.zeros((len(self), self.count), np.uint8)
+        array = np.zeros((len(self), self.classes), np.uint8)
         for row, numbers in zip(array, self, strict=True):
             row[numbers] = 1
         return array
@@ -223,6 +223,10 @@ class LabelledDataset:
             examples,
             special_ids(self.vocabulary),
             self.recipe.phase[phase].sequence_length,
-            stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM),
+            self.seed(phase, training),
             self.recipe.data.packing,
         )
+
+    def seed(self, phase: int, training: bool) -> int:
+        """The seed of the order of rows."""
+        return stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM)

@@ -1,9 +1,17 @@
 """Flags that say how a user's tables are written, and how labels are read from them and given."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from bert_horovod.corpus.reading.table_files import Dialect, require_encoding
 from bert_horovod.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_horovod.finetuning.text_data import OwnOptions
+
+OWN = ("classification", "regression", "multilabel")  # tasks on a user's own files
+_OWN_ONLY = ("dev_fraction", "encoding", "quoted_tsv")
+_MULTILABEL_ONLY = ("label_separator", "threshold")
 
 
 def add_dialect(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +24,66 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="TSV tables have quotation marks around fields, as spreadsheets and pandas write them",
     )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a user's own labelled files: columns, labels, the dev part, and those of `add_dialect`."""
+    parser.add_argument(
+        "--text_columns",
+        default="text",
+        metavar="A[,B]",
+        help="one or two columns of text in your own files (default: text); for ner that of words: in CoNLL files a "
+        "number from 1 (default: the first), in JSON Lines a key (default: tokens)",
+    )
+    parser.add_argument(
+        "--label_column",
+        default="label",
+        metavar="C",
+        help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
+        "key (default: tags)",
+    )
+    parser.add_argument(
+        "--label_separator",
+        metavar="S",
+        help="multilabel: between a text's labels in their column (default: a comma); a JSON list needs none",
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="X",
+        help="multilabel: a text gets the labels with at least this probability (default: 0.5); dev: chosen on the dev "
+        "set, for the best micro F1, and kept in the checkpoint",
+    )
+    parser.add_argument(
+        "--dev_fraction",
+        type=float,
+        metavar="X",
+        help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
+        "label its share, and the same examples in each run",
+    )
+    add_dialect(parser)
+
+
+def refuse_other_tasks(arguments: argparse.Namespace) -> None:
+    """Raise UserError if a flag of `add_columns` is given for a task that does not read it."""
+    refuse_flags(arguments, _OWN_ONLY, OWN)
+    refuse_flags(arguments, _MULTILABEL_ONLY, ("multilabel",))
+
+
+def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Raise UserError if one of these flags is given, and --task is none of `tasks`."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
+            raise UserError(
+                f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
+            )
+
+
+def own_options(arguments: argparse.Namespace) -> "OwnOptions":
+    """The options of the flags of `add_columns`; raises UserError for a value that is none."""
+    from bert_horovod.finetuning.text_data import OwnOptions
+
+    separator, threshold = arguments.label_separator or ",", threshold_of(arguments.threshold)
+    return OwnOptions(arguments.dev_fraction, separator, threshold, dialect_of(arguments))
 
 
 def dialect_of(arguments: argparse.Namespace) -> Dialect:

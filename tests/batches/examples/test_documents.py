@@ -1,0 +1,50 @@
+"""A document's windows hold all its tokens, one after another; rows are pure functions of their positions."""
+
+import numpy as np
+
+from bert_horovod.batches.examples.documents import DocumentRows
+from bert_horovod.batches.examples.labelled import LabelledTokens
+from bert_horovod.batches.special_tokens import SpecialIds
+
+SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+LENGTH, WINDOWS = 6, 3  # 4 tokens a window, 12 a document
+COUNTS = np.array([0, 3, 4, 5, 12, 15])
+
+
+def rows() -> DocumentRows:
+    ids = np.arange(10, 10 + COUNTS.sum(), dtype=np.int32)
+    starts = np.cumsum(COUNTS) - COUNTS
+    labels = np.eye(6, dtype=np.uint8)
+    return DocumentRows(LabelledTokens(ids, starts[:, None], COUNTS[:, None], labels), SPECIAL, LENGTH, 7, WINDOWS)
+
+
+def test_windows_hold_all_tokens_up_to_the_limit():
+    source = rows()
+    assert (source.count, source.slots) == (6, {"examples": 1, "windows": WINDOWS})
+    positions = np.arange(6)
+    batch = source.assemble(positions)
+    number = source.examples(positions)[:, 0]
+    assert sorted(number) == list(range(6))
+    ids = batch["input_ids"].reshape(6, WINDOWS, LENGTH)
+    first = 10 + np.cumsum(COUNTS) - COUNTS
+    for document, windows in zip(number, ids, strict=True):
+        tokens = list(range(first[document], first[document] + min(COUNTS[document], 12)))
+        expected = np.zeros((WINDOWS, LENGTH), int)
+        for window in range(max(1, -(-len(tokens) // 4))):
+            part = tokens[4 * window : 4 * window + 4]
+            expected[window, : len(part) + 2] = [SPECIAL.cls, *part, SPECIAL.sep]
+        np.testing.assert_array_equal(windows, expected)
+    np.testing.assert_array_equal(batch["sequence_ids"] > 0, batch["input_ids"] > 0)
+    np.testing.assert_array_equal(batch["position_ids"], np.arange(LENGTH) * (batch["input_ids"] > 0))
+    np.testing.assert_array_equal(batch["targets"][:, 0], np.eye(6)[number])
+    np.testing.assert_array_equal(source.by_example(np.eye(6)[number][:, None]), np.eye(6))
+
+
+def test_a_row_does_not_depend_on_the_others_and_padding_weighs_nothing():
+    source = rows()
+    whole, part = source.assemble(np.arange(6, 12)), source.assemble(np.array([9, -1]))
+    assert part["weights"].tolist() == [[1], [0]]
+    assert part["input_ids"].shape == (2 * WINDOWS, LENGTH)
+    np.testing.assert_array_equal(part["input_ids"][:WINDOWS], whole["input_ids"][9:12])
+    assert not part["input_ids"][WINDOWS:].any()
+    assert not part["targets"][1].any()

@@ -1,0 +1,51 @@
+"""Rare labels weigh more in the loss, as scikit-learn and torch define it; elsewhere the setting is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.class_weights import MOST, balanced
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from tests.toy_glue import write_labels
+
+WEIGHTED = "objective.class_weights='balanced'"
+
+
+def test_of_one_label_a_text_the_mean_weight_is_1():
+    labels = np.random.default_rng(0).choice(4, 200, p=[0.6, 0.3, 0.1, 0])
+    weights = balanced(labels, 4)
+    assert weights[3] == 1
+    assert np.mean(np.array(weights)[labels]) == pytest.approx(1)
+    for label in range(3):  # each label has the same share of the loss
+        assert weights[label] * np.sum(labels == label) == pytest.approx(len(labels) / 3)
+
+
+def test_of_any_number_of_labels_it_is_the_ratio_without_to_with_and_has_a_limit():
+    labels = np.zeros((400, 3), np.uint8)
+    labels[:100, 0] = labels[0, 1] = 1
+    assert balanced(labels, 3) == (3, MOST, 1)
+
+
+def test_the_task_of_a_run_has_the_weights_of_its_train_examples(files, tmp_path):
+    one = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+    assert one.job(Path("unused"), overrides=[WEIGHTED]).task.class_weights == (1, 1)
+    assert one.job(Path("unused")).task.class_weights == ()
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    task = TextFinetuning(data, files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED]).task
+    assert task.class_weights == balanced(data.train.examples.label_array(), 4)
+
+
+def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
+    one = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+    with pytest.raises(UserError, match=r"class_weights = 'balanced': objective.heads = 2, and several heads have no"):
+        one.job(Path("unused"), overrides=[WEIGHTED, "objective.heads=2"])
+    (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
+    numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
+    with pytest.raises(UserError, match="a regression has no labels; expected 'none'"):
+        TextFinetuning(numbers, files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    with pytest.raises(UserError, match=r"objective.heads = 2: --task multilabel has one head"):
+        TextFinetuning(data, files["checkpoint"]).job(Path("unused"), overrides=["objective.heads=2"])

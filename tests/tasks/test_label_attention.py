@@ -1,0 +1,163 @@
+"""Each label attends over all tokens of a document's windows; transformers loads the encoder below the head."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from transformers import AutoModel
+
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.scoring import SCORERS, Request
+from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import open_predictor
+from bert_horovod.interchange.exported import load_export
+from bert_horovod.interchange.exporting import export
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
+from bert_horovod.tasks.label_attention import LabelAttention
+from bert_horovod.training.loop import train
+from tests.toy_glue import MODEL, Files, write_checkpoint, write_glue, write_labels
+from tests.toy_runs import metrics, newest
+
+LENGTH, WINDOWS = 8, 2
+REAL = np.array([[8, 5], [3, 0], [8, 8]])  # positions of each document's windows
+LABELS = ("blame", "film", "plot", "praise")
+SETTINGS = (
+    f"objective.label_attention={WINDOWS}",
+    f"phase.0.sequence_length={LENGTH}",
+    "phase.0.learning_rate=1e-2",
+    "execution.xla='off'",
+    "execution.log_steps=1",
+    "execution.tensorboard=false",
+)
+
+
+def batch() -> dict[str, np.ndarray]:
+    present = np.arange(LENGTH) < REAL.reshape(-1, 1)
+    ids = np.random.default_rng(0).integers(5, MODEL.vocab_size, present.shape)
+    return {
+        "input_ids": np.where(present, ids, 0).astype(np.int32),
+        "token_type_ids": np.zeros(present.shape, np.int32),
+        "position_ids": np.where(present, np.arange(LENGTH), 0).astype(np.int32),
+        "sequence_ids": present.astype(np.int32),
+        "targets": np.eye(3, 4, dtype=np.float32)[:, None],
+        "weights": np.ones((3, 1), np.float32),
+    }
+
+
+def test_logits_are_those_of_numpy_on_the_hidden_states_of_transformers(tmp_path):
+    task = LabelAttention(LABELS, windows=WINDOWS)
+    directory = write_checkpoint(tmp_path / "model", task)
+    rows = batch()
+    theirs, loading = AutoModel.from_pretrained(directory, add_pooling_layer=False, output_loading_info=True)
+    assert not loading["missing_keys"]
+    inputs = {"input_ids": rows["input_ids"], "attention_mask": rows["sequence_ids"]}
+    with torch.no_grad():
+        hidden = theirs.eval()(**{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()})[0]
+    hidden = hidden.numpy().astype(np.float64)
+    parameters = read_directory(directory, task).parameters
+    query, output, bias = (
+        parameters[f"label_attention.{name}"].astype(np.float64)
+        for name in ("query.weight", "output.weight", "output.bias")
+    )
+    expected = np.zeros((3, 4))
+    for document in range(3):
+        tokens = np.concatenate([hidden[2 * document + w, : REAL[document, w]] for w in range(WINDOWS)])
+        for label in range(4):
+            scores = np.exp(tokens @ query[label])
+            expected[document, label] = output[label] @ (scores / scores.sum() @ tokens) + bias[label]
+    policy = ComputePolicy()
+    tensors = {name: tf.constant(array) for name, array in parameters.items()}
+    forward = Forward(MODEL, cast_weights(tensors, policy.dtype), policy)
+    logits = task.outputs(forward, {name: tf.constant(array) for name, array in rows.items()})["logits"]
+    np.testing.assert_allclose(logits.numpy()[:, 0], expected, rtol=1e-4, atol=1e-5)
+    assert np.ptp(expected, axis=0).max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[TextFinetuning, Path]:
+    directory = tmp_path_factory.mktemp("documents")
+    data = own_data(
+        "multilabel", write_labels(directory / "files", train=96), ("text",), "labels", OwnOptions(threshold=None)
+    )
+    finetuning = TextFinetuning(data, write_checkpoint(directory / "checkpoint"))
+    job = finetuning.job(directory / "run", 2, SETTINGS)
+    job.output_dir.mkdir()
+    train(job, World())
+    return finetuning, job.output_dir
+
+
+def held_out(output_dir: Path) -> dict[str, float]:
+    lines = map(json.loads, (output_dir / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "held_out_micro_f1" in line][-1]
+
+
+@pytest.mark.full
+def test_the_layout_does_not_change_the_losses(trained, tmp_path):
+    finetuning, whole = trained
+    train(finetuning.job(tmp_path, 2, (*SETTINGS, "execution.micro_batch=5"), max_steps=4), World())
+    losses = [[line["loss"] for line in metrics(run)][:4] for run in (whole, tmp_path)]
+    assert len(losses[1]) == 4
+    assert all(math.isclose(*pair, rel_tol=1e-5) for pair in zip(*losses, strict=True))
+    assert metrics(whole)[-1]["loss"] < metrics(whole)[0]["loss"]
+
+
+@pytest.mark.full
+def test_predict_score_and_export_read_all_of_it(trained, tmp_path):
+    finetuning, run = trained
+    dev, answers = finetuning.data.dev[""].path, tmp_path / "answers.csv"
+    predictor = open_predictor(run, Options())
+    assert isinstance(predictor.task, LabelAttention)
+    predictor.predict_file(dev, answers, lambda done, of: None)
+    scores = SCORERS["multilabel"](Request(answers, dev_file=dev, label_column="labels"))
+    assert scores["micro_f1"] == held_out(run)["held_out_micro_f1"]
+    text = "good film the plot is bad and a film is poor"  # more than a window
+    line = predictor.predict_line(text)
+    assert predictor.predict_line(f"{text} fine good fine good").split("\t")[1:] != line.split("\t")[1:]
+
+    exported = export(newest(run), tmp_path / "made", "savedmodel")
+    assert exported.architecture.heads == "label attention of 4 labels"
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    assert (config["label_attention"], config["label_threshold"]) == (WINDOWS, held_out(run)["held_out_threshold"])
+    rows = {name: array.reshape(3, WINDOWS, -1) for name, array in batch().items() if name.endswith("_ids")}
+    inputs = {"input_ids": rows["input_ids"], "attention_mask": rows["sequence_ids"]}
+    inputs["token_type_ids"] = np.zeros_like(rows["input_ids"])
+    assert load_export(tmp_path / "made")("serving_default", inputs)["logits"].shape == (3, 4)
+    with pytest.raises(UserError, match="--with_tokenizer: the checkpoint is a BertModel"):
+        export(newest(run), tmp_path / "text", "savedmodel", with_tokenizer=True)
+
+
+@pytest.mark.full
+def test_two_thousand_labels_train(tmp_path):
+    words = [f"{a}{b}" for a in "abcdefghij" for b in range(200)]
+    lines = ["text,labels"] + [f'good film,"{words[i]},{words[(7 * i) % 2000]}"' for i in range(2000)]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "dev.csv").write_text("\n".join(lines[:40]) + "\n")
+    data = own_data("multilabel", Files(None, tmp_path / "train.csv", (tmp_path / "dev.csv",)), ("text",), "labels")
+    finetuning = TextFinetuning(data, write_checkpoint(tmp_path / "checkpoint"))
+    job = finetuning.job(tmp_path / "run", 1, SETTINGS, max_steps=2)
+    job.output_dir.mkdir()
+    train(job, World())
+    assert len(metrics(job.output_dir)) == 2
+    assert "label_attention.query.weight" in read_directory(newest(job.output_dir), job.task).parameters
+
+
+def test_it_is_refused_where_it_has_no_meaning(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    one = TextFinetuning(glue_data("sst2", Files(write_glue(tmp_path / "glue"))), checkpoint)
+    with pytest.raises(UserError, match=r"objective.label_attention = 2: it is for --task multilabel; expected 0"):
+        one.job(Path("unused"), overrides=SETTINGS)
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    pair = dataclasses.replace(data, format=dataclasses.replace(data.format, columns=("text", "labels")))
+    with pytest.raises(UserError, match="windows are of one text; expected one column of text"):
+        TextFinetuning(pair, checkpoint).job(Path("unused"), overrides=SETTINGS)
