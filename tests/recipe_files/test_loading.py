@@ -76,19 +76,24 @@ def plain(section: str) -> Recipe:
     return recipe_from_table({name: {k: v for k, v in t.items() if k} for name, t in table.items() if name != "phase"})
 
 
+LISTS_OF_WORDS = {"trackers": ["wandb"], "language": ["en"]}  # values of settings that are no lists of numbers
+
+
 def another(field: dataclasses.Field):
     """A value that the setting may have and that is not its default."""
     default, limits = field.default, field.metadata
     if isinstance(default, bool):
         return not default
     if isinstance(default, tuple):
-        return [3, 5]
+        return LISTS_OF_WORDS.get(field.name, [3, 5])
     if default == "auto" and "minimum" in limits:
         return 1 << 20
     if default == "warmup":
         return 0.5
     if "choices" in limits:
         return next(choice for choice in limits["choices"] if choice != default)
+    if isinstance(default, str):
+        return "words"
     if field in dataclasses.fields(Phase) and field.name == "num_hidden_layers":
         return sections.Model().num_hidden_layers  # the last phase has all
     if isinstance(default, int):
@@ -100,7 +105,8 @@ def outside(field: dataclasses.Field) -> list:
     """Values just outside of each of the setting's limits."""
     limits, kind = field.metadata, {"auto": int, "warmup": float}.get(field.default, type(field.default))
     step = 1 if issubclass(kind, int) else 1e-6
-    values = ["nonsense"] if "choices" in limits else []
+    nonsense = ["nonsense"] if kind is tuple else "nonsense"
+    values = [nonsense] if "choices" in limits else []
     values += [kind(limits["minimum"] - step)] if "minimum" in limits else []
     values += [kind(limits["maximum"] + step)] if "maximum" in limits else []
     values += [kind(limits[limit]) for limit in ("above", "below") if limit in limits]
@@ -158,6 +164,8 @@ def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field
     if kind is str and "minimum" in field.metadata:  # a number, or a word for the program to find it
         number, wrong_number = ("a whole number", 1.0) if field.default == "auto" else ("a number", "0.5")
         wrong[str], expected[str] = [True, wrong_number, "1", "AUTO", [1]], f"{number} or {field.default!r}"
+    if field.name in LISTS_OF_WORDS:
+        wrong[tuple], expected[tuple] = [3, "3", {"a": 1}, ["3", 5]], "a list of strings"
     for value in wrong[kind]:
         text = refusal(table_with(section, field.name, value))
         assert text.startswith(f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}")
@@ -183,7 +191,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
     [
         (
             {"modle": {}},
-            ("unknown key modle", "known are: data, exchange, execution, model, numerics, objective, optimizer, phase"),
+            ("unknown key modle", "known are: card, data, exchange, execution, model, numerics, objective, optimizer, phase"),
         ),
         ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
@@ -370,7 +378,7 @@ def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_
     changed = recipe_from_table(table_with(section, field.name, another(field)))
     assert changed != plain(section)
     expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
-    assert differences(plain(section), changed) == ([] if section == "execution" else expected)
+    assert differences(plain(section), changed) == ([] if section in ("execution", "card") else expected)
 
 
 def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_run_keeps():
