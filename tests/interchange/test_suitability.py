@@ -79,11 +79,17 @@ def test_other_problems_than_one_label_or_one_number_are_refused(tmp_path, confi
     open_checkpoint(checkpoint)  # fine-tuning may start from its encoder
 
 
-@pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForMultipleChoice"])
-def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("BertForTokenClassification", "has the label 'LABEL_0'; expected O and tags as B-PER"),
+        ("BertForMultipleChoice", "is a 'BertForMultipleChoice'; expected BertForSequenceClassification or"),
+    ],
+)
+def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind, message):
     random_model(kind).save_pretrained(tmp_path)
     assert "BertForSequenceClassification" not in [kind.name for kind in describe(tmp_path).architectures]
-    with pytest.raises(UserError, match=f"is a '{kind}'; expected BertForSequenceClassification or"):
+    with pytest.raises(UserError, match=message):
         open_predictor(tmp_path, Options())
 
 
