@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from bert_horovod.commands.prepare import named_tokenizer
+from bert_horovod.commands.prepare import _tokenizer
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.initialisation import open_checkpoint
 from bert_horovod.finetuning.squad import SquadFinetuning
@@ -74,11 +74,17 @@ def test_other_problems_than_one_label_or_one_number_are_refused(tmp_path, confi
     open_checkpoint(checkpoint)  # fine-tuning may start from its encoder
 
 
-@pytest.mark.parametrize("kind", ["BertForMultipleChoice", "BertForNextSentencePrediction"])
-def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("BertForTokenClassification", "has the label 'LABEL_0'; expected O and tags as B-PER"),
+        ("BertForMultipleChoice", "is a 'BertForMultipleChoice'; expected BertForSequenceClassification or"),
+    ],
+)
+def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind, message):
     random_model(kind).save_pretrained(tmp_path)
     assert "BertForSequenceClassification" not in [kind.name for kind in describe(tmp_path).architectures]
-    with pytest.raises(UserError, match=f"is a '{kind}'; expected BertForSequenceClassification or"):
+    with pytest.raises(UserError, match=message):
         open_predictor(tmp_path, Options())
 
 
@@ -142,13 +148,13 @@ def test_masked_tokens_are_never_rows_without_a_token(tmp_path):
 def test_prepare_takes_the_whole_tokenizer_of_a_checkpoint(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "model", model=PADDED, words=OTHERS)
     change(checkpoint, "tokenizer_config.json", strip_accents=False, tokenize_chinese_chars=False)
-    _, vocabulary, settings = named_tokenizer(str(checkpoint), cased=False)
+    _, vocabulary, settings = _tokenizer(str(checkpoint), cased=False)
     assert (vocabulary, settings.strip_accents, settings.chinese_apart) == (OTHERS, False, False)
     peer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     (checkpoint / "vocab.txt").unlink()
     peer.save_pretrained(checkpoint)  # transformers 5 saves tokenizer.json alone
     assert not (checkpoint / "vocab.txt").exists()
-    _, again, same_settings = named_tokenizer(str(checkpoint), cased=False)
+    _, again, same_settings = _tokenizer(str(checkpoint), cased=False)
     assert same_settings == settings
     assert {token: i for i, token in enumerate(again) if token} == {t: i for i, t in enumerate(OTHERS) if t} | {
         token: number for token, number in peer.get_vocab().items() if token

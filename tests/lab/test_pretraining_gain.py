@@ -94,15 +94,17 @@ def test_fresh_parameters_are_made_once_if_two_processes_start_together(gain, tm
 
 
 @pytest.mark.slow
-def test_all_starts_are_trained_once_and_told(tmp_path):
+@pytest.mark.parametrize("task", ["sst2", "ner"])
+def test_all_starts_are_trained_once_and_told(tmp_path, task):
     (tmp_path / "glue").mkdir()
     write_glue(tmp_path / "glue" / "SST-2")
     words = ["--checkpoint", write_checkpoint(tmp_path / "checkpoint"), "--data", tmp_path / "glue"]
-    words += ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--task", "sst2", "--max_steps", 2]
+    words += ["--ner", write_ner(tmp_path / "ner")] if task == "ner" else []
+    words += ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--task", task, "--max_steps", 2]
     done = run_script("pretraining_gain", *words)
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[1]
-    assert cells(line)[:2] == ["sst2, 1 epoch", "accuracy"]
+    assert cells(line)[:2] == {"sst2": ["sst2, 1 epoch", "accuracy"], "ner": ["ner, 5 epochs", "f1"]}[task]
     assert line.count(" +- ") == 3
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
     again = run_script("pretraining_gain", *words)
