@@ -5,11 +5,10 @@ from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, default_labels
-from bert_horovod.model.architectures.families import FAMILIES, family_of
+from bert_horovod.model.architectures.families import family_of, name_of_bert
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
-_CLASSIFICATION = CLASSIFICATION.removeprefix("Bert")
 _PROBLEMS = (None, "single_label_classification", "regression")
 
 
@@ -70,6 +69,4 @@ def is_classifier(named: Any) -> bool:
 
     Other classes (of tokens, of multiple choice) give the name to heads of another kind.
     """
-    if not isinstance(named, list) or not named:
-        return True
-    return str(named[0]) in [f"{family.class_prefix}{_CLASSIFICATION}" for family in FAMILIES.values()]
+    return not isinstance(named, list) or not named or name_of_bert(str(named[0])) == CLASSIFICATION
