@@ -10,6 +10,7 @@ from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.model.architectures.families import name_of_bert
 from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.label_attention import WINDOWS
@@ -28,7 +29,7 @@ class Predictor(Protocol):
         """The answer for a line of standard input, as a line."""
 
 
-PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture; ALBERT has the same
+PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by BERT's class
     TEXT_HEAD: TextPredictor,
     SPAN_HEAD: SpanPredictor,
     TAG_HEAD: TagPredictor,
@@ -50,7 +51,7 @@ def _predictor(directory: Path, options: Options) -> Predictor:
         return TextPredictor(directory, options)
     kinds = config.get("architectures")
     kind = kinds[0] if isinstance(kinds, list) and kinds else None
-    of_bert = str(kind).replace("Albert", "Bert", 1)
+    of_bert = name_of_bert(str(kind))
     if of_bert not in PREDICTORS:
         raise UserError(
             f"--checkpoint {directory} is a {shown(kind)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "

@@ -5,7 +5,7 @@ from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, SEVERAL_LABELS, default_labels
-from bert_horovod.model.architectures.families import FAMILIES, family_of
+from bert_horovod.model.architectures.families import family_of, name_of_bert
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
 
@@ -71,7 +71,5 @@ def class_of_classifier(named: Any) -> str | None:
     """
     if not isinstance(named, list) or not named:
         return CLASSIFICATION
-    classes = {
-        f"{family.class_prefix}{name.removeprefix('Bert')}": name for family in FAMILIES.values() for name in LABELLED
-    }
-    return classes.get(str(named[0]))
+    name = name_of_bert(str(named[0]))
+    return name if name in LABELLED else None

@@ -136,5 +136,5 @@ def test_answers_are_learned_into_transformers_class(tmp_path, checkpoint):
 
 
 def test_plan_counts_its_layers(capsys):
-    assert command("plan", "--recipe", "modernbert-base", "--device", "V100 32GB", "--world_size", 1, 8) == 0
+    assert command("plan", "--recipe", "modernbert-base", "--device", "A100 40GB", "--link", "10Gb/s", "--world_size", 1, 8) == 0
     assert "8,192" in capsys.readouterr().out

@@ -21,3 +21,13 @@ def family_of(model: Model) -> Family:
 def class_name(model: Model, name: str) -> str:
     """Hugging Face's class for this model, given BERT's: for an ALBERT BertForMaskedLM becomes AlbertForMaskedLM."""
     return family_of(model).class_prefix + name.removeprefix(Bert.class_prefix)
+
+
+def name_of_bert(name: str) -> str:
+    """BERT's class of the same kind, the inverse of class_name; names of other models do not change.
+
+    >>> name_of_bert("ModernBertForMaskedLM"), name_of_bert("RobertaForMaskedLM")
+    ('BertForMaskedLM', 'RobertaForMaskedLM')
+    """
+    prefixes = [family.class_prefix for family in FAMILIES.values() if name.startswith(f"{family.class_prefix}For")]
+    return Bert.class_prefix + name.removeprefix(prefixes[0]) if prefixes else name
