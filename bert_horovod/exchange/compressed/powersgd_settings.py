@@ -40,7 +40,9 @@ class PowerSgdSettings(ExchangeMethod):
     # resumed run.
     overlaps: ClassVar[bool] = False
     cycle: ClassVar[int] = 2  # right factors, then left ones
-    price: ClassVar[str] = "sends gradients in low rank, and what a step leaves out in later steps"
+    price: ClassVar[str] = (
+        "sends gradients in low rank, and what a step leaves out in later steps; what that costs in loss was not measured"
+    )
 
     def code(self) -> type:
         from bert_horovod.exchange.compressed.powersgd import PowerSgdExchange

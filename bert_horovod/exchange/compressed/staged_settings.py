@@ -68,7 +68,7 @@ class StagedSettings(ExchangeMethod):
 class OneBitSettings(StagedSettings):
     """Signs of momenta in each step, once the second moment is frozen: 1-bit Adam and 1-bit LAMB."""
 
-    price: ClassVar[str] = "sends signs once the second moment is frozen"
+    price: ClassVar[str] = "sends signs once the second moment is frozen; BERT-mini: 0.013 nats behind float32"
 
     @classmethod
     def offered(cls, recipe: Recipe, steps: int) -> Recipe | None:

@@ -35,7 +35,10 @@ class DiLoCoSettings(ExchangeMethod):
     overlaps: ClassVar[bool] = False
     for_one_rank: ClassVar[bool] = True
     trains_copies: ClassVar[bool] = True
-    price: ClassVar[str] = "ranks train alone between outer steps: learning rates must be found again"
+    price: ClassVar[str] = (
+        "ranks train alone between outer steps: learning rates must be found again; what that costs in loss was not "
+        "measured"
+    )
 
     def code(self) -> type:
         from bert_horovod.exchange.local.diloco import DiLoCoExchange

@@ -15,7 +15,10 @@ class LocalSgdSettings(LocalSettings):
 
     method: str = named("parameters")
 
-    price: ClassVar[str] = "wire float32; ranks train alone between averages: learning rates must be found again"
+    price: ClassVar[str] = (
+        "wire float32; ranks train alone between averages: learning rates must be found again; BERT-mini, 8 steps: "
+        "0.013 nats behind float32"
+    )
 
     def code(self) -> type:
         from bert_horovod.exchange.local.local_sgd import LocalSgdExchange
