@@ -41,7 +41,8 @@ class PowerSgdSettings(ExchangeMethod):
     overlaps: ClassVar[bool] = False
     cycle: ClassVar[int] = 2  # right factors, then left ones
     price: ClassVar[str] = (
-        "sends gradients in low rank, and what a step leaves out in later steps; what that costs in loss was not measured"
+        "sends gradients in low rank, and what a step leaves out in later steps; what that costs in loss was not "
+        "measured"
     )
 
     def code(self) -> type:
