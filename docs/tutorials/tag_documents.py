@@ -13,7 +13,7 @@ CONSTANTS = {"None", "True", "False", "NotImplemented", "Ellipsis"}
 ERRORS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 }
-VERSION = re.compile(r"Python \d+(?:\.\d+)*")
+VERSION = re.compile(r"\bPython \d+(?:\.\d+)*")
 
 
 def tagged(text: str) -> list[tuple[str, str]]:
