@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.any_tokenizer import ROLES, general_config
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, default_labels, whole_heads
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.suitability import classifier_labels, is_classifier
-from bert_horovod.interchange.tokenizer_files import (
-    SPECIAL_TOKENS,
-    read_json,
-    read_tokenizer,
-    tokenizer_config,
-)
+from bert_horovod.interchange.tokenizer_files import read_json, read_tokenizer, tokenizer_config
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.parameters import (
@@ -110,10 +106,15 @@ def write_configuration(
     settings: TokenizerSettings,
 ) -> None:
     """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
-    _check_vocabulary(vocabulary, model.vocab_size)
-    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
-    _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings)
+    _check_vocabulary(vocabulary, model.vocab_size, settings)
+    config = _hugging_face_config(model, vocabulary, settings) | task.configuration(model)
+    _write_text(directory / "config.json", _json(config))
+    if isinstance(settings, JsonTokenizer):
+        _write_text(directory / "tokenizer.json", settings.text)
+        tokenizer = general_config(settings, model.max_position_embeddings)
+    else:
+        _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+        tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
 
 
@@ -195,9 +196,13 @@ def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndar
     return map_weights(directory, family_of(model).name_of_parameter)
 
 
-def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
+def _hugging_face_config(model: sections.Model, vocabulary: list[str], settings: TokenizerSettings) -> dict[str, Any]:
     family, ids = family_of(model), token_ids(vocabulary)
-    return family.configuration(model) | {key: ids[SPECIAL_TOKENS[name]] for key, name in family.token_ids.items()}
+    names = {ROLES[role]: token for role, token in settings.special_tokens._asdict().items()}
+    special = {key: ids[names[name]] for key, name in family.token_ids.items()}
+    # Without it, transformers takes the default of the class for the id of padding.
+    padding = {"pad_token_id": ids[names["pad_token"]]} if isinstance(settings, JsonTokenizer) else {}
+    return family.configuration(model) | padding | special
 
 
 def read_model(path: Path) -> sections.Model:
@@ -268,11 +273,13 @@ def _check_parameters(parameters: dict[str, np.ndarray], shapes: Shapes) -> None
             raise ValueError(f"{name} has shape {list(array.shape)}: expected {list(shapes[name])}")
 
 
-def _check_vocabulary(vocabulary: list[str], vocab_size: int) -> None:
+def _check_vocabulary(vocabulary: list[str], vocab_size: int, settings: TokenizerSettings) -> None:
     if len(vocabulary) > vocab_size:
         raise ValueError(f"the vocabulary has {len(vocabulary)} tokens: expected at most vocab_size = {vocab_size}")
-    if missing := set(SPECIAL_TOKENS.values()).difference(vocabulary):
+    if missing := set(filter(None, settings.special_tokens)).difference(vocabulary):
         raise ValueError(f"the vocabulary lacks {', '.join(sorted(missing))}")
+    if isinstance(settings, JsonTokenizer):
+        return
     if broken := [token for token in vocabulary if "\n" in token or "\r" in token]:
         raise ValueError(f"a token holds a line break: {broken[0]!r}")
 

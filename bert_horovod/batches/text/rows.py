@@ -75,9 +75,7 @@ class Rows:
         self._length_start = np.cumsum(length_count) - length_count
         self._class_end = np.cumsum(index.classes.windows)
         self._exchange = PairExchange(index.classes, self._hash)
-        self._masker = Masker(
-            store.vocabulary, special, objective, seed, sequence_length, self.sequences, self.masked_slots
-        )
+        self._masker = Masker(store, special, objective, seed, sequence_length, self.sequences, self.masked_slots)
         # Views as plain arrays, because indexing an np.memmap is several times slower.
         self._tokens = [np.asarray(shard.tokens) for shard in store.shards]
         self._shard_end = np.cumsum([len(tokens) for tokens in self._tokens])
@@ -218,7 +216,8 @@ def open_rows(
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
     seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
-    return Rows(store, index, special_ids(store.vocabulary), length, recipe.objective, seed)
+    special = special_ids(store.vocabulary, store.tokenizer_settings)
+    return Rows(store, index, special, length, recipe.objective, seed)
 
 
 @dataclass(frozen=True)
