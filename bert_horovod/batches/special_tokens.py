@@ -1,13 +1,21 @@
-"""Kinds of vocabulary entries: special tokens, ordinary tokens and continuation pieces."""
+"""Kinds of vocabulary entries: special tokens by their roles, and ordinary tokens."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from bert_horovod.corpus.reading.tokenizer_settings import token_ids
+from bert_horovod.corpus.reading.tokenizer_settings import (
+    NO_ID,
+    UNCASED,
+    JsonTokenizer,
+    TokenizerSettings,
+    token_ids,
+)
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
+
+_OTHER_PAIRS = "makes other rows of two texts than [CLS] A [SEP] B [SEP]"
 
 
 @dataclass(frozen=True)
@@ -15,16 +23,24 @@ class SpecialIds:
     """Ids of the tokens that have a meaning of their own."""
 
     pad: int
-    unknown: int
+    unknown: int  # NO_ID: the tokenizer has none
     cls: int
     sep: int
     mask: int
+    others: tuple[int, ...] = ()  # of which no text is made either
 
 
-def special_ids(vocabulary: list[str]) -> SpecialIds:
-    """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK]; raises UserError if one is missing."""
-    ids = token_ids(vocabulary)
-    names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+def special_ids(vocabulary: list[str], settings: TokenizerSettings = UNCASED) -> SpecialIds:
+    """Ids of the special tokens, [PAD], [UNK], [CLS], [SEP] and [MASK] in BERT; raises UserError if one is missing.
+
+    Args:
+        vocabulary: tokens by id.
+        settings: the tokenizer's, which name the tokens.
+    """
+    ids, names = token_ids(vocabulary), settings.special_tokens
+    if isinstance(settings, JsonTokenizer):
+        others = tuple(sorted(set(settings.facts.special.values()).difference(ids[name] for name in names if name)))
+        return SpecialIds(*(ids.get(name, NO_ID) for name in names), others)
     missing = [name for name in names if name not in ids]
     if missing:
         raise UserError(
@@ -46,13 +62,27 @@ def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None
             f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
             "or prepare the data with the other vocabulary"
         )
-    special_ids(store.vocabulary)
+    special_ids(store.vocabulary, store.tokenizer_settings)
+    if recipe.objective.pairs and not store.tokenizer_settings.pairs:
+        raise UserError(
+            f"objective.pair = {recipe.objective.pair!r}: the tokenizer of {store.path} "
+            f"({store.tokenizer_settings}) {_OTHER_PAIRS}; expected objective.pair = 'none'"
+        )
+
+
+def require_pairs(settings: TokenizerSettings, named: str) -> None:
+    """Raise UserError if a tokenizer makes other rows of two texts than this program; `named`: whose it is."""
+    if not settings.pairs:
+        raise UserError(
+            f"{named} has a tokenizer ({settings}) that {_OTHER_PAIRS}, so that two texts in a row would not be what "
+            "transformers makes of them; expected a task with one text, or another checkpoint"
+        )
 
 
 def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
     """Ids that text is made of, int32, ascending: not special, not [unused...]; raises UserError if there is none."""
     ids = token_ids(vocabulary)
-    reserved = {special.pad, special.unknown, special.cls, special.sep, special.mask}
+    reserved = {special.pad, special.unknown, special.cls, special.sep, special.mask, *special.others}
     ordinary = [
         number
         for number, token in enumerate(vocabulary)
@@ -63,8 +93,3 @@ def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
     if not ordinary:
         raise UserError("the vocabulary has no ordinary tokens; prepare the data with a BERT vocabulary")
     return np.array(ordinary, np.int32)
-
-
-def continuation_pieces(vocabulary: list[str]) -> np.ndarray:
-    """Tell which entries continue a word: bool [entries], true for those that begin with ##."""
-    return np.array([token.startswith("##") and len(token) > 2 for token in vocabulary])

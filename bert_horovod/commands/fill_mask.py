@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_checkpoint(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")
+    parser.add_argument(
+        "texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK], or its tokenizer's mask token"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

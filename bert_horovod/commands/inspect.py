@@ -105,7 +105,8 @@ def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -
         f"{arguments.split}, epoch {arguments.epoch}, {rows.count:,} rows of "
         f"{recipe.phase[arguments.phase].sequence_length} positions an epoch, seed {recipe.data.seed}\n{LEGEND}"
     )
-    text = RowText(store.vocabulary, special_ids(store.vocabulary), recipe.objective)
+    special = special_ids(store.vocabulary, store.tokenizer_settings)
+    text = RowText(store.vocabulary, special, recipe.objective, store.tokenizer_settings)
     for number in range(arguments.row, arguments.row + arguments.rows):
         batch = rows.assemble(np.array([arguments.epoch * rows.count + number]))
         print(f"\nrow {number}: " + "\n".join(text.lines({name: array[0] for name, array in batch.items()})))

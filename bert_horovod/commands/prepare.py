@@ -58,11 +58,16 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_text_arguments(parser)
-    parser.add_argument(
+    tokenizer = parser.add_mutually_exclusive_group(required=True)
+    tokenizer.add_argument(
         "--vocab",
-        required=True,
         help="a WordPiece vocab.txt (bert-horovod vocab makes one), or a checkpoint, whose tokenizer "
         f"is taken: {CHECKPOINT}",
+    )
+    tokenizer.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="a directory with a tokenizer.json of any kind, such as RoBERTa's, and tokenizer_config.json",
     )
     parser.add_argument("--output_dir", required=True, help="write the store to this new or empty directory")
     parser.add_argument(
@@ -106,7 +111,10 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.reading.finding import require_inputs
 
     require_inputs(arguments.input)
-    path, vocabulary, tokenizer_settings = named_tokenizer(arguments.vocab, arguments.cased)
+    if arguments.tokenizer:
+        path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
+    else:
+        path, vocabulary, tokenizer_settings = named_tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(
         documents=arguments.documents,
         held_out=arguments.held_out,
@@ -125,6 +133,21 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         executor=executor,
     )
     print(summary(prepared))
+
+
+def _of_directory(path: Path, cased: bool) -> tuple[Path, list[str], "TokenizerSettings"]:
+    """As named_tokenizer, of what --tokenizer names."""
+    from bert_horovod.interchange.tokenizer_files import read_tokenizer
+
+    if cased:
+        raise UserError(f"--cased with --tokenizer {path}, which itself says whether it lower-cases; leave --cased out")
+    tokenizer = read_tokenizer(path, None) if path.is_dir() else None
+    if tokenizer is None or tokenizer.vocabulary is None:
+        raise UserError(
+            f"--tokenizer {path}: expected a directory with a tokenizer.json; write it in Python with transformers: "
+            "AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)"
+        )
+    return path, tokenizer.vocabulary, tokenizer.settings
 
 
 def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Path, list[str], "TokenizerSettings"]:

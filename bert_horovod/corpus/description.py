@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.reading.tokenizer_settings import recorded_settings
 from bert_horovod.corpus.statistics import Lengths, LongDocument, measure_lengths, silent_sources, some
 from bert_horovod.corpus.store import Store
 from bert_horovod.wording import counted
@@ -22,7 +21,7 @@ def report(store: Store) -> str:
     """Totals, lengths, unknown tokens by source, the longest documents and warnings."""
     lengths = measure_lengths(store)
     parts = [
-        [f"{store.path}: token store {store.hash}", *_totals(store.manifest)],
+        [f"{store.path}: token store {store.hash}", *_totals(store)],
         ["documents by tokens, without duplicates:", *histogram(lengths.documents)],
         ["sentences by tokens:", *histogram(lengths.sentences)],
         _unknown(store.manifest["sources"]),
@@ -94,7 +93,8 @@ def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
     return lines
 
 
-def _totals(manifest: dict[str, Any]) -> list[str]:
+def _totals(store: Store) -> list[str]:
+    manifest = store.manifest
     totals, duplicates, vocabulary = manifest["totals"], manifest["duplicates"], manifest["vocabulary"]
     passed_over = ", ".join(f"{count:,} {reason}" for reason, count in sorted(manifest["passed_over"].items()))
     described = {
@@ -108,7 +108,7 @@ def _totals(manifest: dict[str, Any]) -> list[str]:
         "never read",
         "dropped": f"{counted(totals['dropped_documents'], 'document')} without tokens",
         "passed over": passed_over or "nothing",
-        "vocabulary": f"{vocabulary['size']:,} entries, {recorded_settings(vocabulary)}",
+        "vocabulary": f"{vocabulary['size']:,} entries, {store.tokenizer_settings}",
     }
     return [f"  {name:15} {text}" for name, text in described.items()]
 

@@ -34,10 +34,20 @@ class _Totals(_Counts):
     dropped_documents: int
 
 
+class _Tokenizer(TypedDict):  # of JsonTokenizer.recorded
+    sha256: str
+    pad: str
+    unknown: str
+    cls: str
+    sep: str
+    mask: str
+
+
 class _TokenizerSettings(TypedDict, total=False):  # of TokenizerSettings.recorded
     strip_accents: bool
     tokenize_chinese_chars: bool
     added_tokens: dict[str, bool]
+    tokenizer: _Tokenizer
 
 
 class _Vocabulary(_TokenizerSettings):

@@ -1,8 +1,9 @@
-"""The token store: a directory with `manifest.json`, `vocab.txt` and shards of flat, memory-mapped arrays.
+"""The token store: a directory with `manifest.json`, the tokenizer and shards of flat, memory-mapped arrays.
 
     store/
         manifest.json
-        vocab.txt
+        vocab.txt                 the WordPiece vocabulary, or
+        tokenizer.json            a tokenizer of another kind (see JsonTokenizer)
         shard-00000/
             tokens.npy            uint16 (uint32 when the vocabulary needs it) [tokens]
             sentences.npy         uint32 [sentences + 1]   sentence i is tokens[sentences[i]:sentences[i + 1]]
@@ -30,11 +31,12 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, recorded_settings
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.errors import DamagedData, damaged, unreadable
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
 
+VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles")
 
 
@@ -60,16 +62,12 @@ class Store:
     shards: list[Shard]
     vocabulary: list[str]
     duplicates: np.ndarray  # int64, ascending: documents, counted over all shards, that repeat an earlier one
+    tokenizer_settings: TokenizerSettings  # how its text was normalised and cut
 
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
         return _hash_text(manifest_text(self.manifest))
-
-    @property
-    def tokenizer_settings(self) -> TokenizerSettings:
-        """How its text was normalised and cut."""
-        return recorded_settings(self.manifest["vocabulary"])
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
@@ -125,19 +123,29 @@ def open_store(path: str | Path) -> Store:
 
 
 def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
-    try:
-        vocabulary_text = read_text(path / "vocab.txt", inside=path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged(error, path / "vocab.txt", "prepare the data again") from error
-    vocabulary = vocabulary_text.rstrip("\n").split("\n")
-    recorded = manifest["vocabulary"]
-    if _hash_text(vocabulary_text) != recorded["sha256"] or len(vocabulary) != recorded["size"]:
-        raise DamagedData(
-            f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
-        )
+    vocabulary, settings = _read_tokenizer(path, manifest["vocabulary"])
     _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
     shards = [open_shard(path, shard_entry, len(vocabulary)) for shard_entry in manifest["shards"]]
-    return Store(path, manifest, shards, vocabulary, _read_duplicates(path, manifest))
+    return Store(path, manifest, shards, vocabulary, _read_duplicates(path, manifest), settings)
+
+
+def _read_tokenizer(path: Path, recorded: dict[str, Any]) -> tuple[list[str], TokenizerSettings]:
+    """The vocabulary of a store, and how its text was cut; `recorded`: what the manifest says about them."""
+    of_json = recorded.get("tokenizer", {}).get("sha256")
+    file = path / (TOKENIZER_FILE if of_json else VOCABULARY_FILE)
+    try:
+        text = read_text(file, inside=path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(error, file, "prepare the data again") from error
+    right = _hash_text(text) == (of_json or recorded["sha256"])
+    settings = recorded_settings(recorded, text if right else "")
+    if right and isinstance(settings, JsonTokenizer):
+        vocabulary = settings.facts.vocabulary
+    else:
+        vocabulary = text.rstrip("\n").split("\n")
+    if not right or len(vocabulary) != recorded["size"]:
+        raise DamagedData(f"{file} is not the vocabulary that the store was made with; prepare the data again")
+    return vocabulary, settings
 
 
 def verify(path: str | Path) -> Store:

@@ -13,7 +13,7 @@ from bert_horovod.batches.examples.span_rows import SpanDataset, SpanRows
 from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
 from bert_horovod.batches.examples.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.packing import templates_of
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.special_tokens import require_pairs, special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
@@ -75,7 +75,8 @@ class SquadFinetuning(Finetuning):
             raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
         super().__init__(checkpoint)
         self.options = options
-        special_ids(self.vocabulary)
+        special_ids(self.vocabulary, self.tokenizer_settings)
+        require_pairs(self.tokenizer_settings, str(checkpoint))
         require_segments(self.directory, self.model, "question", "context")
         self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
         self.dev = read_squad(_file(data_dir, "dev", dev_file), scored=True)

@@ -7,7 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
@@ -57,11 +59,14 @@ class MaskedTokenPredictor:
     def __init__(self, directory: Path) -> None:
         pretrained = read_masked_model(directory)
         self.vocabulary = require_vocabulary(directory, pretrained.vocabulary)
-        self._special = special_ids(pretrained.vocabulary)
+        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
         parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         policy = ComputePolicy()
         self._forward = Forward(pretrained.model, cast_weights(parameters, policy.dtype), policy)
         self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
+        self._names = self.vocabulary
+        if isinstance(pretrained.tokenizer_settings, JsonTokenizer):
+            self._names = WordBoundaries(self.vocabulary, pretrained.tokenizer_settings).texts
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
         """The likeliest tokens: per text, per [MASK] in it, `count` guesses, the best first.
@@ -74,12 +79,18 @@ class MaskedTokenPredictor:
 
     def _token_ids(self, text: str) -> np.ndarray:
         """int32 [length]: [CLS], the text with its masks, [SEP]."""
-        pieces = text.split(MASK)  # to the tokenizer "[MASK]" is plain text
+        settings = self._tokenizer.settings
+        pieces = text.replace(settings.special_tokens.mask, MASK).split(MASK)
         if len(pieces) == 1:
             raise UserError(f"no {MASK} in the text {text!r}; write {MASK} (in capitals) where a word is to be guessed")
-        ids, lengths = self._tokenizer([piece.replace("\n", " ") for piece in pieces])
-        ends = np.cumsum(lengths)[:-1]
-        ids = np.concatenate([[self._special.cls], np.insert(ids, ends, self._special.mask), [self._special.sep]])
+        if isinstance(settings, JsonTokenizer):  # it knows which spaces belong to a mask
+            ids = np.array(settings.library().encode(settings.special_tokens.mask.join(pieces)).ids)
+        else:
+            ids, lengths = self._tokenizer(
+                [piece.replace("\n", " ") for piece in pieces]
+            )  # "[MASK]" is plain text to it
+            ends = np.cumsum(lengths)[:-1]
+            ids = np.concatenate([[self._special.cls], np.insert(ids, ends, self._special.mask), [self._special.sep]])
         limit = self._forward.model.max_position_embeddings
         if len(ids) > limit:
             raise UserError(
@@ -103,6 +114,6 @@ class MaskedTokenPredictor:
         shares = tf.nn.softmax(logits)[:, : len(self.vocabulary)]  # rows of padding belong to no token
         probabilities, tokens = tf.math.top_k(shares, min(count, len(self.vocabulary)))
         return [
-            [Guess(self.vocabulary[token], float(probability)) for probability, token in zip(*place, strict=True)]
+            [Guess(self._names[token], float(probability)) for probability, token in zip(*place, strict=True)]
             for place in zip(probabilities.numpy(), tokens.numpy(), strict=True)
         ]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_horovod.batches.examples.span_rows import SpanRows
 from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
 from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.special_tokens import require_pairs, special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
@@ -60,7 +60,8 @@ class SpanPredictor:
         self._threshold = options.null_score_threshold
         # None: the checkpoint does not say; then the version of SQuAD's file decides.
         self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
-        self._special = special_ids(pretrained.vocabulary)
+        require_pairs(pretrained.tokenizer_settings, f"--checkpoint {directory}")
+        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._tokenizer = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from bert_horovod.batches.examples.tag_rows import TagRows
 from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
-from bert_horovod.batches.special_tokens import continuation_pieces, special_ids
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.table_files import kind_of, table_text
@@ -75,10 +76,10 @@ class TagPredictor:
         self._column = options.text_columns[0] if options.text_columns else None
         most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
-        self._special = special_ids(pretrained.vocabulary)
+        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._vocabulary, self._settings = pretrained.vocabulary, pretrained.tokenizer_settings
         self._locating = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._continues = continuation_pieces(pretrained.vocabulary)
+        self._boundaries = WordBoundaries(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
@@ -122,7 +123,7 @@ class TagPredictor:
     def spans(self, texts: list[str], packing: bool = True) -> list[list[Span]]:
         """The entities of each text; words are those of BERT's tokenizer: split at white space and punctuation."""
         located = self._locating(texts)
-        starts_word = ~self._continues[located.ids]
+        starts_word = ~self._boundaries.continues(located.ids)
         text_starts = np.append(0, np.cumsum(located.counts))
         starts_word[text_starts[:-1][located.counts > 0]] = True
         word_starts = np.append(np.flatnonzero(starts_word), len(located.ids))

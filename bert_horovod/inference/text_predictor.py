@@ -54,7 +54,7 @@ class TextPredictor:
             self.task.threshold = options.threshold
         most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
-        self._special = special_ids(pretrained.vocabulary)
+        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTION_MODEL, SEVERAL_LABELS, Architecture
@@ -95,11 +95,15 @@ def export(
     )
 
 
+def _special(pretrained: Pretrained) -> SpecialIds:
+    return special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
+
+
 def _calls(
     architecture: Architecture, pretrained: Pretrained, parameters: Arrays, signature: str, dtype: tf.DType
 ) -> list[Call]:
     """Two calls with random ids; their rows differ in number and length, and are padded."""
-    random, pad = np.random.default_rng(0), special_ids(pretrained.vocabulary).pad
+    random, pad = np.random.default_rng(0), _special(pretrained).pad
     calls = []
     for lengths in _CHECKED_LENGTHS:
         length = min(max(lengths), pretrained.model.max_position_embeddings)
@@ -143,7 +147,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
         return calls
     logits = trained_outputs(architecture, pretrained.model, parameters, rows)
     starts, ends = logits["start_logits"], logits["end_logits"]
-    inside = rows["token_type_ids"] * (rows["input_ids"] != special_ids(pretrained.vocabulary).sep) > 0
+    inside = rows["token_type_ids"] * (rows["input_ids"] != _special(pretrained).sep) > 0
     best = [
         max(
             starts[i, start] + ends[i, end]
@@ -161,7 +165,7 @@ def _rows_of(pretrained: Pretrained, first: list[str], second: list[str] | None 
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
     tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings))
     length = min(_TEXT_LENGTH, pretrained.model.max_position_embeddings)
-    rows = LabelledRows(tokens, special_ids(pretrained.vocabulary), length, seed=0, packing=False)
+    rows = LabelledRows(tokens, _special(pretrained), length, seed=0, packing=False)
     batch = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))
     names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}
     return {name: batch[source] for name, source in names.items()}

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.any_tokenizer import ROLES, general_config
 from bert_horovod.interchange.architectures import (
     ANSWERS,
     LABEL_ATTENTION_MODEL,
@@ -123,15 +124,20 @@ def write_configuration(
     settings: TokenizerSettings,
 ) -> None:
     """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
-    _check_vocabulary(vocabulary, model.vocab_size)
-    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
-    _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    _check_vocabulary(vocabulary, model.vocab_size, settings)
+    config = _hugging_face_config(model, vocabulary, settings) | task.configuration(model)
+    _write_text(directory / "config.json", _json(config))
     segments = family_of(model).segments
-    tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
+    if isinstance(settings, JsonTokenizer):
+        tokenizer, text = general_config(settings, model.max_position_embeddings), settings.text
+    else:
+        tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
+        _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+        # AutoTokenizer reads tokenizer.json for a ModernBERT, whatever tokenizer_class says.
+        text = "" if segments else _json(tokenizer_json(settings, vocabulary, SPECIAL_TOKENS.values()))
+    if text:
+        _write_text(directory / "tokenizer.json", text)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
-    if not segments:  # AutoTokenizer reads this file for a ModernBERT, whatever tokenizer_class says
-        content = tokenizer_json(settings, vocabulary, SPECIAL_TOKENS.values())
-        _write_text(directory / "tokenizer.json", _json(content))
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
@@ -219,9 +225,13 @@ def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndar
     return map_weights(directory, lambda name: answers.get(name) or family.name_of_parameter(name))
 
 
-def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
+def _hugging_face_config(model: sections.Model, vocabulary: list[str], settings: TokenizerSettings) -> dict[str, Any]:
     family, ids = family_of(model), token_ids(vocabulary)
-    return family.configuration(model) | {key: ids[SPECIAL_TOKENS[name]] for key, name in family.token_ids.items()}
+    names = {ROLES[role]: token for role, token in settings.special_tokens._asdict().items()}
+    special = {key: ids[names[name]] for key, name in family.token_ids.items()}
+    # Without it, transformers takes the default of the class for the id of padding.
+    padding = {"pad_token_id": ids[names["pad_token"]]} if isinstance(settings, JsonTokenizer) else {}
+    return family.configuration(model) | padding | special
 
 
 def read_model(path: Path) -> sections.Model:
@@ -294,11 +304,13 @@ def _check_parameters(parameters: dict[str, np.ndarray], shapes: Shapes) -> None
             raise ValueError(f"{name} has shape {list(array.shape)}: expected {list(shapes[name])}")
 
 
-def _check_vocabulary(vocabulary: list[str], vocab_size: int) -> None:
+def _check_vocabulary(vocabulary: list[str], vocab_size: int, settings: TokenizerSettings) -> None:
     if len(vocabulary) > vocab_size:
         raise ValueError(f"the vocabulary has {len(vocabulary)} tokens: expected at most vocab_size = {vocab_size}")
-    if missing := set(SPECIAL_TOKENS.values()).difference(vocabulary):
+    if missing := set(filter(None, settings.special_tokens)).difference(vocabulary):
         raise ValueError(f"the vocabulary lacks {', '.join(sorted(missing))}")
+    if isinstance(settings, JsonTokenizer):
+        return
     if broken := [token for token in vocabulary if "\n" in token or "\r" in token]:
         raise ValueError(f"a token holds a line break: {broken[0]!r}")
 

@@ -1,17 +1,19 @@
 """Reads and writes the tokenizer of a checkpoint: vocab.txt, tokenizer.json, tokenizer_config.json, added tokens.
 
-The tokenizer is read as transformers reads it for a BertTokenizer, or refused by the name of the setting that this
-program does not have. All commands read it here.
+A BertTokenizer is read as transformers reads it, or refused by the name of the setting that this program does not have;
+tokenizers of other classes are read from tokenizer.json (any_tokenizer.py). All commands read them here.
 """
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
 from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.interchange.any_tokenizer import json_tokenizer
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
@@ -23,6 +25,7 @@ SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_MOST_TOKENS = 1 << 24  # the limit of model.vocab_size
 _CLASSES = ("BertTokenizer", "BertTokenizerFast")  # transformers reads both with one class
 _FROM_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # everything is as tokenizer.json says
 # Other settings that change ids, in classes or versions of transformers, and the values that BertTokenizer has.
@@ -93,22 +96,39 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(
-    directory: Path, vocab_size: int, config: str = "config.json", by_vocabulary: bool = False
+    directory: Path, vocab_size: int | None, config: str = "config.json", by_vocabulary: bool = False
 ) -> TokenizerFound:
     """Read the tokenizer of a checkpoint as transformers does.
 
     Args:
         directory: holds the tokenizer's files.
-        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens.
+        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens. None: there is
+            no model.
         config: name of the file with vocab_size.
         by_vocabulary: if no file says whether text is lower-cased, the vocabulary tells, instead of transformers'
             default (which is to lower-case).
 
     Raises:
-        UserError: the tokenizer is of another kind, has a setting that this program does not have, or more tokens than
-            the model; two files contradict each other.
+        UserError: the tokenizer has a setting that this program does not have, or more tokens than the model; two files
+            contradict each other.
         DamagedData: a file is damaged.
     """
+    settings, file = _optional(directory / "tokenizer_config.json"), directory / "tokenizer.json"
+    of_model = _optional(directory / config)
+    name = settings.get("tokenizer_class") or of_model.get("tokenizer_class")
+    unnamed = name is None and (not of_model or of_model.get("model_type", "bert") != "bert")
+    if os.path.lexists(file) and (unnamed or name not in (None, *_CLASSES)):
+        if unnamed or name in _FROM_JSON:  # it may be BERT's
+            with suppress(UserError):
+                return _read_bert(directory, vocab_size or _MOST_TOKENS, config, by_vocabulary)
+        stated = _optional(directory / "special_tokens_map.json") | settings
+        tokenizer = json_tokenizer(file, read_json(file), stated, vocab_size)
+        return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
+    return _read_bert(directory, vocab_size or _MOST_TOKENS, config, by_vocabulary)
+
+
+def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: bool) -> TokenizerFound:
+    """As read_tokenizer, of a BertTokenizer."""
     config_file, json_file = directory / "tokenizer_config.json", directory / "tokenizer.json"
     settings = _optional(config_file)
     from_json = _class_from_json(directory, settings, config)
@@ -164,8 +184,8 @@ def _class_from_json(directory: Path, settings: dict[str, Any], config: str) -> 
         return True
     if name is not None and name not in _CLASSES:
         raise UserError(
-            f"{source}: tokenizer_class = {shown(name)} is not supported: expected 'BertTokenizer', a WordPiece "
-            "tokenizer; take another checkpoint"
+            f"{source}: tokenizer_class = {shown(name)} is not supported without tokenizer.json: write that file in "
+            "Python with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
         )
     return False
 

@@ -1,7 +1,8 @@
 """Reads checkpoints (saving.py writes them). A checkpoint is complete or absent, and is a Hugging Face directory.
 
     output_dir/checkpoints/step-00001000/
-        config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      files that transformers loads
+        config.json  model.safetensors  tokenizer_config.json ...      files that transformers loads
+        vocab.txt, or tokenizer.json for a tokenizer that is not BERT's
         README.md                          the model card: runs/model_card.py
         training/optimizer.safetensors     slots, as slot/parameter
         training/state.json                progress, position, recipe, store, version, time
@@ -44,7 +45,8 @@ STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
 BEST = "best.json"  # in a fine-tuning's output directory; finetuning/best_checkpoint.py writes it
 NEWEST = "model"  # a link in output_dir, to the newest checkpoint
-FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
+FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
 Read = TypeVar("Read")
 _NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
@@ -290,6 +292,8 @@ def _damaged_files(path: Path) -> list[str]:
         _refuse_unreadable(error, path / HASHES)
         return [HASHES]
     unlisted = [name for name in FILES if name not in expected]
+    if not any(name in expected for name in _TOKENIZER_FILES):
+        unlisted.append(_TOKENIZER_FILES[0])
     return unlisted + [name[:200] for name, digest in expected.items() if not _is_whole(path, name, digest)]
 
 

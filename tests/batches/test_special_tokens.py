@@ -1,7 +1,6 @@
-import numpy as np
 import pytest
 
-from bert_horovod.batches.special_tokens import continuation_pieces, ordinary_ids, special_ids
+from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
 from bert_horovod.errors import UserError
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##", "#"]
@@ -11,10 +10,6 @@ def test_special_tokens_are_found_by_name_and_the_rest_is_ordinary():
     special = special_ids(WORDS)
     assert (special.pad, special.unknown, special.cls, special.sep, special.mask) == (0, 2, 3, 4, 5)
     assert ordinary_ids(WORDS, special).tolist() == [6, 7, 8, 9]
-
-
-def test_pieces_that_go_on_with_a_word_begin_with_two_hashes():
-    assert np.flatnonzero(continuation_pieces(WORDS)).tolist() == [7]
 
 
 def test_a_vocabulary_without_special_or_ordinary_tokens_is_refused():

@@ -59,7 +59,7 @@ class DocumentDataset(LabelledDataset):
         recipe = self.recipe
         return DocumentRows(
             examples,
-            special_ids(self.vocabulary),
+            special_ids(self.vocabulary, self.tokenizer_settings),
             recipe.phase[phase].sequence_length,
             self.seed(phase, training),
             recipe.objective.label_attention,

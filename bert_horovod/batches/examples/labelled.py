@@ -16,7 +16,7 @@ import numpy as np
 from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
-from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.special_tokens import SpecialIds, require_pairs, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
@@ -75,7 +75,9 @@ class LabelledTokens(NamedTuple):
 
 
 def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
-    """Tokenise all texts; no special tokens are added."""
+    """Tokenise all texts; no special tokens are added. Raises UserError for pairs as require_pairs."""
+    if len(examples.texts) > 1:
+        require_pairs(tokenizer.settings, "the checkpoint")
     ids, counts = zip(*(tokenizer(side) for side in examples.texts), strict=True)
     ends = np.cumsum(np.concatenate(counts)).reshape(len(counts), -1)
     counts = np.stack(counts)
@@ -202,7 +204,7 @@ class LabelledDataset:
     splits: dict[str, LabelledTokens]
 
     def __post_init__(self) -> None:
-        special_ids(self.vocabulary)
+        special_ids(self.vocabulary, self.tokenizer_settings)
 
     @cached_property
     def hash(self) -> str:
@@ -221,7 +223,7 @@ class LabelledDataset:
         """Examples as rows of a phase's length."""
         return LabelledRows(
             examples,
-            special_ids(self.vocabulary),
+            special_ids(self.vocabulary, self.tokenizer_settings),
             self.recipe.phase[phase].sequence_length,
             self.seed(phase, training),
             self.recipe.data.packing,

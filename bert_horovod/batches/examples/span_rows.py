@@ -129,7 +129,7 @@ class SpanDataset:
     stride: int = STRIDE
 
     def __post_init__(self) -> None:
-        special_ids(self.vocabulary)
+        special_ids(self.vocabulary, self.tokenizer_settings)
 
     @cached_property
     def hash(self) -> str:
@@ -148,6 +148,5 @@ class SpanDataset:
             tokens, stream = self.train, _PHASE_STREAM + phase
         length, settings = self.recipe.phase[phase].sequence_length, self.recipe.data
         windows = cut_spans(tokens, length, self.stride)
-        return SpanRows(
-            tokens, windows, special_ids(self.vocabulary), length, stream_seed(settings.seed, stream), settings.packing
-        )
+        special = special_ids(self.vocabulary, self.tokenizer_settings)
+        return SpanRows(tokens, windows, special, length, stream_seed(settings.seed, stream), settings.packing)

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
+from bert_horovod.batches.special_tokens import SpecialIds, ordinary_ids
 from bert_horovod.batches.text.ngrams import choose_spans, draw_lengths, find_words
 from bert_horovod.batches.text.priority_words import read_priority_words
+from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Objective
 
@@ -40,7 +41,7 @@ class Masker:
     """Draws masks, a pure function of (seed, row's position, place).
 
     Args:
-        store: the token store.
+        store: it gives the vocabulary and the boundaries of words.
         special: its vocabulary's special ids.
         objective: the recipe's.
         seed: the seed of the run's phase.
@@ -61,10 +62,10 @@ class Masker:
         sequences: int,
         slots: int,
     ) -> None:
-        vocabulary = store.vocabulary
+        vocabulary, settings = store.vocabulary, store.tokenizer_settings
         self._ordinary = ordinary_ids(vocabulary, special)
-        self._continuation = continuation_pieces(vocabulary) if objective.whole_word_masking else None
-        self._priority = read_priority_words(objective.priority_words, vocabulary, store.tokenizer_settings)
+        self._words = WordBoundaries(vocabulary, settings) if objective.whole_word_masking else None
+        self._priority = read_priority_words(objective.priority_words, vocabulary, settings)
         self._longest_span = objective.ngram
         self._mask_id = special.mask
         self._fraction = objective.masked_fraction
@@ -112,7 +113,7 @@ class Masker:
         A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
-        words = columns if self._continuation is None else self._word_starts(self._continuation, ids, maskable)
+        words = columns if self._words is None else self._word_starts(self._words, ids, maskable)
         hashes = self._hash(_MASK, (positions * self._length)[:, None] + words)
         hashes = self._in_order(hashes, ids, maskable)
         low = np.uint64(2 * self._column_bits)
@@ -129,7 +130,7 @@ class Masker:
         starts = np.cumsum(counts) - counts.ravel()  # (R * (S + 1),), in the flat batch
         owner = np.repeat(np.arange(counts.size), counts.ravel())  # (R * L,): index in starts and budgets
         chosen = np.arange(keys.size) - starts[owner] < budgets[owner]
-        if self._continuation is not None:
+        if self._words is not None:
             chosen = self._whole_words(keys.ravel() >> np.uint64(self._column_bits), owner, budgets, chosen)
         column = (keys.ravel()[chosen] & np.uint64((1 << self._column_bits) - 1)).astype(np.int64)
         return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
@@ -139,8 +140,8 @@ class Masker:
     ) -> np.ndarray:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see ngrams.py."""
         begins = maskable
-        if self._continuation is not None:
-            begins = maskable & (self._word_starts(self._continuation, ids, maskable) == np.arange(self._length))
+        if self._words is not None:
+            begins = maskable & (self._word_starts(self._words, ids, maskable) == np.arange(self._length))
         words = find_words(begins, maskable, sequence_ids)
         row, column = np.divmod(words.start, self._length)
         at = positions[row] * self._length + column
@@ -161,14 +162,14 @@ class Masker:
         """
         if self._priority is None:
             return hashes
-        starts = self._word_starts(self._priority.continuation, ids, maskable)
+        starts = self._word_starts(self._priority.boundaries, ids, maskable)
         listed = self._priority.places(ids, starts, maskable)
         others = ~(listed if isinstance(places, slice) else listed.ravel()[places])
         return hashes >> np.uint64(1) | others.astype(np.uint64) << np.uint64(63)
 
-    def _word_starts(self, continuation: np.ndarray, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
+    def _word_starts(self, boundaries: WordBoundaries, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """The column where each place's word begins, int64 [R, L]; a segment's first piece always begins a word."""
-        continues = continuation[ids] & maskable
+        continues = boundaries.continues(ids) & maskable
         continues[:, 1:] &= maskable[:, :-1]
         return np.maximum.accumulate(np.where(continues, 0, np.arange(self._length)), axis=1)
 

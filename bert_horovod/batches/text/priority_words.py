@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.special_tokens import continuation_pieces
+from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, library_tokenizer
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
@@ -23,11 +23,11 @@ class PriorityWords:
 
     Args:
         words: the ids of each word's pieces.
-        vocabulary: tokens by id.
+        boundaries: of the words of rows.
     """
 
-    def __init__(self, words: list[list[int]], vocabulary: list[str]) -> None:
-        self.continuation = continuation_pieces(vocabulary)
+    def __init__(self, words: list[list[int]], boundaries: WordBoundaries) -> None:
+        self.boundaries = boundaries
         ordered = sorted(set(map(tuple, words)))
         self.hash = hashlib.sha256(repr(ordered).encode()).hexdigest()
         self._hashes = np.array([_pieces(np.array(word), np.arange(len(word))).sum() for word in ordered], np.uint64)
@@ -69,13 +69,18 @@ def read_priority_words(path: str, vocabulary: list[str], settings: TokenizerSet
                 f"{name}, line {number}: {shown(line.strip())} is several words to the tokenizer "
                 f"({' '.join(encoding.tokens[:8])}); expected one word a line"
             )
-        if "[UNK]" in encoding.tokens:
-            raise UserError(f"{name}, line {number}: the vocabulary reads {shown(line.strip())} as [UNK]; remove it")
+        if settings.special_tokens.unknown in encoding.tokens:
+            raise UserError(
+                f"{name}, line {number}: the vocabulary reads {shown(line.strip())} as "
+                f"{settings.special_tokens.unknown}; remove it"
+            )
         if encoding.ids:
             words.append(encoding.ids)
+        if encoding.ids and settings.joint:  # after another word it has other pieces
+            words.append(tokenizer.encode(f"{settings.joint}{line.strip()}", add_special_tokens=False).ids)
     if not words:
         raise UserError(f"{name} has no words; expected a word a line")
-    return PriorityWords(words, vocabulary)
+    return PriorityWords(words, WordBoundaries(vocabulary, settings))
 
 
 def _pieces(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -222,7 +222,8 @@ def open_rows(
     objective = recipe.objective
     if split == "held_out" and objective.held_out_masked_fraction:
         objective = replace(objective, masked_fraction=objective.held_out_masked_fraction)
-    return Rows(store, index, special_ids(store.vocabulary), length, objective, seed)
+    special = special_ids(store.vocabulary, store.tokenizer_settings)
+    return Rows(store, index, special, length, objective, seed)
 
 
 @dataclass(frozen=True)

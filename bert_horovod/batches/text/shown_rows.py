@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces
+from bert_horovod.batches.special_tokens import SpecialIds
+from bert_horovod.batches.word_boundaries import WordBoundaries
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, TokenizerSettings
 from bert_horovod.recipe.sections import Objective
 from bert_horovod.wording import counted
 
@@ -27,14 +29,21 @@ class RowText:
         vocabulary: the store's.
         special: its special ids.
         objective: the recipe's.
+        settings: the tokenizer's.
     """
 
-    def __init__(self, vocabulary: list[str], special: SpecialIds, objective: Objective) -> None:
-        self._vocabulary = vocabulary
+    def __init__(
+        self,
+        vocabulary: list[str],
+        special: SpecialIds,
+        objective: Objective,
+        settings: TokenizerSettings = UNCASED,
+    ) -> None:
         self._special = special
         self._pair = objective.pair
         self._spans = objective.ngram > 1
-        self._continuation = continuation_pieces(vocabulary)
+        self._words = WordBoundaries(vocabulary, settings)
+        self._names = self._words.texts if isinstance(settings, JsonTokenizer) else vocabulary
 
     def lines(self, row: dict[str, np.ndarray]) -> list[str]:
         """A row's text: how full it is, then each sequence with its pair label and segments.
@@ -56,7 +65,7 @@ class RowText:
     def _runs(self, positions: np.ndarray, ids: np.ndarray) -> str:
         """Count the masked words that stand alone, and the runs of 2, 3, ... words; a run may be several spans."""
         begins = np.append(True, np.diff(positions) > 1)
-        words = np.add.reduceat(begins | ~self._continuation[ids], np.flatnonzero(begins), dtype=int)
+        words = np.add.reduceat(begins | ~self._words.continues(ids), np.flatnonzero(begins), dtype=int)
         counts = np.bincount(words)
         single = [f"{counted(int(counts[1]), 'word')} alone"] if counts[1] else []
         runs = [f"{counted(int(counts[n]), 'run')} of {n} words" for n in range(2, len(counts)) if counts[n]]
@@ -75,22 +84,21 @@ class RowText:
 
     def _text(self, ids: np.ndarray, segment: list[int], masked: dict[int, int]) -> str:
         text = ""
-        for place in segment:
-            shown_id = int(ids[place])
-            original = masked.get(place, shown_id)
-            goes_on = self._continuation[original] and place != segment[0]
-            token = self._vocabulary[original]
+        originals = [masked.get(place, int(ids[place])) for place in segment]
+        continues = self._words.continues(np.array(originals))
+        for place, original, goes_on in zip(segment, originals, continues, strict=True):
+            goes_on = goes_on and place != segment[0]
+            token = self._words.texts[original] if goes_on else self._names[original]
             if place in masked:
-                token = self._marked(token, original, shown_id)
-            elif goes_on:
-                token = token[2:]
+                token = self._marked(original, int(ids[place]))
             text += token if goes_on else f" {token}"
         return text.strip()
 
-    def _marked(self, token: str, original: int, shown_id: int) -> str:
+    def _marked(self, original: int, shown_id: int) -> str:
+        token = self._names[original]
         if shown_id == self._special.mask:
             return f"[MASK:{token}]"
-        return f"[{token}=]" if shown_id == original else f"[{token}→{self._vocabulary[shown_id]}]"
+        return f"[{token}=]" if shown_id == original else f"[{token}→{self._names[shown_id]}]"
 
 
 def _segments(token_types: np.ndarray, places: np.ndarray) -> list[list[int]]:

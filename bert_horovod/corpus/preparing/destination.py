@@ -23,8 +23,8 @@ from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 
 _OWN_NAMES = re.compile(
-    rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
+    rf"vocab\.txt|tokenizer\.json|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
+    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|plan\.json|{PATTERN})\.partial"
 )
 
 
@@ -67,14 +67,14 @@ def own(path: Path) -> Iterator[None]:
 
 
 def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
-    """Raise UserError if the directory holds files that prepare did not make, or the --vocab file itself."""
+    """Raise UserError if the directory holds files that prepare did not make, or the file of --vocab."""
     if not path.exists():
         return
     if not path.is_dir():
         raise UserError(f"--output_dir {path} is a file; expected a new or empty directory")
     if path.resolve() in Path(vocabulary_path).resolve().parents:
         raise UserError(
-            f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
+            f"the tokenizer {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
             "again; expected it to lie elsewhere"
         )
     names = sorted(path_in_it.name for path_in_it in path.iterdir())

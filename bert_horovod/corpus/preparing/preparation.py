@@ -26,10 +26,12 @@ from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
-from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
+from bert_horovod.corpus.store import TOKENIZER_FILE, VOCABULARY_FILE, open_shard, write_duplicates, write_manifest
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.storage.writing import write_atomically
 from bert_horovod.wording import counted
 
 _MAXIMUM_WORKERS = 4096
@@ -78,7 +80,7 @@ def prepare(
     Args:
         inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
             output_dir while the store is being made.
-        vocabulary_path: a WordPiece vocab.txt, or the checkpoint that `vocabulary` is of; copied into the store.
+        vocabulary_path: a WordPiece vocab.txt, or the directory that `vocabulary` is of; copied into the store.
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         vocabulary: tokens by id; None: those of the file vocabulary_path.
         settings: see Settings.
@@ -115,8 +117,7 @@ def prepare(
         start = time.monotonic()
         try:
             untrusted = destination.begin(path, head, sources, unchanged)
-            (path / "vocab.txt").unlink(missing_ok=True)
-            write_vocabulary(path / "vocab.txt", vocabulary)
+            _write_tokenizer(path, vocabulary, settings.tokenizer)
             tasks = plan_tasks(sources, head)
             trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
             kept_parts = find_parts(path, trusted)
@@ -138,6 +139,14 @@ def prepare(
             len(kept_parts),
             *made.memory,
         )
+
+
+def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSettings) -> None:
+    (path / VOCABULARY_FILE).unlink(missing_ok=True)
+    if isinstance(settings, JsonTokenizer):
+        write_atomically(path / TOKENIZER_FILE, settings.text)
+    else:
+        write_vocabulary(path / VOCABULARY_FILE, vocabulary)
 
 
 def _look(sources: list[SourceFile], settings: Settings) -> None:

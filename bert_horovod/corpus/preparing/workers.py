@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import Section
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+from bert_horovod.corpus.store import VOCABULARY_FILE
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -57,7 +59,7 @@ def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
 
 def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
-    tokenizer = _tokenizer(job.store / "vocab.txt", job.settings.tokenizer)
+    tokenizer = _tokenizer(job.store / VOCABULARY_FILE, job.settings.tokenizer)
     memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
@@ -66,6 +68,7 @@ def make_parts(job: PartsJob, report: Report) -> Done:
         lines=job.settings.documents == "blank_line",
         held_out=job.settings.held_out,
         shard_bytes=job.settings.shard_bytes,
+        joint=tokenizer.joint,
     )
     try:
         parts = list(_parts(job, builder, report))
@@ -174,10 +177,15 @@ class _Reading:
 
 @functools.lru_cache(1)
 def _tokenizer(vocabulary: Path, settings: TokenizerSettings) -> "Tokenizer":
-    import_tensorflow()
+    if isinstance(settings, JsonTokenizer):
+        # Workers are processes: threads of the library beside them would only compete for cores.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    else:
+        import_tensorflow()
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(read_vocabulary(vocabulary), settings)
+    known = settings.facts.vocabulary if isinstance(settings, JsonTokenizer) else read_vocabulary(vocabulary)
+    tokenizer = Tokenizer(known, settings)
     gc.freeze()  # TensorFlow's objects stay, so the garbage collector need not scan them each time
     return tokenizer
 

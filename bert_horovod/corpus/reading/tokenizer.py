@@ -1,5 +1,7 @@
 """Text to token ids: the ids of Hugging Face's BertTokenizer, at the speed of tensorflow_text's linear WordPiece.
 
+Other tokenizers go through the tokenizers library, which is slower.
+
 Printable ASCII goes straight to the WordPiece kernel. Every run of other characters is first normalised as
 BertTokenizer does it, by the same library; results are cached, because most runs come again. No special tokens are
 added, and the text of one, such as "[MASK]", is plain text.
@@ -14,6 +16,7 @@ from tokenizers import pre_tokenizers
 
 from bert_horovod.corpus.reading.tokenizer_settings import (
     MAXIMUM_WORD_CHARACTERS,
+    NO_ID,
     TokenizerSettings,
     library_tokenizer,
     normalizer,
@@ -134,27 +137,32 @@ class _Characters(dict):
 
 
 class Tokenizer:
-    """WordPiece ids of sentences.
+    """Ids of sentences; imports TensorFlow for WordPiece only.
 
     Settings that the kernel does not have go through the tokenizers library, which is slower.
 
     Args:
-        vocabulary: tokens; a token's place is its id; must hold [UNK].
-        settings: how text is normalised and cut first.
+        vocabulary: tokens; a token's place is its id; must hold the unknown token, if there is one.
+        settings: how text is normalised and cut first, or another tokenizer.
     """
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings):
+        self.vocabulary = vocabulary
+        self.settings = settings
+        self.unknown_id = token_ids(vocabulary).get(settings.special_tokens.unknown, NO_ID)
+        self.joint = settings.joint
+        self._library = library_tokenizer(vocabulary, settings) if settings.unusual else None
+        if self._library is None:
+            self._make_kernel()
+
+    def _make_kernel(self) -> None:
         import tensorflow as tf
         import tensorflow_text
         from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
-        self.vocabulary = vocabulary
-        self.settings = settings
-        self.unknown_id = token_ids(vocabulary)["[UNK]"]
-        self._library = library_tokenizer(vocabulary, settings) if settings.unusual else None
-        self._normaliser = Normaliser(settings, _RENAMED)
+        self._normaliser = Normaliser(self.settings, _RENAMED)
         kernel = tensorflow_text.FastWordpieceTokenizer(
-            kernel_vocabulary(vocabulary, _RENAMED),
+            kernel_vocabulary(self.vocabulary, _RENAMED),
             token_out_type=tf.int32,
             max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS,
         )

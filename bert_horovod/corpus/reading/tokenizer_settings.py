@@ -1,13 +1,19 @@
 """The settings of a BertTokenizer beside its vocabulary, and the tokenizers library's tokenizer for them."""
 
+import functools
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     import tokenizers
 
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
+NO_ID = -1  # of a token that a tokenizer does not have
 
 
 class Added(NamedTuple):
@@ -15,6 +21,19 @@ class Added(NamedTuple):
 
     content: str
     normalized: bool  # whether it is looked for in the normalised text, else in the text as it was written
+
+
+class SpecialTokens(NamedTuple):
+    """The tokens that have a role in rows."""
+
+    pad: str = "[PAD]"
+    unknown: str = "[UNK]"  # "": the tokenizer has none, because it has a token for every byte
+    cls: str = "[CLS]"  # begins a row
+    sep: str = "[SEP]"  # ends a segment
+    mask: str = "[MASK]"
+
+
+BERT_TOKENS = SpecialTokens()
 
 
 @dataclass(frozen=True)
@@ -26,12 +45,14 @@ class TokenizerSettings:
         strip_accents: whether accents are taken off; None: as `lowercase` says.
         chinese_apart: whether each Chinese character is a word of its own (tokenize_chinese_chars).
         added: tokens that are found before words are cut, other than the five special ones.
+        special_tokens: the special ones, by their roles.
     """
 
     lowercase: bool = True
     strip_accents: bool | None = None
     chinese_apart: bool = True
     added: tuple[Added, ...] = ()
+    special_tokens: SpecialTokens = BERT_TOKENS
 
     def __post_init__(self) -> None:
         if self.strip_accents == self.lowercase:
@@ -46,6 +67,16 @@ class TokenizerSettings:
     def cased_as(self, lowercase: bool | None) -> "TokenizerSettings":
         """These settings with another `lowercase`; None: as they are."""
         return self if lowercase is None else replace(self, lowercase=lowercase)
+
+    @property
+    def joint(self) -> str:
+        """What is to stand before a sentence that follows another one; "" if the ids do not depend on it."""
+        return ""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it makes rows [CLS] A [SEP] B [SEP] of two texts, whatever these tokens are called."""
+        return True
 
     @property
     def unusual(self) -> list[str]:
@@ -79,8 +110,100 @@ class TokenizerSettings:
 UNCASED, CASED = TokenizerSettings(True), TokenizerSettings(False)
 
 
-def recorded_settings(recorded: dict[str, Any]) -> TokenizerSettings:
-    """The settings that `TokenizerSettings.recorded` wrote."""
+@dataclass(frozen=True)
+class JsonTokenizer(TokenizerSettings):
+    """A tokenizer of any kind, as a tokenizer.json describes it; the tokenizers library computes it.
+
+    BERT's own WordPiece is not read so, because tokenizer.py is several times faster with it.
+
+    Args:
+        text: the content of tokenizer.json, which says all that the other settings do.
+        special_tokens: the special tokens by their roles.
+    """
+
+    lowercase: bool = False
+    text: str = field(default="", repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256, in hexadecimal, of tokenizer.json."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def library(self) -> "tokenizers.Tokenizer":
+        """A new tokenizer of the library, which finds special tokens in text, as transformers does."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self.text)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
+    @property
+    def facts(self) -> "_Facts":
+        """What the text says, read once."""
+        return _facts(self.text)
+
+    def cased_as(self, lowercase: bool | None) -> "JsonTokenizer":
+        if lowercase is not None:
+            raise UserError(f"{self}: the file itself says whether text is lower-cased; leave --cased, --uncased out")
+        return self
+
+    @property
+    def joint(self) -> str:
+        return self.facts.joint
+
+    @property
+    def pairs(self) -> bool:
+        return self.facts.pairs
+
+    @property
+    def unusual(self) -> list[str]:
+        return [self.facts.kind]
+
+    def recorded(self) -> dict[str, Any]:
+        return {
+            "lowercase": self.lowercase,
+            "tokenizer": {"sha256": self.sha256, **self.special_tokens._asdict()},
+        }
+
+    def __str__(self) -> str:
+        return f"{self.facts.kind} {self.sha256[:8]}"
+
+
+class _Facts(NamedTuple):
+    """Facts about a tokenizer.json."""
+
+    vocabulary: list[str]  # tokens by id; "" where no token has the id
+    special: dict[str, int]  # ids of the special tokens
+    kind: str  # for people
+    joint: str  # a space if text after a space has other ids, as in RoBERTa's byte-level BPE; else nothing
+    pairs: bool  # whether two texts become [CLS] A [SEP] B [SEP]
+
+
+@functools.lru_cache(4)
+def _facts(text: str) -> _Facts:
+    from tokenizers import Tokenizer
+
+    tokenizer, content = Tokenizer.from_str(text), json.loads(text)
+    tokenizer.no_padding()
+    ids = tokenizer.get_vocab()
+    vocabulary = [""] * (max(ids.values(), default=-1) + 1)
+    for token, number in ids.items():
+        vocabulary[number] = token
+    special = {token["content"]: token["id"] for token in content.get("added_tokens") or [] if token.get("special")}
+    byte_level = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
+    kind = f"tokenizer.json ({'byte-level ' if byte_level else ''}{content['model'].get('type', 'of an unnamed kind')})"
+    alone, spaced = (tokenizer.encode(each, add_special_tokens=False).ids for each in ("a", " a"))
+    one, two = tokenizer.encode("a").ids, tokenizer.encode("a", "a").ids
+    return _Facts(vocabulary, special, kind, "" if alone == spaced else " ", two == [*one, *one[1:]])
+
+
+def recorded_settings(recorded: dict[str, Any], text: str = "") -> TokenizerSettings:
+    """The settings that `TokenizerSettings.recorded` wrote; `text`: of tokenizer.json, if it belongs to them."""
+    if tokenizer := recorded.get("tokenizer"):
+        return JsonTokenizer(
+            text=text, special_tokens=SpecialTokens(*(tokenizer[role] for role in SpecialTokens._fields))
+        )
     added = recorded.get("added_tokens", {})
     return TokenizerSettings(
         recorded["lowercase"],
@@ -98,9 +221,13 @@ def token_ids(vocabulary: Sequence[str]) -> dict[str, int]:
 
 
 def library_tokenizer(vocabulary: Sequence[str], settings: TokenizerSettings) -> "tokenizers.Tokenizer":
-    """The tokenizers library's tokenizer, which transformers' BertTokenizer is made of; it adds no special tokens."""
+    """The tokenizers library's tokenizer, which transformers' tokenizers are made of; "[MASK]" is plain text to it."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+    if isinstance(settings, JsonTokenizer):
+        tokenizer = settings.library()
+        tokenizer.encode_special_tokens = True  # as plain text
+        return tokenizer
     tokenizer = Tokenizer(
         models.WordPiece(token_ids(vocabulary), unk_token="[UNK]", max_input_chars_per_word=MAXIMUM_WORD_CHARACTERS)
     )

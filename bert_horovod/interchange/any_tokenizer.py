@@ -1,0 +1,91 @@
+"""Reads and writes tokenizers of any kind: tokenizer.json, and the special tokens by their roles.
+
+Roles are what tokenizer_config.json or special_tokens_map.json say (cls_token and so on). Older files of RoBERTa and
+XLM-R do not say them, because their classes in transformers do; then the rows that the tokenizer makes tell the first
+and the last token, and usual names of special tokens tell the others.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.storage.reading import shown
+
+# Keys of the roles in files of transformers.
+ROLES = {"pad": "pad_token", "unknown": "unk_token", "cls": "cls_token", "sep": "sep_token", "mask": "mask_token"}
+_USUAL_NAMES = {"pad": ("<pad>", "[PAD]"), "unknown": ("<unk>", "[UNK]"), "mask": ("<mask>", "[MASK]")}
+
+
+def json_tokenizer(
+    file: Path, content: dict[str, Any], stated: dict[str, Any], vocab_size: int | None
+) -> JsonTokenizer:
+    """The tokenizer of a tokenizer.json.
+
+    Args:
+        file: its path, for messages.
+        content: what it holds.
+        stated: the settings of the files beside it: cls_token and so on, as texts or as added tokens.
+        vocab_size: the model's number of rows for tokens; None: there is no model.
+
+    Raises:
+        UserError: a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or the
+            model has too few rows.
+        DamagedData: the tokenizers library cannot read it.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        settings = JsonTokenizer(text=tokenizer.to_str())
+        vocabulary, special = settings.facts.vocabulary, settings.facts.special
+        row = tokenizer.encode("a")
+        without = tokenizer.encode("a", add_special_tokens=False)
+    except Exception as error:  # the library raises nothing narrower
+        raise DamagedData(f"{file} is damaged: the tokenizers library cannot read it: {shown(error)}") from error
+    if len(row.ids) != len(without.ids) + 2 or row.ids[1:-1] != without.ids:
+        raise UserError(
+            f"{file}: of a text A it makes the row {' '.join(row.tokens)[:200]}; expected one token before A and one "
+            "behind it, as [CLS] A [SEP]: without a post_processor, transformers adds no [CLS] and [SEP]"
+        )
+    names = {"cls": row.tokens[0], "sep": row.tokens[-1]}
+    for role, usual in _USUAL_NAMES.items():
+        names[role] = next((name for name in usual if name in special), "")
+    for role, key in ROLES.items():
+        token = stated.get(key)
+        token = token.get("content") if isinstance(token, dict) else token
+        if token is not None and type(token) is not str:
+            raise DamagedData(f"{file.parent}: {key} is {shown(token)}: expected a token")
+        if token and role in ("cls", "sep") and token != names[role]:
+            raise UserError(
+                f"{file}: of a text A it makes the row {' '.join(row.tokens)[:200]}, but {key} is {shown(token)}; "
+                "expected [CLS] A [SEP] with these"
+            )
+        names[role] = token or names[role]
+    known = set(vocabulary)
+    missing = [key for role, key in ROLES.items() if names[role] not in known and (names[role] or role != "unknown")]
+    if missing:
+        raise UserError(
+            f"{file}: no token of it is {' or '.join(missing)}; expected each in tokenizer_config.json, as the name of "
+            "a token that tokenizer.json has"
+        )
+    if vocab_size is not None and len(vocabulary) > vocab_size:
+        raise UserError(
+            f"{file} has ids up to {len(vocabulary) - 1}, but the model has vocab_size = {vocab_size}: expected the "
+            "tokenizer that the model was trained with"
+        )
+    return JsonTokenizer(text=settings.text, special_tokens=SpecialTokens(**names))
+
+
+def general_config(settings: JsonTokenizer, max_length: int) -> dict[str, Any]:
+    """The content of tokenizer_config.json beside a tokenizer.json; max_length in tokens."""
+    tokens = settings.special_tokens._asdict()
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # everything is as tokenizer.json says
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": max_length,
+        **{key: tokens[role] for role, key in ROLES.items() if tokens[role]},
+    }

@@ -1,0 +1,145 @@
+"""Tokenizers of other kinds than BERT's: ids are those of transformers, special tokens are found by their roles."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, processors
+
+from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, recorded_settings
+from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.interchange.any_tokenizer import general_config
+from bert_horovod.interchange.tokenizer_files import read_tokenizer
+from tests.interchange.test_tokenizer_files import TEMPLATE, tokenizer_json, write
+from tests.toy_tokenizers import KINDS, NAMES, TEXT, config_of, robertas, tokenizer_directory, write_kind
+
+TEXTS = [*TEXT, "", " ", "a <mask> [MASK] </s>", "x\ty  z", "ﬁ Ａ \u200b 🙂"]
+
+
+def rows(ids_and_counts):
+    ids, counts = ids_and_counts
+    return [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_are_found_by_their_roles(tmp_path, kind):
+    found = read_tokenizer(write_kind(tmp_path / "directory", kind), None)
+    expected = SpecialTokens() if kind == "modernberts" else SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    assert found.settings.special_tokens == expected
+    special = special_ids(found.vocabulary, found.settings)
+    assert [found.vocabulary[number] for number in list(vars(special).values())[:5]] == list(expected)
+    ordinary = [found.vocabulary[number] for number in ordinary_ids(found.vocabulary, special)]
+    assert not set(ordinary) & {*expected, "<|endoftext|>"}
+    assert len(ordinary) == len(found.vocabulary) - 5 - (kind == "modernberts")
+    assert found.settings.pairs == (kind in ("modernberts", "word_piece"))
+    assert found.settings.joint == (" " if kind in ("robertas", "modernberts") else "")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_those_of_transformers_for_what_is_read_and_what_is_written(tmp_path, transformers, kind):
+    directory = write_kind(tmp_path / "read", kind)
+    found = read_tokenizer(directory, 500)
+    written = tmp_path / "written"
+    written.mkdir()
+    (written / "tokenizer.json").write_text(found.settings.text, encoding="utf-8")
+    (written / "tokenizer_config.json").write_text(json.dumps(general_config(found.settings, 512)), encoding="utf-8")
+    assert read_tokenizer(written, 500) == found
+    mine = rows(Tokenizer(found.vocabulary, found.settings)(TEXTS))
+    for place in (directory, written):
+        peer = transformers.AutoTokenizer.from_pretrained(place)
+        for text, ids in zip(TEXTS, mine, strict=True):
+            if not any(token in text for token in (*NAMES.values(), "[MASK]")):  # here they are plain text
+                assert peer(text, add_special_tokens=False).input_ids == ids
+    assert peer.mask_token == found.settings.special_tokens.mask
+    assert peer("a").input_ids == found.settings.library().encode("a").ids
+
+
+def test_special_tokens_in_a_text_are_plain_text(tmp_path):
+    found = read_tokenizer(write_kind(tmp_path / "directory", "robertas"), None)
+    [ids] = rows(Tokenizer(found.vocabulary, found.settings)(["a <mask> </s>"]))
+    special = set(found.settings.facts.special.values())
+    assert len(ids) > 6
+    assert not special & set(ids)
+
+
+def test_a_manifest_keeps_it(tmp_path):
+    settings = read_tokenizer(write_kind(tmp_path / "directory", "robertas"), None).settings
+    recorded = json.loads(json.dumps(settings.recorded()))
+    assert recorded_settings(recorded, settings.text) == settings
+    assert str(settings).startswith("tokenizer.json (byte-level BPE) ")
+    assert settings != JsonTokenizer(text=settings.text)
+    with pytest.raises(UserError, match="leave --cased"):
+        settings.cased_as(True)
+
+
+def test_berts_own_goes_by_the_fast_way(tmp_path):
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    directory = write(tmp_path / "bert", None, settings, tokenizer_json(post_processor=TEMPLATE), config=None)
+    found = read_tokenizer(directory, None)
+    assert not isinstance(found.settings, JsonTokenizer)
+    (directory / "tokenizer_config.json").unlink()
+    assert read_tokenizer(directory, None) == found
+
+
+def test_a_tokenizer_that_has_a_token_for_every_byte_needs_no_unknown_one(tmp_path):
+    tokenizer = robertas()
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<unk>"]
+    tokenizer = tokenizer.from_str(json.dumps(content))
+    found = read_tokenizer(tokenizer_directory(tmp_path / "directory", tokenizer, **config_of("robertas")), None)
+    assert found.settings.special_tokens.unknown == ""
+    assert special_ids(found.vocabulary, found.settings).unknown == -1
+    assert Tokenizer(found.vocabulary, found.settings).unknown_id == -1
+
+
+def without_rows():
+    tokenizer = robertas()
+    tokenizer.post_processor = processors.ByteLevel()
+    return tokenizer
+
+
+def with_two_before():
+    tokenizer = robertas()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> <pad> $A </s>", special_tokens=[(name, tokenizer.token_to_id(name)) for name in NAMES.values()]
+    )
+    return tokenizer
+
+
+REFUSED = {
+    "expected one token before A and one behind it": (with_two_before, {}),
+    "without a post_processor, transformers adds no [CLS] and [SEP]": (without_rows, {}),
+    "but cls_token is '<pad>'": (robertas, {"cls_token": "<pad>"}),
+    "no token of it is mask_token; expected each in tokenizer_config.json": (robertas, {"mask_token": "<none>"}),
+    "mask_token is 5: expected a token": (robertas, {"mask_token": 5}),
+    "has ids up to 399, but the model has vocab_size = 300": (robertas, {}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused_by_name(tmp_path, message):
+    make, config = REFUSED[message]
+    directory = tokenizer_directory(tmp_path / "directory", make(), tokenizer_class="RobertaTokenizer", **config)
+    with pytest.raises(ReportedError) as caught:
+        read_tokenizer(directory, 300 if "vocab_size" in message else 400)
+    assert message in str(caught.value)
+
+
+def test_a_damaged_file_is_told(tmp_path):
+    directory = write_kind(tmp_path / "directory", "xlm_robertas")
+    content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["vocab"] = 5
+    (directory / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ReportedError, match=r"tokenizer\.json is damaged: the tokenizers library cannot read it"):
+        read_tokenizer(directory, None)
+
+
+def test_added_tokens_are_found_in_text(tmp_path):
+    tokenizer = robertas()
+    tokenizer.add_tokens([AddedToken("[a-1]", single_word=True)])
+    found = read_tokenizer(tokenizer_directory(tmp_path / "directory", tokenizer, **config_of("robertas")), None)
+    [ids] = rows(Tokenizer(found.vocabulary, found.settings)(["[a-1]"]))
+    assert [found.vocabulary[number] for number in ids] == ["[a-1]"]
