@@ -16,7 +16,7 @@ Matrices that a rule multiplies are stacked everywhere.
 import math
 from typing import NamedTuple
 
-from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.gpu_kernels.catalogue import BLOCK
 from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
@@ -143,7 +143,7 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels
 def _kept_at_a_place(model: Model, layer: int, length: int, width: int) -> int:
     """Bytes that forward keeps of a position for a layer's backward, without probabilities."""
     hidden, inner = model.hidden_size, model.intermediate_size
-    if not family_of(model).gated:
+    if not isinstance(model, ModernBertModel):
         # Input, query, key, value, context twice, two LayerNorms' normalised sums, one's output; gelu's input, output.
         return width * (9 * hidden + 2 * inner) + 2 * hidden * (model.hidden_dropout_prob > 0)
     # Another LayerNorm's output, and the gate; blocks of a sliding window hold each key and each value three times.

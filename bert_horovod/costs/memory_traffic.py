@@ -3,7 +3,7 @@
 import math
 
 from bert_horovod.costs.memory_estimate import WIDTHS
-from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.recipe.sections import Recipe
 
 # Numbers that fused kernels read and write for each position of a layer in forward, in units of the hidden size: biases
@@ -26,7 +26,7 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers:
         trained_layers: how many of the uppermost layers have a backward; 0: all layers and the embeddings.
     """
     model, rows = recipe.model, recipe.execution.micro_batch
-    place = _HIDDEN * model.hidden_size + (3 if family_of(model).gated else 2) * model.intermediate_size
+    place = _HIDDEN * model.hidden_size + (3 if isinstance(model, ModernBertModel) else 2) * model.intermediate_size
     sizes = [math.prod(model.score_blocks(layer, length)) for layer in range(model.num_hidden_layers)]
     scores = 2 * model.num_attention_heads * sum(sizes) / len(sizes) / length
     recomputed = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]

@@ -85,3 +85,11 @@ def test_the_period_of_syncs_is_a_power_of_two_below_the_fall_of_the_learning_ra
     assert sync_period(phase, 1000, 1.0, 1) == 1
     with pytest.raises(ValueError, match="step 1001 is not in the phase"):
         sync_period(phase, 1001, 1.0, 16)
+
+
+def test_one_minus_sqrt_falls_by_the_root_of_the_share_that_is_over():
+    phase = Phase(steps=20, learning_rate=3.0, warmup=0.1, hold=0.4, decay="one_minus_sqrt", end_learning_rate=1.0)
+    rates = [learning_rate(phase, step, power=1) for step in range(1, 21)]
+    assert rates[:10] == [1.5, *[3.0] * 9]
+    over = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]  # of the decay, before each of its ten steps
+    assert rates[10:] == pytest.approx([1 + 2 * (1 - share**0.5) for share in over])

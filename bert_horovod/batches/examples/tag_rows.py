@@ -138,8 +138,8 @@ class TagDataset:
         special_ids(self.vocabulary, self.tokenizer_settings)
         if isinstance(self.tokenizer_settings, JsonTokenizer):
             raise UserError(
-                f"the checkpoint has a tokenizer ({self.tokenizer_settings}) in which a word's pieces depend on the space "
-                "before it; entities are found with BERT's WordPiece alone: take another checkpoint"
+                f"the checkpoint has a tokenizer ({self.tokenizer_settings}) in which a word's pieces depend on the "
+                "space before it; entities are found with BERT's WordPiece alone: take another checkpoint"
             )
 
     @cached_property

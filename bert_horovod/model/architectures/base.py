@@ -29,7 +29,6 @@ class Family(abc.ABC):
             interchange/tokenizer_files.py.
         kernels: whether gpu_kernels/ has kernels for its layer.
         segments: whether the model sees which of two texts a token is of; else only [SEP] between them tells.
-        gated: whether a gate multiplies gelu's value in the feed-forward network.
         shared_head: whether the layer between encoder and output (TRANSFORM and its norm) is the same in all classes;
             else a classifier has a pooler there, and answers have nothing.
         span_head: the name of the head of answers in Hugging Face's files.
@@ -51,7 +50,6 @@ class Family(abc.ABC):
     token_ids: ClassVar[Mapping[str, str]] = {}
     kernels: ClassVar[bool] = False
     segments: ClassVar[bool] = True
-    gated: ClassVar[bool] = False
     shared_head: ClassVar[bool] = False
     span_head: ClassVar[str] = SPAN_HEAD
     price: ClassVar[str] = ""

@@ -101,7 +101,6 @@ class ModernBert(Family):
     }
     unseen_in_shapes = (*Family.unseen_in_shapes, _EVERY, "local_attention", "local_rope_theta")
     segments = False
-    gated = True
     shared_head = True
     span_head = "classifier"
 
