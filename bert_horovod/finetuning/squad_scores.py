@@ -6,6 +6,8 @@ Sums are taken in the official order, because another order changes the last dig
 import collections
 import re
 import string
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 from bert_horovod.corpus.reading.squad_files import Questions
@@ -117,7 +119,8 @@ def _second_version(
 def _means(scores: _Scores, numbers: list[str], prefix: str) -> dict[str, float]:
     total = len(numbers)
     means = {
-        f"{prefix}{name}": 100.0 * sum(of_questions[number] for number in numbers) / max(1, total)
+        # Added one by one: since Python 3.12 `sum` rounds otherwise, and scores would depend on the version.
+        f"{prefix}{name}": 100.0 * reduce(add, (of_questions[number] for number in numbers), 0.0) / max(1, total)
         for name, of_questions in scores._asdict().items()
     }
     return means | {f"{prefix}total": total}
