@@ -20,6 +20,7 @@ from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.pretrained import describe
 from bert_horovod.interchange.suitability import classifier_labels
 from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.multilabel import Multilabel
 from bert_horovod.tasks.span import Span
 from tests.interchange.conftest import random_model
 from tests.toy_glue import MODEL, WORDS, write_checkpoint
@@ -63,7 +64,7 @@ def test_labels_are_those_of_transformers(config, labels):
         ({"id2label": ["a"]}, DamagedData, "expected names by numbers from 0"),
     ],
 )
-def test_other_problems_than_one_label_or_one_number_are_refused(tmp_path, config, error, message):
+def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, error, message):
     with pytest.raises(error, match=message):
         classifier_labels(Path("x"), config)
     checkpoint = change(write_checkpoint(tmp_path / "classifier", TASK), "config.json", **config)
@@ -159,3 +160,10 @@ def test_prepare_takes_the_whole_tokenizer_of_a_checkpoint(tmp_path):
     assert {token: i for i, token in enumerate(again) if token} == {t: i for i, t in enumerate(OTHERS) if t} | {
         token: number for token, number in peer.get_vocab().items() if token
     }
+
+
+def test_a_classifier_of_others_for_any_number_of_labels_answers_with_our_defaults(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "classifier", TASK)
+    change(checkpoint, "config.json", problem_type="multi_label_classification")
+    task = open_predictor(checkpoint, Options()).task
+    assert task == Multilabel(TASK.labels, task.text_columns, ",", 0.5)
