@@ -203,3 +203,23 @@ def test_parameters_fall_into_blocks_and_groups():
     ]  # from the last; the first has no LayerNorm before attention
     assert embeddings == ["bert.embeddings.LayerNorm.weight"]
     assert ["cls.predictions.bias"] in update_groups(pretraining_shapes(SMALL, False))
+
+
+@pytest.mark.full
+def test_a_row_of_8192_positions_is_computed_in_128_blocks():
+    model = dataclasses.replace(SMALL, num_hidden_layers=2, hidden_size=8, num_attention_heads=1, local_attention=128)
+    parameters = tensors(random_parameters(model, pairs=False))
+    lengths, random = (5000, 3000, 100), np.random.default_rng(0)  # 92 positions of padding
+    sequences = np.repeat([1, 2, 3, 0], [*lengths, 92])[None]
+    places = np.concatenate([np.arange(length) for length in (*lengths, 92)])[None]
+    batch = {"input_ids": random.integers(5, 30, (1, 8192)), "position_ids": places, "sequence_ids": sequences}
+    batch = {name: tf.constant(array, tf.int32) for name, array in batch.items()}
+    assert model.score_blocks(1, 8192) == (128, 64, 192)
+    fast = encode(Forward(model, cast_weights(parameters, tf.float32), ComputePolicy()), batch)[-1]
+    start = 0
+    for number, length in enumerate(lengths, 1):  # each sequence alone
+        if number > 1:
+            alone = {name: tensor[:, start : start + length] for name, tensor in batch.items()}
+            expected = modernbert_plain.encode(model, parameters, alone)[-1]
+            np.testing.assert_allclose(fast[:, start : start + length], expected, rtol=1e-3, atol=1e-3)
+        start += length
