@@ -38,15 +38,16 @@ def special_ids(vocabulary: list[str], settings: TokenizerSettings = UNCASED) ->
         settings: the tokenizer's, which name the tokens.
     """
     ids, names = token_ids(vocabulary), settings.special_tokens
-    others: tuple[int, ...] = ()
-    if isinstance(settings, JsonTokenizer):
-        others = tuple(sorted(set(settings.facts.special.values()).difference(ids[name] for name in names if name)))
-    elif missing := [name for name in names if name not in ids]:
+    missing = [name for name in names if name and name not in ids]
+    if missing:
         raise UserError(
             f"the vocabulary has no {', '.join(missing)}; expected all of {', '.join(names)}: "
             "prepare the data with a BERT vocabulary"
         )
     pad, unknown, cls, sep, mask = (ids.get(name, NO_ID) for name in names)
+    others: tuple[int, ...] = ()
+    if isinstance(settings, JsonTokenizer):
+        others = tuple(sorted(set(settings.facts.special.values()).difference((pad, unknown, cls, sep, mask))))
     return SpecialIds(pad, unknown, cls, sep, mask, others)
 
 

@@ -1,16 +1,21 @@
 """Muon: its formula in float64, its slots and batches, its cost, and runs on ranks that train alone."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from bert_horovod.costs.planner import Device, Network, plan_phase
+from bert_horovod.costs import memory_estimate
+from bert_horovod.costs.measurements import measured_device
+from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
+from bert_horovod.costs.planner import Device, Network, plan_phase, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
+from bert_horovod.measuring.configuration import describe
 from bert_horovod.model import parameters
 from bert_horovod.model.parameters import update_groups
 from bert_horovod.model.shapes import pretraining_shapes
@@ -156,6 +161,33 @@ def test_a_plan_counts_the_products():
         for name in ("adamw", "muon")
     ]
     assert plans[1].step_s - plans[0].step_s == pytest.approx(flops / 5e12)
+
+
+def test_a_plan_of_a_measured_step_takes_what_was_measured(tmp_path):
+    toy = recipe_from_table(
+        {"optimizer": {"name": "muon"}, "phase": [{"global_batch": 4}], "execution": {"micro_batch": 4}}
+    )
+    path = tmp_path / "compute.json"
+    measured = {"step_s": 1.0, "forward_backward_s": 0.4, "flops_per_s": 1e13, "configuration": describe(toy)}
+    path.write_text(json.dumps(measured), encoding="utf-8")
+    device = measured_device(path, toy, Device("sheet", 1.0))
+    shapes = pretraining_shapes(toy.model, True)
+    products_s = toy.optimizer.flops(shapes) / device.flops_per_s
+    assert device.flops_per_s == 1e13 / 0.4
+    assert device.memory_bytes_per_s == pytest.approx(update_bytes(toy, shapes, 1, 1) / (0.6 - products_s))
+    assert plan_phase(toy, 0, 1, device, Network(1e9)).update_s == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_estimate_of_memory_has_the_largest_batch(monkeypatch, gpu):
+    rows = RankRows(length=8, masked_slots=1, sequences=1, micro_batches=1)
+    base = recipe_from_table({"optimizer": {"name": "muon"}, "execution": {"micro_batch": 1}})
+    shapes = pretraining_shapes(base.model, True)
+    estimates = []
+    for batch_bytes in (28, 56):
+        monkeypatch.setattr(memory_estimate, "BATCH_BYTES", batch_bytes)
+        estimates.append(memory_bytes(base, shapes, rows, 1, gpu))
+    assert estimates[1] - estimates[0] == pytest.approx((1.05 if gpu else 1) * 28 * 48 * 768**2, rel=1e-6)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("momentum", 1.0), ("momentum", -0.1), ("adamw_rate", 0.0)])
