@@ -182,7 +182,10 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
     [
         (
             {"modle": {}},
-            ("unknown key modle", "known are: card, data, exchange, execution, model, numerics, objective, optimizer, phase"),
+            (
+                "unknown key modle",
+                "known are: card, data, exchange, execution, model, numerics, objective, optimizer, phase",
+            ),
         ),
         ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
