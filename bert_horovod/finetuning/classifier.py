@@ -167,7 +167,7 @@ class TextFinetuning(Finetuning):
         if self.model.hidden_size < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
             notices.append(
                 f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {self.model.hidden_size}; "
-                f"models smaller than bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate={SMALL_MODEL_RATE:g}"
+                "models smaller than bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate=1e-4"
             )
         config = read_configuration(self.directory)
         our_configuration = task.configuration(self.model)

@@ -287,7 +287,11 @@ def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_
 
 
 def notices(files: dict[str, Path]) -> str:
-    return "\n".join(finetuning(files)._notices())
+    return "\n".join(said_at_start(finetuning(files)))
+
+
+def said_at_start(tuning: TextFinetuning) -> list[str]:
+    return tuning._notices(tuning.job(Path("unused"), overrides=FAST).recipe, tuning.task)
 
 
 @pytest.mark.full
@@ -416,7 +420,7 @@ def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path
     write_directory(directory, MODEL, task, parameters, WORDS, TokenizerSettings(lowercase))
     tuning = finetuning(files | {"checkpoint": directory})
     assert tuning.job(tmp_path / "out").dataset.tokenizer_settings == TokenizerSettings(lowercase)
-    assert ("tokenizer: the checkpoint's, " + ("uncased" if lowercase else "cased")) in tuning._notices()
+    assert ("tokenizer: the checkpoint's, " + ("uncased" if lowercase else "cased")) in said_at_start(tuning)
     predictor = open_predictor(directory, Options())
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
