@@ -12,7 +12,7 @@ import pytest
 
 from bert_horovod.errors import DamagedData, RunError, UserError
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
-from bert_horovod.runs.directory import Start, claim, stop_requested
+from bert_horovod.runs.directory import Start, claim, refuse_other_things, stop_requested
 from bert_horovod.storage.writing import lock, write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PATIENCE_S, clean_environment
@@ -114,6 +114,15 @@ def test_notes_and_a_page_about_the_run_may_stand_in_its_directory(earlier):
         (earlier / name).write_text("tried a smaller rate")
     claim_and_leave(earlier)
     assert (earlier / "notes.txt").read_text() == "tried a smaller rate"
+
+
+def test_the_link_to_the_newest_checkpoint_may_stand_there_and_a_directory_of_its_name_may_not(earlier):
+    (earlier / "model").symlink_to("checkpoints/step-00000010")
+    refuse_other_things(earlier)
+    (earlier / "model").unlink()
+    (earlier / "model").mkdir()
+    with pytest.raises(UserError, match=r"holds other things \(model\)"):
+        refuse_other_things(earlier)
 
 
 def test_execution_may_change_on_resume_and_is_recorded(earlier):
