@@ -53,7 +53,7 @@ def test_a_store_a_run_and_its_checkpoint_have_the_tokenizer(tmp_path, capsys, k
     assert (newest(run) / "tokenizer.json").read_text(encoding="utf-8") == store.tokenizer_settings.text
     pretrained = read_pretrained(newest(run))
     assert (pretrained.vocabulary, pretrained.tokenizer_settings) == (store.vocabulary, store.tokenizer_settings)
-    capsys.readouterr()
+    assert "--set objective.pair=none --data_dir" in capsys.readouterr().out  # in the next command
     assert command("evaluate", "--checkpoint", run, "--data_dir", store.path, "--sequence_length", 16, "--json") == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 3
     assert command("fill-mask", "--checkpoint", run, "The cat <mask> on the [MASK].", "--top", 3) == 0

@@ -200,6 +200,8 @@ def summary(prepared: Result) -> str:
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
     recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
+    if "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
+        recipe += " --set objective.pair=none"
     store = shlex.quote(str(prepared.path.absolute()))
     lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
     return "\n".join(lines)
