@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from bert_horovod.commands.prepare import _tokenizer
+from bert_horovod.commands.prepare import named_tokenizer
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.initialisation import open_checkpoint
 from bert_horovod.finetuning.squad import SquadFinetuning
@@ -149,13 +149,13 @@ def test_masked_tokens_are_never_rows_without_a_token(tmp_path):
 def test_prepare_takes_the_whole_tokenizer_of_a_checkpoint(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "model", model=PADDED, words=OTHERS)
     change(checkpoint, "tokenizer_config.json", strip_accents=False, tokenize_chinese_chars=False)
-    _, vocabulary, settings = _tokenizer(str(checkpoint), cased=False)
+    _, vocabulary, settings = named_tokenizer(str(checkpoint), cased=False)
     assert (vocabulary, settings.strip_accents, settings.chinese_apart) == (OTHERS, False, False)
     peer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     (checkpoint / "vocab.txt").unlink()
     peer.save_pretrained(checkpoint)  # transformers 5 saves tokenizer.json alone
     assert not (checkpoint / "vocab.txt").exists()
-    _, again, same_settings = _tokenizer(str(checkpoint), cased=False)
+    _, again, same_settings = named_tokenizer(str(checkpoint), cased=False)
     assert same_settings == settings
     assert {token: i for i, token in enumerate(again) if token} == {t: i for i, t in enumerate(OTHERS) if t} | {
         token: number for token, number in peer.get_vocab().items() if token
