@@ -30,6 +30,14 @@ from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.writing import require_output
 
 
+_NOT_FOR = {  # flags that a kind of checkpoint does not read
+    "ForTokenClassification": ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold"),
+    "ForQuestionAnswering": ("threshold",),
+    "ForSequenceClassification": ("doc_stride", "null_score_threshold"),
+}
+_LEFT_OUT = (None, False, "all", "none")  # values of these flags that change nothing
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add_checkpoint(parser, "fine-tuned: ")
@@ -83,12 +91,16 @@ def run(arguments: argparse.Namespace) -> None:
     require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
     keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
+    if keep and (repeated := [name for number, name in enumerate(keep) if name in keep[:number]]):
+        raise UserError(f"--keep names {repeated[0]!r} twice; expected each column once")
     dialect = dialect_of(arguments)
     threshold = None
     if arguments.threshold is not None and (threshold := threshold_of(arguments.threshold)) is None:
         raise UserError("--threshold dev: no dev set is read here; leave it out: the checkpoint has its threshold")
+    config = _configuration(arguments.checkpoint)
+    _refuse_flags(arguments, str(config.get("architectures")))
     if not lines:
-        _look(arguments, columns, keep, dialect)
+        _look(arguments, config, columns, keep, dialect)
     import_tensorflow()
     from tqdm import tqdm
 
@@ -127,12 +139,24 @@ def run(arguments: argparse.Namespace) -> None:
     print(report)
 
 
+def _refuse_flags(arguments: argparse.Namespace, kinds: str) -> None:
+    """Raise UserError for a flag that this kind of checkpoint does not read."""
+    for kind in [kind for kind in _NOT_FOR if kind in kinds]:
+        for name in _NOT_FOR[kind]:
+            if (value := getattr(arguments, name)) not in _LEFT_OUT:
+                given = f"--{name}" if value is True else f"--{name} {value}"
+                raise UserError(f"{given}: a checkpoint {kinds} does not read it; leave it out")
+
+
 def _look(
-    arguments: argparse.Namespace, columns: tuple[str, ...], keep: tuple[str, ...] | None, dialect: Dialect
+    arguments: argparse.Namespace,
+    config: dict[str, Any],
+    columns: tuple[str, ...],
+    keep: tuple[str, ...] | None,
+    dialect: Dialect,
 ) -> None:
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     source, output = Path(arguments.input), arguments.output
-    config = _configuration(arguments.checkpoint)
     if "ForTokenClassification" in str(config.get("architectures")):
         _look_for_words(source, output, columns[0] if columns else None)
         return

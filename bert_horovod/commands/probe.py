@@ -12,6 +12,7 @@ The scores show when more pre-training stops helping the task. execution.probe d
 
 import argparse
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,9 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
+    from bert_horovod.corpus.reading.tagged_files import TagColumns
     from bert_horovod.finetuning.examples import find_split
     from bert_horovod.finetuning.glue import TASKS
-    from bert_horovod.finetuning.tag_data import find_tagged
+    from bert_horovod.finetuning.tag_data import ner_data
     from bert_horovod.finetuning.text_data import Files, own_data
 
     directory = arguments.run_dir / "checkpoints"
@@ -82,7 +84,8 @@ def _look(arguments: argparse.Namespace) -> None:
     elif arguments.data_dir is None:
         raise UserError(f"--task {arguments.task}: expected --data_dir, the task's directory, as for finetune")
     elif arguments.task == NER:
-        find_tagged(arguments.data_dir, "train")
+        columns_of_tags = TagColumns(arguments.text_columns, arguments.label_column)
+        arguments.data = replace(ner_data(Files(arguments.data_dir), columns_of_tags), test=None)
     else:
         find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
 
@@ -93,7 +96,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     from bert_horovod.runs.checkpoint import paths
 
     checkpoints = paths(arguments.run_dir)
-    examples = arguments.data if arguments.task in OWN else probe_data(arguments.task, arguments.data_dir)
+    examples = arguments.data if arguments.task in (NER, *OWN) else probe_data(arguments.task, arguments.data_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
         finetuning = open_finetuning(examples, checkpoint)

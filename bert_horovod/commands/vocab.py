@@ -61,10 +61,22 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
         sources = find_sources(files)
         require_output(arguments.output, [source.path for source in sources], makes_parent=True)
+        if arguments.extend is not None:
+            _refuse_within(arguments.output, Path(arguments.extend))
         if base is None:
             _learn(arguments, sources, start)
         else:
             _extend(arguments, sources, start, base)
+
+
+def _refuse_within(output: Path, base: Path) -> None:
+    """Raise UserError if the output would replace the vocabulary to extend, or a file of the checkpoint that has it."""
+    directory = base.resolve() if base.is_dir() else None
+    if output.resolve() == base.resolve() or (directory and directory in output.resolve().parents):
+        raise UserError(
+            f"--output {output} is {'within' if directory else 'the file of'} --extend {base}, whose vocabulary belongs "
+            "to trained embeddings; name another file"
+        )
 
 
 def _write(arguments: argparse.Namespace, sources: "list[SourceFile]", vocabulary: list[str], start: float) -> None:

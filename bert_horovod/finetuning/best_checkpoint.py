@@ -1,26 +1,14 @@
 """Keep and name the checkpoint with the best dev score, and end a run whose score no longer gets better."""
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 from bert_horovod.collectives.world import from_rank_0
-from bert_horovod.runs.checkpoint import BEST, best_record, path_of
+from bert_horovod.runs.best_record import BEST, Best, best_record
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
-
-
-@dataclass
-class Best:
-    """The content of best.json, in the output directory."""
-
-    metric: str  # the dev score that decides
-    score: float
-    step: int  # of the checkpoint, which runs/saving.py keeps
-    evaluations_since: int = 0  # without a better score
-    last_step: int = 0  # of the last evaluation
-    ended: bool = False  # whether the run has ended for that
 
 
 class BestCheckpoint(Hook):
@@ -39,11 +27,13 @@ class BestCheckpoint(Hook):
 
     def phase(self) -> None:
         run = self.run
-        recorded: dict[str, Any] | None = best_record(run.job.output_dir) if run.world.rank == 0 else None
-        recorded = from_rank_0(recorded, run.world, "the best checkpoint")
-        if not recorded or recorded["metric"] != self._metric or recorded["step"] > run.state.progress.step:
+        recorded = best_record(run.job.output_dir) if run.world.rank == 0 else None
+        if run.world.rank == 0 and recorded is None and (path := run.job.output_dir / BEST).exists():
+            run.say(f"warning: {path} is damaged, or its checkpoint is gone; later evaluations tell the best one anew")
+        told = from_rank_0(asdict(recorded) if recorded else None, run.world, "the best checkpoint")
+        if not told or told["metric"] != self._metric or told["step"] > run.state.progress.step:
             return
-        self._best = best = Best(**(recorded | {"ended": False}))
+        self._best = best = Best(**(told | {"ended": False}))
         if best.last_step > run.state.progress.step:  # the run was killed before it saved a checkpoint
             best.last_step, best.evaluations_since = run.state.progress.step, max(0, best.evaluations_since - 1)
         self._write()
@@ -75,7 +65,7 @@ class BestCheckpoint(Hook):
         if score is None or not run.evaluation_due(step) or (best and best.last_step >= step):
             return
         if (best is None or score > best.score) and run.save_due(step):
-            self._best = Best(self._metric, score, step, 0, step)
+            self._best = Best(self._metric, score, step, 0, step, False)
         elif best is not None:
             best.last_step, best.evaluations_since = step, best.evaluations_since + 1
         if self._best is not None:

@@ -235,6 +235,12 @@ def _require_same_words(gold: TaggedSentences, predicted: TaggedSentences) -> No
                 f"{predicted.path}, line {predicted.lines[number]}: a sentence of {len(others)} words; {gold.path}, "
                 f"line {gold.lines[number]}: of {len(words)}; expected the same sentences in both"
             )
+        for place, (word, other) in enumerate(zip(words, others, strict=True)):
+            if word.split() != other.split():  # blanks and tabs differ, because a CoNLL file cannot hold all
+                raise UserError(
+                    f"{predicted.path}, line {predicted.line(number, place)}: the word {shown(other)}; {gold.path}, "
+                    f"line {gold.line(number, place)}: {shown(word)}; expected the same words in both"
+                )
 
 
 SCORERS: dict[str, Callable[[Request], dict[str, Any]]] = {name: partial(score_glue, name) for name in TASKS}

@@ -14,7 +14,8 @@ from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
 from bert_horovod.inference.answers import PREDICTIONS
-from bert_horovod.runs.checkpoint import best_record, path_of
+from bert_horovod.runs.best_record import best_record
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
@@ -156,8 +157,8 @@ def _scores(job: Job, world: World) -> dict[str, float] | None:
 
 def _last_scores(job: Job) -> dict[str, float] | None:
     last = min(job.recipe.total_steps, job.max_steps or job.recipe.total_steps)
-    if (best := best_record(job.output_dir)) and best["ended"]:
-        last = best["last_step"]
+    if (best := best_record(job.output_dir)) and best.ended:
+        last = best.last_step
     path = job.output_dir / "metrics.jsonl"
     written = any((job.output_dir / name).is_file() for name in (DEV_PREDICTIONS, PREDICTIONS))
     if not path_of(job.output_dir, last).is_dir() or not written:

@@ -41,9 +41,9 @@ class TagData:
     name = NER
 
     def numbers(self, sentences: TaggedSentences) -> list[list[int]]:
-        """The number of each word's label; 0 for a tag that the train file does not have, which only dev may."""
+        """The number of each word's label; that of O for a tag that the train file does not have, which only dev may."""
         number = {label: place for place, label in enumerate(self.labels)}
-        return [[number.get(tag, 0) for tag in tags] for tags in sentences.tags]
+        return [[number.get(tag, number[OUTSIDE]) for tag in tags] for tags in sentences.tags]
 
     def notices(self) -> list[str]:
         """Lines about the data, printed at a run's start."""
@@ -87,6 +87,11 @@ def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
         raise UserError(f"--tag_names names {repeated[0]} twice; expected each tag once")
     if bad := [name for name in columns.names if not is_tag(name)]:
         raise UserError(f"--tag_names {shown(bad[0])}: expected O, or B-, I-, E- or S- before a type, as B-PER")
+    if columns.names and OUTSIDE not in columns.names:
+        raise UserError(
+            f"--tag_names {','.join(columns.names)[:200]} lacks {OUTSIDE}, the tag of words outside entities; expected "
+            "it in the place of its number, as in O,B-X,I-X"
+        )
     train_path = files.train or find_tagged(files.data_dir, "train")
     dev_path = files.dev[0] if files.dev else find_tagged(files.data_dir, "dev")
     test_path = files.test[0] if files.test else _optional(files.data_dir, "test")

@@ -140,6 +140,8 @@ def own_data(
     Raises:
         ReportedError: a file is missing, lacks one of these columns, or has a label that the train file lacks.
     """
+    if files.data_dir is not None:
+        raise UserError(f"--data_dir is not for --task {name}, whose files you name: --train_file; leave it out")
     dev_sets = len(files.dev) + (options.dev_fraction is not None)
     if files.train is None or dev_sets != 1 or len(files.test) > 1:
         raise UserError(

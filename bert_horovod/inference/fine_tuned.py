@@ -29,7 +29,7 @@ def row_length(directory: Path, asked: int | None, most: int, usual: int, least:
     Raises:
         UserError: the length is not between `least` and `most`, the model's positions.
     """
-    length = asked or min(most, recorded_length(directory) or usual)
+    length = min(most, recorded_length(directory) or usual) if asked is None else asked
     if not least <= length <= most:
         raise UserError(f"--sequence_length {length}: expected {least} to {most}, the model's positions")
     return length

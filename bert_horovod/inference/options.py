@@ -23,12 +23,17 @@ class Options:
     def kept(self, table: Table, ours: list[str]) -> tuple[list[str], list[list[str]]]:
         """The names of the kept columns, and their fields in each row.
 
-        A column that is named like one of `ours` gets the prefix input_.
+        A column that is named like one of `ours` gets the prefix input_, as often as it takes to have a name alone.
 
         Raises:
             UserError: the table lacks a column.
         """
         names = table.columns if self.keep is None else list(self.keep)
         places = table.places(tuple(names), "--keep")
-        shown_names = [f"input_{name}" if name in ours else name for name in names]
+        shown_names = []
+        for name in names:
+            prefix = ""
+            while prefix + name in ours or (prefix and prefix + name in names):
+                prefix += "input_"
+            shown_names.append(prefix + name)
         return shown_names, [[fields[place] for place in places] for _, fields in table.rows]

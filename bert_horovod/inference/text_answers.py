@@ -1,9 +1,12 @@
 """The answers of a text classifier or a regression: one function for evaluation, submissions and predictions."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
+
+_BLANKS = re.compile("[\t\n\r]")  # blanks in a TSV field
 
 
 def answers(logits: np.ndarray, labels: int) -> np.ndarray:
@@ -33,6 +36,7 @@ def label_sets(probabilities: np.ndarray, labels: tuple[str, ...], threshold: fl
 def joined(names: list[str], separator: str) -> str:
     """Names of labels as a field of a table; a JSON list if a name would not be read back from the plain form."""
     plain = not any(separator in name or name.startswith("[") or name != name.strip() for name in names)
+    plain = plain and not _BLANKS.search("".join([separator, *names]))
     return separator.join(names) if plain else json.dumps(names)
 
 

@@ -5,16 +5,20 @@ XLM-R do not say them, because their classes in transformers do; then the rows t
 and the last token, and usual names of special tokens tell the others.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.runtime.quiet import native_messages_held_back
 from bert_horovod.storage.reading import shown
 
 # Keys of the roles in files of transformers.
 ROLES = {"pad": "pad_token", "unknown": "unk_token", "cls": "cls_token", "sep": "sep_token", "mask": "mask_token"}
+MOST_TOKENS = 1 << 24  # the limit of model.vocab_size
 _USUAL_NAMES = {"pad": ("<pad>", "[PAD]"), "unknown": ("<unk>", "[UNK]"), "mask": ("<mask>", "[MASK]")}
 
 
@@ -36,16 +40,18 @@ def json_tokenizer(
     """
     from tokenizers import Tokenizer
 
-    try:
+    with _of_library(file):
         tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        most = max(tokenizer.get_vocab().values(), default=-1)
+    if most >= MOST_TOKENS:  # one token with such an id would need gigabytes
+        raise UserError(f"{file} has ids up to {most:,}; expected ids below {MOST_TOKENS:,}, the limit of a vocabulary")
+    with _of_library(file):
         settings = JsonTokenizer(text=tokenizer.to_str())
         vocabulary, special = settings.facts.vocabulary, settings.facts.special
         row = tokenizer.encode("a")
         without = tokenizer.encode("a", add_special_tokens=False)
-    except Exception as error:  # the library raises nothing narrower
-        raise DamagedData(f"{file} is damaged: the tokenizers library cannot read it: {shown(error)}") from error
     if len(row.ids) != len(without.ids) + 2 or row.ids[1:-1] != without.ids:
         raise UserError(
             f"{file}: of a text A it makes the row {' '.join(row.tokens)[:200]}; expected one token before A and one "
@@ -65,7 +71,7 @@ def json_tokenizer(
                 "expected [CLS] A [SEP] with these"
             )
         names[role] = token or names[role]
-    known = set(vocabulary)
+    known = set(vocabulary) - {""}  # which stands where no token has the id
     missing = [key for role, key in ROLES.items() if names[role] not in known and (names[role] or role != "unknown")]
     if missing:
         raise UserError(
@@ -78,6 +84,18 @@ def json_tokenizer(
             "tokenizer that the model was trained with"
         )
     return JsonTokenizer(text=settings.text, special_tokens=SpecialTokens(**names))
+
+
+@contextlib.contextmanager
+def _of_library(file: Path) -> Iterator[None]:
+    """Raise DamagedData for what the tokenizers library raises: Exception, or for a panic of its Rust code another."""
+    try:
+        with native_messages_held_back():
+            yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DamagedData(f"{file} is damaged: the tokenizers library cannot read it: {shown(error)}") from error
 
 
 def general_config(settings: JsonTokenizer, max_length: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
 from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
-from bert_horovod.interchange.any_tokenizer import json_tokenizer
+from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
@@ -25,7 +25,6 @@ SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
-_MOST_TOKENS = 1 << 24  # the limit of model.vocab_size
 _CLASSES = ("BertTokenizer", "BertTokenizerFast")  # transformers reads both with one class
 _FROM_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # everything is as tokenizer.json says
 # Other settings that change ids, in classes or versions of transformers, and the values that BertTokenizer has.
@@ -120,11 +119,11 @@ def read_tokenizer(
     if os.path.lexists(file) and (unnamed or name not in (None, *_CLASSES)):
         if unnamed or name in _FROM_JSON:  # it may be BERT's
             with suppress(UserError):
-                return _read_bert(directory, vocab_size or _MOST_TOKENS, config, by_vocabulary)
+                return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
         stated = _optional(directory / "special_tokens_map.json") | settings
         tokenizer = json_tokenizer(file, read_json(file), stated, vocab_size)
         return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
-    return _read_bert(directory, vocab_size or _MOST_TOKENS, config, by_vocabulary)
+    return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
 
 
 def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: bool) -> TokenizerFound:

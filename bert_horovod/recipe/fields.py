@@ -196,16 +196,18 @@ def _chosen(one_of: OneOf, table: dict[str, Any], name: str) -> tuple[type, dict
     except ValueError as error:
         raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected {error}") from error
     defaults: dict[str, dict[str, Any]] = {}
+    kinds_with: dict[str, list[str]] = {}  # the kinds where a setting is free
     for kind_name, kind in one_of.kinds.items():
         for entry in dataclasses.fields(kind):
             defaults.setdefault(entry.name, {})[kind_name] = entry.default
+            kinds_with.setdefault(entry.name, []).extend([kind_name] if entry.init else [])
     others = {}
     for key, by_kind in defaults.items():
         values = [value for i, value in enumerate(by_kind.values()) if value not in list(by_kind.values())[:i]]
         others[key] = _Other(
             values,
             f"{name}.{one_of.key} = {chosen!r} has no such setting; expected {' or '.join(map(str, values))}, which is "
-            f"its default, or {name}.{one_of.key} = {' or '.join(by_kind)}",
+            f"its default, or {name}.{one_of.key} = {' or '.join(kinds_with[key])}",
         )
     return one_of.kinds[chosen], {key: value for key, value in table.items() if key != one_of.key}, others
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
-BEST = "best.json"  # in a fine-tuning's output directory; finetuning/best_checkpoint.py writes it
 NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
@@ -220,15 +219,6 @@ def paths(output_dir: Path) -> list[Path]:
     """All checkpoints of the run, oldest first; ignores other entries of the directory, such as a user's copies."""
     by_step = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
     return [by_step[step] for step in sorted(by_step) if by_step[step].is_dir()]
-
-
-def best_record(output_dir: Path) -> dict[str, Any] | None:
-    """What a run has recorded of its best checkpoint; None if it has not, or the checkpoint is gone."""
-    try:
-        record = read_json(output_dir / BEST, inside=output_dir)
-        return record if path_of(output_dir, record["step"]).is_dir() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def step_of(name: str) -> int | None:

@@ -23,7 +23,8 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
+from bert_horovod.runs.best_record import best_record
+from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, path_of, paths, saved_at, step_of
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
@@ -278,7 +279,8 @@ def _prune(output_dir: Path, newest: Path, execution: Execution) -> None:
     """Remove checkpoints, except the best one and those that the settings of [execution] keep."""
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     counted = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)]
-    kept = {(best_record(output_dir) or {}).get("step"), *([0] if execution.checkpoint_step_0 else [])}
+    best = best_record(output_dir)
+    kept = {best.step if best else None, *([0] if execution.checkpoint_step_0 else [])}
     older = [path for path in counted[: -execution.keep_checkpoints] if step_of(path.name) not in kept]
     every_s, last_kept = 3600 * execution.keep_every_hours, -np.inf
     for path in older:

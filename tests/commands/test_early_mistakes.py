@@ -68,7 +68,14 @@ CASES = [
     (["probe", "pretrained", "--task", "ner", "--data_dir", "none"], "--data_dir none has no file called train"),
     (["score", "--task", "ner", "--predictions", "a.conll"], "a.conll has 2 columns: expected --dev_file, or the"),
     (["score", "--task", "ner", "--predictions", "a.conll", "--dev_file", "b.conll"], "has 1 sentences, b.conll has 2"),
+    (
+        ["probe", "pretrained", "--task", "ner", "--data_dir", "tagged", "--text_columns", "3"],
+        "--text_columns 3: tagged/train.conll has 2 columns",
+    ),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--data_dir", "."], "--data_dir is not for --task classification"),
     ([*TAG, "none.conll", "--output", "o.conll"], "cannot read none.conll"),
+    ([*TAG, "a.conll", "--output", "o.conll", "--encoding", "latin-1"], "--encoding latin-1: a checkpoint ["),
+    ([*TAG, "a.csv", "--output", "o.csv", "--keep", "label"], "BertForTokenClassification'] does not read it"),
     ([*TAG, "a.txt", "--output", "o.xlsx"], "no table is written as .xlsx"),
     ([*TAG, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*TAG, "ragged.conll", "--output", "o.conll"], "ragged.conll, line 2: 1 columns, expected 2"),
@@ -80,6 +87,9 @@ CASES = [
     ([*PREDICT, "a.XLSX", "--output", "o.csv"], "a.XLSX: no table is read from .XLSX"),
     ([*PREDICT, "a.csv", "--output", "o.csv"], "no column 'sentence', its columns are"),
     ([*PREDICT, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
+    ([*PREDICT, "a.csv", "--output", "o.csv", "--keep", "text,text"], "--keep names 'text' twice"),
+    ([*PREDICT, "a.csv", "--output", "o.csv", "--doc_stride", "8"], "--doc_stride 8: a checkpoint ['BertForSeq"),
+    ([*PREDICT, "-", "--null_score_threshold", "1"], "--null_score_threshold 1.0: a checkpoint ['BertForSeq"),
     ([*PREDICT, "a.csv", "--output", "o.xlsx"], "no table is written as .xlsx"),
     ([*PREDICT, "a.csv", "--output", "none/o.csv"], "--output none/o.csv: there is no directory none"),
     ([*PREDICT, "a.csv", "--output", "a.csv"], "--output a.csv is the input a.csv, which would be lost"),
@@ -167,6 +177,9 @@ def files(tmp_path) -> Path:
         ("ragged", "a O\nb\n"),
     ):
         (tmp_path / f"{name}.conll").write_text(text)
+    (tmp_path / "tagged").mkdir()
+    for name in ("train", "dev"):
+        shutil.copy(tmp_path / "a.conll", tmp_path / "tagged" / f"{name}.conll")
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "table.json").write_text('{"data": [{"text": "A cat."}]}')
     (tmp_path / "run").mkdir()

@@ -99,7 +99,22 @@ def test_mistakes_about_an_extension_are_told(tmp_path, monkeypatch, capsys):
         (["--extend", "base.txt", "--add", "0"], "--add 0: expected at least 1"),
         (["--extend", "base.txt"], "has no [unused...] tokens to replace; expected --add N"),
         (["--extend", "nothing.txt"], "cannot read the vocabulary nothing.txt"),
+        (["--extend", "base.txt", "--add", "1", "--output", "base.txt"], "--output base.txt is the file of --extend"),
     ):
         assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt", *flags])) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "v.txt").exists()
+
+
+def test_an_extension_does_not_replace_the_vocabulary_of_a_checkpoint(tmp_path, capsys):
+    vocabulary = [*SPECIAL_TOKENS, "[unused0]", *ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    (base / "config.json").write_text(f'{{"model_type": "bert", "vocab_size": {len(vocabulary)}}}', encoding="utf-8")
+    (base / "model.safetensors").write_bytes(b"")
+    (tmp_path / "a.txt").write_text(TERMS, encoding="utf-8")
+    command = ["vocab", "--extend", base, "--input", tmp_path / "a.txt", "--output", base / "vocab.txt"]
+    assert dispatch(parse(["bert-horovod", *map(str, command)])) == 2
+    assert f"vocab.txt is within --extend {base}, whose vocabulary belongs" in capsys.readouterr().err
+    assert (base / "vocab.txt").read_text(encoding="utf-8") == "\n".join(vocabulary)

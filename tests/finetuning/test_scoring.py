@@ -126,3 +126,13 @@ def test_files_of_ones_own_that_do_not_fit_are_refused(tmp_path, task, gold, ans
 def test_the_file_with_the_labels_is_asked_for(tmp_path):
     with pytest.raises(UserError, match="--task regression: expected --dev_file"):
         SCORERS["regression"](Request(tmp_path / "answers.csv"))
+
+
+def test_entities_are_scored_only_against_the_same_words(tmp_path):
+    gold, predicted = tmp_path / "dev.jsonl", tmp_path / "dev.tsv"
+    gold.write_text('{"tokens": ["a\\tb", "c"], "tags": ["B-X", "O"]}\n')
+    predicted.write_text("a b\tB-X\tB-X\nc\tO\tO\n")
+    assert SCORERS["ner"](Request(predicted, dev_file=gold))["f1"] == 1
+    predicted.write_text("a b\tB-X\tB-X\nd\tO\tO\n")
+    with pytest.raises(UserError, match=r"dev\.tsv, line 2: the word 'd'; .*dev\.jsonl, line 1: 'c'; expected the same"):
+        SCORERS["ner"](Request(predicted, dev_file=gold))

@@ -50,6 +50,8 @@ def test_names_of_tags_give_their_order(train):
         ner_data(files, TagColumns(names=("O", "O")))
     with pytest.raises(UserError, match="--tag_names 'PER': expected O, or B-, I-, E- or S- before a type"):
         ner_data(files, TagColumns(names=("O", "PER")))
+    with pytest.raises(UserError, match="--tag_names B-X,I-X lacks O, the tag of words outside entities"):
+        ner_data(files, TagColumns(names=("B-X", "I-X")))
 
 
 def test_mistakes_in_files_are_told(train, tmp_path):

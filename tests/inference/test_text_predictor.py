@@ -122,6 +122,7 @@ def test_a_regression_answers_with_a_number(tmp_path):
     ("options", "match"),
     [
         (Options(text_columns=("other",)), "no column 'other'"),
+        (Options(sequence_length=0), "--sequence_length 0: expected 8 to 32"),
         (Options(sequence_length=4), "--sequence_length 4: expected 8 to 32"),
         (Options(sequence_length=64), "--sequence_length 64: expected 8 to 32"),
     ],

@@ -137,6 +137,43 @@ def test_a_damaged_file_is_told(tmp_path):
         read_tokenizer(directory, None)
 
 
+def unnamed_row(content):
+    content["post_processor"]["special_tokens"] = {}
+
+
+def unread_map(content):
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def without_mask(content):
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
+    content["model"]["vocab"].pop("[MASK]", None)
+
+
+def far_token(content):
+    content["model"]["vocab"]["far"] = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (unnamed_row, "is damaged: the tokenizers library cannot read it"),  # the library panics here, and in the next
+        (unread_map, "is damaged: the tokenizers library cannot read it"),
+        (without_mask, "no token of it is mask_token; expected each in tokenizer_config.json"),
+        (far_token, "has ids up to 4,294,967,295; expected ids below 16,777,216"),
+    ],
+)
+def test_what_the_library_cannot_use_is_told_with_the_file(tmp_path, capfd, change, message):
+    directory = write_kind(tmp_path / "directory", "modernberts")
+    content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    change(content)
+    (directory / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}', encoding="utf-8")
+    with pytest.raises(ReportedError, match=rf"tokenizer\.json:? {message}"):
+        read_tokenizer(directory, None)
+    assert "panicked" not in capfd.readouterr().err
+
+
 def test_added_tokens_are_found_in_text(tmp_path):
     tokenizer = robertas()
     tokenizer.add_tokens([AddedToken("[a-1]", single_word=True)])

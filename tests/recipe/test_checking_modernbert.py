@@ -55,6 +55,8 @@ def test_what_does_not_fit_is_refused(arguments, message):
 def test_other_models_have_none_of_its_settings():
     with pytest.raises(UserError, match=r"model.local_attention = 64: model.architecture = 'bert' has no such setting"):
         recipe_from_table({"model": {"local_attention": 64}})
+    with pytest.raises(UserError, match=r"or model.architecture = bert$"):
+        recipe_from_table({"model": {"architecture": "modernbert", "shared_layers": 1}})
     with pytest.raises(
         UserError, match=r"phase.0.global_rope_theta = 10000: model.architecture = 'bert' has no rotary"
     ):

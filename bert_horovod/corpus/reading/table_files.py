@@ -16,7 +16,7 @@ from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
 
 _CSV_FIELD_CHARACTERS = 1 << 24  # a long text may exceed Python's limit of 131,072
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
 _WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".numbers", ".parquet", ".arrow", ".feather", ".zip")  # no text
 _QUOTED = re.compile('"[^"]*"')
@@ -160,6 +160,11 @@ def _decoded_lines(path: Path, reader: SourceReader, encoding: str) -> Iterator[
         text = encoded.decode(encoding)
     except ValueError as error:
         raise UserError(f"{path} is not in the encoding of --encoding {encoding}: {error}; name another one") from error
+    if half := SURROGATE.search(text):  # UTF-7 and escapes can hold one
+        raise UserError(
+            f"{path}: by --encoding {encoding}, character {half.start() + 1:,} is {half[0]!r}, half a character; name "
+            "another one"
+        )
     yield from enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1)
 
 
@@ -251,7 +256,7 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) -> str:
-    if isinstance(value, str) and not _SURROGATE.search(value):
+    if isinstance(value, str) and not SURROGATE.search(value):
         return value
     if isinstance(value, int | float):  # true and false too
         return json.dumps(value)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 SCHEMES = ("IOB2", "IOB1", "IOBES")
-_TAG = re.compile(r"O|[BIES](-.+)?")
+_TAG = re.compile(r"O|[BIES](-(?!_$).+)?")  # B-_ would be B
 _PREFIXES = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader, suffixes
-from bert_horovod.corpus.reading.table_files import kind_of, read_table
+from bert_horovod.corpus.reading.table_files import SURROGATE, kind_of, read_table
 from bert_horovod.corpus.reading.tag_schemes import is_tag
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
@@ -200,6 +200,8 @@ def _json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tupl
             raise UserError(f"{path}, line {number}: no JSON ({error}); expected {_OBJECT}") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}, line {number}: {shown(record)}; expected {_OBJECT}")
+        if half := SURROGATE.search(json.dumps(record, ensure_ascii=False)):
+            raise UserError(f"{path}, line {number}: {half[0]!r} in it is half a character; expected whole ones")
         yield number, record
 
 

@@ -204,3 +204,9 @@ def test_a_file_that_is_not_in_the_named_encoding_is_refused(tmp_path):
     path.write_bytes(b"text,label\ncaf\xe9,1\n")
     with pytest.raises(UserError, match=r"a\.csv is not in the encoding of --encoding ascii: .*name another one"):
         read_table(path, dialect=Dialect("ascii"))
+
+
+def test_an_encoding_that_makes_half_characters_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text,label\n+2AA-,x\n")
+    with pytest.raises(UserError, match=r"a\.csv: by --encoding utf-7, character 12 is '\\ud800', half a character"):
+        read_table(tmp_path / "a.csv", dialect=Dialect("utf-7"))

@@ -117,6 +117,15 @@ def test_mistakes_in_json_lines_are_told_with_their_line(tmp_path, text, message
     assert message in str(error.value)
 
 
+def test_half_a_character_is_refused_where_it_is(tmp_path):
+    for number, record in enumerate(
+        [{"tokens": ["a", "\ud800"], "tags": ["O", "B-X"]}, {"tokens": ["a"], "tags": ["B-\ud800"]}, {"text": "\udfff"}]
+    ):
+        path = write(tmp_path / f"{number}.jsonl", lines({"text": "a", **OBJECTS[0]}, record))
+        with pytest.raises(UserError, match=rf"{number}\.jsonl, line 2: '\\ud.* is half a character"):
+            read_texts(path) if "text" in record else read_tagged(path)
+
+
 def test_a_number_without_a_name_is_refused(tmp_path):
     path = write(tmp_path / "a.jsonl", lines({"tokens": ["EU"], "tags": [2]}))
     with pytest.raises(UserError, match="the tag 2; --tag_names has the names of 0 to 1"):
