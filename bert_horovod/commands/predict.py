@@ -29,7 +29,6 @@ from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.writing import require_output
 
-
 _NOT_FOR = {  # flags that a kind of checkpoint does not read
     "ForTokenClassification": ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold"),
     "ForQuestionAnswering": ("threshold",),

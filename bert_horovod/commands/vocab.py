@@ -74,8 +74,8 @@ def _refuse_within(output: Path, base: Path) -> None:
     directory = base.resolve() if base.is_dir() else None
     if output.resolve() == base.resolve() or (directory and directory in output.resolve().parents):
         raise UserError(
-            f"--output {output} is {'within' if directory else 'the file of'} --extend {base}, whose vocabulary belongs "
-            "to trained embeddings; name another file"
+            f"--output {output} is {'within' if directory else 'the file of'} --extend {base}, whose vocabulary "
+            "belongs to trained embeddings; name another file"
         )
 
 
