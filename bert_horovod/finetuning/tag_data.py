@@ -41,7 +41,7 @@ class TagData:
     name = NER
 
     def numbers(self, sentences: TaggedSentences) -> list[list[int]]:
-        """Each word's label as a number; that of O for a tag that the train file does not have, which only dev may."""
+        """The number of each word's label; that of O for a tag that the train file lacks, which only dev may have."""
         number = {label: place for place, label in enumerate(self.labels)}
         return [[number.get(tag, number[OUTSIDE]) for tag in tags] for tags in sentences.tags]
 

@@ -23,7 +23,7 @@ class Best:
 
 
 def best_record(output_dir: Path) -> Best | None:
-    """What a run has recorded of its best checkpoint; None without one, or if it is damaged or its checkpoint gone."""
+    """What a run has recorded of its best checkpoint; None if it has not, the file is damaged or that is gone."""
     try:
         record = read_json(output_dir / BEST, inside=output_dir)
         check_type(record, Best, BEST)

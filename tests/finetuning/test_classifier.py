@@ -513,3 +513,7 @@ def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_
     assert isinstance(answer["prediction"], list)
     strict = open_predictor(job.output_dir, Options(threshold=0.999999))
     assert strict.predict_line("good film").startswith("\tblame=0.")
+    train(job, World())  # says the scores again
+    other = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels", OwnOptions(threshold=0.3))
+    with pytest.raises(UserError, match=r"--threshold 0\.3: the labels of .* have the threshold 0\.\d+; resume with"):
+        train(TextFinetuning(other, files["checkpoint"]).job(job.output_dir, EPOCHS, FAST), World())

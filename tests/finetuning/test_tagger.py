@@ -185,3 +185,10 @@ def test_words_without_a_token_are_refused(files, tmp_path):
     data = ner_data(Files(None, tmp_path / "train.tsv", (files["data_dir"] / "dev.tsv",)))
     with pytest.raises(UserError, match=r"train\.tsv: the tokenizer makes no token of its words"):
         TagFinetuning(data, files["checkpoint"]).job(tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["class_weights='balanced'", "label_attention=4", "heads=2"])
+def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
+    data = ner_data(Files(files["data_dir"]))
+    with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*entity recognition"):
+        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
