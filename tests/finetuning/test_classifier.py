@@ -1,5 +1,6 @@
 """A classifier is fine-tuned by the real loop: layouts agree, resume is exact, the result loads in transformers."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -514,6 +515,6 @@ def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_
     strict = open_predictor(job.output_dir, Options(threshold=0.999999))
     assert strict.predict_line("good film").startswith("\tblame=0.")
     train(job, World())  # says the scores again
-    other = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels", OwnOptions(threshold=0.3))
+    other = dataclasses.replace(data, threshold=0.3)
     with pytest.raises(UserError, match=r"--threshold 0\.3: the labels of .* have the threshold 0\.\d+; resume with"):
         train(TextFinetuning(other, files["checkpoint"]).job(job.output_dir, EPOCHS, FAST), World())
