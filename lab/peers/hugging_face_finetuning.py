@@ -29,7 +29,8 @@ class Finetuning:
         torch.set_num_threads(shape["threads"])
         torch.manual_seed(shape.get("seed", 0))
         self._data = dict(np.load(shape["tokens"]))
-        self.of_words = self._data["train_labels"].ndim == 2  # else of texts
+        labels = self._data["train_labels"]
+        self.of_words = labels.ndim == 2 and labels.dtype.kind == "i"  # else of texts; several labels a text are floats
         kind = AutoModelForTokenClassification if self.of_words else AutoModelForSequenceClassification
         self.network = kind.from_pretrained(
             shape["checkpoint"],
