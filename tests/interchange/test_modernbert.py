@@ -207,6 +207,21 @@ def test_a_head_of_answers_is_transformers_both_ways(tmp_path):
         assert torch.equal(value, other), name
 
 
+def test_labels_of_words_are_transformers(tmp_path):
+    torch = pytest.importorskip("torch")
+    original = random_model("ModernBertForTokenClassification", TOY, num_labels=3)
+    original.save_pretrained(tmp_path)
+    model, _, architectures = describe_directory(tmp_path)
+    chosen = architectures[0]
+    assert (chosen.class_name(model), len(chosen.labels)) == ("ModernBertForTokenClassification", 3)
+    pretrained = read_directory(tmp_path, chosen)
+    ids, mask = rows_of(model.vocab_size, 40)
+    with torch.no_grad():
+        expected = original(torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long)).logits.numpy()
+    for outputs in _both(chosen, pretrained, ids, mask):
+        np.testing.assert_allclose(outputs["logits"][mask > 0], expected[mask > 0], rtol=1e-4, atol=1e-4)
+
+
 def _both(architecture: Architecture, pretrained, ids: np.ndarray, mask: np.ndarray) -> list[dict[str, np.ndarray]]:
     """The outputs of the textbook version, as exported, and of the code of training."""
     parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
