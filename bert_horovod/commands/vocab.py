@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bert_horovod.commands.prepare import add_text_arguments, named_tokenizer
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
-from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Learn or extend, and write the vocabulary."""
+    from bert_horovod.commands.shared.flags import require_least  # not before: --help needs no NumPy
     from bert_horovod.corpus.reading.finding import find_sources, standard_input
     from bert_horovod.storage.writing import require_output
 
