@@ -40,7 +40,8 @@ def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, 
     shown = capsys.readouterr().out
     assert shown.count("peak of matrix products in float32: ") == 1
     for line in metrics(tmp_path):
-        assert 0 < line["flops_share"] <= 1  # the peak is raised to what a run reaches
+        # Exactly 1 only where the run has reached more than was measured, and says so.
+        assert 0 < line["flops_share"] < 1 or (line["flops_share"] == 1 and "they reach now" in shown)
 
 
 @pytest.mark.full
