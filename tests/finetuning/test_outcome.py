@@ -22,6 +22,8 @@ def verdict(held_out: dict[str, float], labels: list, metrics: tuple[str, ...], 
     form = Format(("text",), "label", {name: name for name in names})
     data = TextData("sst2", form, metrics, split, {"": split}, {})
     run = SimpleNamespace(
+        task=None,
+        resumed_from=None,
         held_out={f"held_out_{name}": value for name, value in held_out.items()},
         say=messages.append,
         world=World(),
