@@ -13,7 +13,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import (
 )
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Model, Recipe
 
 _OTHER_PAIRS = "makes other rows of two texts than [CLS] A [SEP] B [SEP]"
 
@@ -64,10 +64,29 @@ def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None
             "or prepare the data with the other vocabulary"
         )
     special_ids(store.vocabulary, store.tokenizer_settings)
+    require_padding(recipe.model, store.vocabulary, store.tokenizer_settings, str(store.path))
     if recipe.objective.pairs and not store.tokenizer_settings.pairs:
         raise UserError(
             f"objective.pair = {recipe.objective.pair!r}: the tokenizer of {store.path} "
             f"({store.tokenizer_settings}) {_OTHER_PAIRS}; expected objective.pair = 'none'"
+        )
+
+
+def require_padding(model: Model, vocabulary: list[str], settings: TokenizerSettings, named: str) -> None:
+    """Raise UserError if the model counts positions from another id than that of padding.
+
+    Args:
+        model: the sizes.
+        vocabulary: tokens by id.
+        settings: the tokenizer's.
+        named: whose it is, for the message.
+    """
+    pad = token_ids(vocabulary).get(settings.special_tokens.pad)
+    if model.padding_id not in (None, pad):
+        raise UserError(
+            f"{named}: the token of padding, {settings.special_tokens.pad}, has the id {pad}; with model.architecture "
+            f"= {model.architecture!r} expected {model.padding_id}, because transformers counts its positions from "
+            "there: take RoBERTa's or XLM-R's tokenizer, or another architecture"
         )
 
 

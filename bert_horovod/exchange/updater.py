@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
-from bert_horovod.model.parameters import decays, update_groups
+from bert_horovod.model.parameters import decays, joined_matrices, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
@@ -117,11 +117,11 @@ class Updater:
             old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
             # A GPU's memory is taken when an operation is enqueued: without an order, that of all groups at once.
             with tf.control_dependencies(assigned if has_gpu() else []):
-                old = {slot: tf.stack(tensors) for slot, tensors in old.items()}
+                old = {slot: self._matrices(group[0], tf.stack(tensors)) for slot, tensors in old.items()}
             stacked, cast, slots = update(
                 rule,
                 old[""],
-                gradient,
+                self._matrices(group[0], gradient),
                 {slot: tensor for slot, tensor in old.items() if slot},
                 inputs.update,
                 inputs.learning_rate,
@@ -135,6 +135,8 @@ class Updater:
             if finite is not None:
                 new = {slot: tf.where(finite, tensor, old[slot]) for slot, tensor in new.items()}
                 cast = tf.cast(new[""], cast.dtype)
+            cast, *values = (_parameters(tensor, len(group)) for tensor in (cast, *new.values()))
+            new = dict(zip(new, values, strict=True))
             narrow |= zip(group, tf.unstack(cast), strict=True)
             assigned = []
             for slot, stacked_slot in new.items():
@@ -145,6 +147,19 @@ class Updater:
         if whole:  # else XLA would compute joined cast weights from the old values, and keep copies of those for it
             parameters, narrow = ({name: read_back(each) for name, each in new.items()} for new in (parameters, narrow))
         return [*self.cast.refresh(parameters, narrow), *parameters.values()]
+
+    def _matrices(self, name: str, stacked: tf.Tensor) -> tf.Tensor:
+        """Tensors like that of a name, [n, rows, columns], as the matrices that the rule multiplies one by one."""
+        count = joined_matrices(name) if self._settings.batched(name, tuple(stacked.shape[1:])) else 1
+        if count == 1:
+            return stacked
+        rows, columns = stacked.shape[1:]
+        return tf.reshape(stacked, [-1, rows // count, columns])
+
+
+def _parameters(matrices: tf.Tensor, count: int) -> tf.Tensor:
+    """The inverse of Updater._matrices for `count` parameters."""
+    return matrices if matrices.shape[0] == count else tf.reshape(matrices, [count, -1, matrices.shape[-1]])
 
 
 def _norm(grouped: list[tf.Tensor], fused: bool) -> tf.Tensor:

@@ -22,7 +22,7 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.checking import refuse_for_labels, refuse_heads
+from bert_horovod.recipe.checking import refuse_heads, refuse_objective
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
@@ -106,15 +106,15 @@ class TextFinetuning(Finetuning):
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
         if isinstance(self.task, Regression):
             refuse_heads(recipe, "a regression")
-            refuse_for_labels(recipe, "a regression has no labels")
+            refuse_objective(recipe, "a regression has no labels")
         elif isinstance(self.task, Classification):
-            refuse_for_labels(recipe, "it is for --task multilabel", ("label_attention",))
+            refuse_objective(recipe, "it is for --task multilabel", ("label_attention",))
         else:
             refuse_heads(recipe, "--task multilabel")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
         if heads > 1:
             why = f"objective.heads = {heads}, and several heads have no weights"
-            refuse_for_labels(recipe, why, ("class_weights",))
+            refuse_objective(recipe, why, ("class_weights",))
             task = MultiverseClassification(self.task.labels, self.task.text_columns, heads=heads, orthogonality=weight)
             return task, (Elimination,)
         task = self.data.task

@@ -10,6 +10,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
+from bert_horovod.recipe.checking import refuse_objective
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.checkpoint import read_checkpoint
@@ -23,6 +24,8 @@ _MAY_DIFFER = (
     "initializer_range",
 )
 
+# Settings of [objective] that only pre-training reads.
+_OF_MASKS = ("masked_fraction", "held_out_masked_fraction", "whole_word_masking", "ngram", "priority_words")
 _MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 
 
@@ -47,7 +50,9 @@ class StartingPoint(NamedTuple):
 
 def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution]."""
-    return recipe_from_table(_table(model, defaults), overrides)
+    recipe = recipe_from_table(_table(model, defaults), overrides)
+    refuse_objective(recipe, "fine-tuning masks no tokens", _OF_MASKS)
+    return recipe
 
 
 def finetuning_recipe(

@@ -22,9 +22,8 @@ from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.model.architectures.families import class_name
-from bert_horovod.recipe.checking import refuse_for_labels, refuse_heads
+from bert_horovod.interchange.suitability import named_class, require_segments
+from bert_horovod.recipe.checking import refuse_heads, refuse_objective
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
@@ -118,7 +117,7 @@ class SquadFinetuning(Finetuning):
         packed = Packed(count, rows, WINDOWS, "windows")
         recipe, step = self.recipe(packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
-        refuse_for_labels(recipe, "question answering has no labels")
+        refuse_objective(recipe, "question answering has no labels")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task, world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
@@ -159,13 +158,11 @@ class SquadFinetuning(Finetuning):
             notices.append(
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
             )
-        architectures = read_configuration(self.directory).get("architectures") or ["no class of model"]
-        if architectures[0] != class_name(self.model, ARCHITECTURE):
-            pretraining = [class_name(self.model, name) for name in _PRETRAINING]
-            left_out = "" if architectures[0] in pretraining else ", whose own head is left out"
-            notices.append(
-                f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{left_out}"
-            )
+        config = read_configuration(self.directory)
+        if (kind := named_class(config)) != ARCHITECTURE:
+            left_out = "" if kind in _PRETRAINING else ", whose own head is left out"
+            named = str(config["architectures"][0])[:100] if kind else "no class of model"
+            notices.append(f"the answers' head starts afresh: the checkpoint is of {named}{left_out}")
         return notices
 
 

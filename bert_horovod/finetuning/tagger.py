@@ -21,7 +21,7 @@ from bert_horovod.finetuning.tag_data import TagData
 from bert_horovod.inference.word_tags import predicted_tags
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.recipe.checking import refuse_for_labels, refuse_heads
+from bert_horovod.recipe.checking import refuse_heads, refuse_objective
 from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.token_classification import TokenClassification
@@ -75,7 +75,7 @@ class TagFinetuning(Finetuning):
         packed = Packed(len(train.windows.begin), train.count, SENTENCES, "sentences")
         recipe, step = self.recipe(packed, dev.count, epochs, overrides, world_size)
         refuse_heads(recipe, "entity recognition")
-        refuse_for_labels(recipe, "entity recognition labels words, not texts")
+        refuse_objective(recipe, "entity recognition labels words, not texts")
         check_size(recipe, self.task, world_size)
         scores = DevTags(self.data)
         notices = *self._notices(), _size("train", self.data.train, train), _size("dev", self.data.dev, dev), step

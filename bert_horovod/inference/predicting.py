@@ -10,7 +10,7 @@ from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.model.architectures.families import name_of_bert
+from bert_horovod.interchange.suitability import named_class
 from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.label_attention import WINDOWS
@@ -49,12 +49,11 @@ def _predictor(directory: Path, options: Options) -> Predictor:
     config = read_configuration(directory)
     if config.get(WINDOWS):
         return TextPredictor(directory, options)
-    kinds = config.get("architectures")
-    kind = kinds[0] if isinstance(kinds, list) and kinds else None
-    of_bert = name_of_bert(str(kind))
-    if of_bert not in PREDICTORS:
+    kind = named_class(config)
+    if kind not in PREDICTORS:
+        named = config["architectures"][0] if kind else None
         raise UserError(
-            f"--checkpoint {directory} is a {shown(kind)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "
+            f"--checkpoint {directory} is a {shown(named)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "
             "them; masked words are guessed by bert-horovod fill-mask"
         )
-    return PREDICTORS[of_bert](directory, options)
+    return PREDICTORS[kind](directory, options)

@@ -121,7 +121,7 @@ class TagPredictor:
         return "\t".join(f"{begin}-{end} {kind} {share:.4f} {entity}" for begin, end, kind, share, entity in spans)
 
     def spans(self, texts: list[str], packing: bool = True) -> list[list[Span]]:
-        """The entities of each text; words are those of BERT's tokenizer: split at white space and punctuation."""
+        """The entities of each text; words are the tokenizer's: BERT's are split at white space and punctuation."""
         located = self._locating(texts)
         starts_word = ~self._boundaries.continues(located.ids)
         text_starts = np.append(0, np.cumsum(located.counts))
@@ -134,8 +134,10 @@ class TagPredictor:
         for text, tags, shares, first in zip(texts, *tagged, words_before[:-1].tolist(), strict=True):
             found = []
             for kind, begin, end in entities(tags):
-                at, to = int(begins[first + begin]), int(ends[first + end - 1])
-                found.append(Span(at, to, kind, round(float(np.mean(shares[begin:end])), 6), text[at:to]))
+                to = int(ends[first + end - 1])
+                entity = text[int(begins[first + begin]) : to].lstrip()  # a piece may begin with the space before it
+                share = round(float(np.mean(shares[begin:end])), 6)
+                found.append(Span(to - len(entity), to, kind, share, entity))
             spans.append(found)
         return spans
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.special_tokens import require_padding
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.any_tokenizer import ROLES, general_config
 from bert_horovod.interchange.architectures import (
-    ANSWERS,
     LABEL_ATTENTION_MODEL,
     LABEL_THRESHOLD,
     LABEL_WINDOWS,
@@ -31,7 +31,7 @@ from bert_horovod.interchange.architectures import (
 )
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
-from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels
+from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels, named_class
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
     read_json,
@@ -40,7 +40,7 @@ from bert_horovod.interchange.tokenizer_files import (
 )
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
-from bert_horovod.model.architectures.families import FAMILIES, class_name, family_of
+from bert_horovod.model.architectures.families import BY_MODEL_TYPE, family_of, name_of_bert, names_of_heads
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -49,7 +49,6 @@ from bert_horovod.model.parameters import (
     DECODER_WEIGHT_COPY,
     LABEL_ATTENTION,
     MORE_CLASSIFIERS,
-    SPAN_HEAD,
     WORD_EMBEDDINGS,
     Shapes,
 )
@@ -107,11 +106,13 @@ def write_directory(
         OSError: a file cannot be written.
     """
     _check_parameters(parameters, task.parameters(model))
+    (kind,) = task.configuration(model)["architectures"]
+    heads, name_in_file = names_of_heads(model, name_of_bert(kind)), family_of(model).name_in_file
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_configuration(directory, model, task, vocabulary, settings)
-    name_in_file = family_of(model).name_in_file
-    digest = write_file(directory / WEIGHTS_FILE, {name_in_file(name): array for name, array in parameters.items()})
+    in_file = {heads.get(name) or name_in_file(name): array for name, array in parameters.items()}
+    digest = write_file(directory / WEIGHTS_FILE, in_file)
     sync(directory)
     return digest
 
@@ -180,6 +181,8 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
             f"{directory}: {len(missing)} encoder tensors are missing, the first is {name_in_file(missing[0])}"
         )
     tokenizer = read_tokenizer(directory, model.vocab_size)
+    if tokenizer.vocabulary is not None:
+        require_padding(model, tokenizer.vocabulary, tokenizer.settings, str(directory))
     return Pretrained(
         model=model,
         parameters={name: tensors[name] for name in shapes if name in tensors},
@@ -198,9 +201,8 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
-    named = config.get("architectures")
-    architectures = []
-    for architecture in whole_heads(model, shapes, class_of_classifier(named)):
+    named, architectures = named_class(config), []
+    for architecture in whole_heads(model, shapes, class_of_classifier(config)):
         windows = config.get(LABEL_WINDOWS) if architecture.name == LABEL_ATTENTION_MODEL else 0
         if architecture.name in LABELLED or windows:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
@@ -212,17 +214,15 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 windows=windows,
             )
         architectures.append(architecture)
-    architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
+    architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
     return model, shapes, architectures
 
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
     """All tensors of the weight files, memory-mapped, by the program's parameter names."""
-    family, named = family_of(model), read_json(directory / "config.json").get("architectures")
-    answers = {f"{family.span_head}.{kind}": f"{SPAN_HEAD}.{kind}" for kind in ("weight", "bias")}
-    if named != [class_name(model, ANSWERS)]:
-        answers = {}
-    return map_weights(directory, lambda name: answers.get(name) or family.name_of_parameter(name))
+    family, kind = family_of(model), named_class(read_json(directory / "config.json"))
+    heads = {theirs: ours for ours, theirs in names_of_heads(model, kind or "").items()}
+    return map_weights(directory, lambda name: heads.get(name) or family.name_of_parameter(name))
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str], settings: TokenizerSettings) -> dict[str, Any]:
@@ -238,12 +238,13 @@ def read_model(path: Path) -> sections.Model:
     """The sizes in a config.json; raises ReportedError if this program does not support the model."""
     if not path.is_file():
         raise UserError(
-            f"{path.parent} has no config.json: expected a Hugging Face directory of BERT, ALBERT or ModernBERT"
+            f"{path.parent} has no config.json: expected a Hugging Face directory of BERT, ALBERT, RoBERTa or "
+            "ModernBERT"
         )
     config = read_json(path)
-    if config.get("model_type") not in tuple(FAMILIES):
+    if config.get("model_type") not in tuple(BY_MODEL_TYPE):
         raise UserError(
-            f"{path}: model_type = {shown(config.get('model_type'))}: expected {' or '.join(map(repr, FAMILIES))}"
+            f"{path}: model_type = {shown(config.get('model_type'))}: expected {' or '.join(map(repr, BY_MODEL_TYPE))}"
         )
     require_supported(path, config)
     return model_of(path, config)
@@ -268,7 +269,7 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
 
 
 def _family(config: dict[str, Any]) -> Family:
-    return FAMILIES[config.get("model_type", "bert")]
+    return BY_MODEL_TYPE[config.get("model_type", "bert")]
 
 
 def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
+from bert_horovod.interchange.suitability import named_class
 
 
 def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
@@ -14,7 +15,7 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
         theirs: content of the config.json beside the head.
         ours: the task's configuration.
     """
-    if theirs.get("architectures") != ours["architectures"]:
+    if named_class(theirs) != named_class(ours):
         return None
     numbers = ours.get("id2label", {})
     if ours.get("problem_type") == "regression":

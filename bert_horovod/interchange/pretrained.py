@@ -17,7 +17,7 @@ from bert_horovod.storage.reading import hash_file
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
 
-FORMATS = "a Hugging Face directory of BERT, ALBERT or ModernBERT, a TF1 checkpoint of Google's"
+FORMATS = "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT, a TF1 checkpoint of Google's"
 
 
 class Contents(NamedTuple):

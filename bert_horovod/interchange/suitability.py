@@ -64,12 +64,19 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     return labels
 
 
-def class_of_classifier(named: Any) -> str | None:
-    """The class whose head a tensor called classifier is, by `architectures` of a config.json: one of LABELLED.
+def named_class(config: dict[str, Any]) -> str | None:
+    """BERT's class of the kind that a config.json (`config`: its content) names; None if it names no class.
+
+    The name of a class of another program's model does not change.
+    """
+    named = config.get("architectures")
+    return name_of_bert(str(named[0])) if isinstance(named, list) and named else None
+
+
+def class_of_classifier(config: dict[str, Any]) -> str | None:
+    """The class whose head a tensor called classifier is, by a config.json (`config`: its content): one of LABELLED.
 
     CLASSIFICATION if it names no class; None for a class without a use here, such as that of multiple choice.
     """
-    if not isinstance(named, list) or not named:
-        return CLASSIFICATION
-    name = name_of_bert(str(named[0]))
+    name = named_class(config) or CLASSIFICATION
     return name if name in LABELLED else None

@@ -166,6 +166,11 @@ def query_key_or_value(name: str) -> str | None:
     return next((part for part in (QUERY, KEY, VALUE) if name.rpartition(".")[0].endswith(part)), None)
 
 
+def joined_matrices(name: str) -> int:
+    """How many matrices of equal height a parameter joins: query, key and value may be one parameter."""
+    return 3 if name.endswith(f"{QUERY_KEY_VALUE}.weight") else 1
+
+
 def update_groups(shapes: Shapes, batched: Callable[[str, tuple[int, ...]], bool] | None = None) -> list[list[str]]:
     """Groups of parameters that are updated together: a matrix alone; vectors of one size, if all or none decay.
 
@@ -176,7 +181,7 @@ def update_groups(shapes: Shapes, batched: Callable[[str, tuple[int, ...]], bool
     for name, shape in shapes.items():
         group = (name,) if len(shape) > 1 else (*shape, decays(name))
         if batched is not None and batched(name, shape):
-            group = ("batch", *shape)
+            group = ("batch", joined_matrices(name), *shape)
         groups.setdefault(group, []).append(name)
     parts = []
     for (kind, *_), names in groups.items():

@@ -1,6 +1,6 @@
 """Muon: the momentum of a layer's matrix, made orthogonal; AdamW for all other parameters.
 
-    matrices of layers (query, key and value each on its own):
+    matrices of layers (query, key and value each on its own, also where they are one parameter):
         m = mu m + (1 - mu) g ;  u = mu m + (1 - mu) g                                  Nesterov's momentum
         X = orthogonal(u) ;  x -= lr (0.2 sqrt(max(rows, columns)) X + wd x)
     embeddings, heads, pooler, biases and LayerNorms:
@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.model.parameters import LAYERS
+from bert_horovod.model.parameters import LAYERS, joined_matrices
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import adam_direction, moving_average, next_moments
 from bert_horovod.recipe.fields import named, setting
@@ -101,6 +101,7 @@ class Muon(Optimizer):
         total = 0.0
         for name, shape in shapes.items():
             if self.batched(name, shape):
-                short, long = sorted(shape)
-                total += _ITERATIONS * (4 * short**2 * long + 2 * short**3)
+                matrices = joined_matrices(name)
+                short, long = sorted((shape[0] // matrices, shape[1]))
+                total += matrices * _ITERATIONS * (4 * short**2 * long + 2 * short**3)
         return total

@@ -130,7 +130,7 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
             )
 
 
-def refuse_for_labels(recipe: Recipe, why: str, names: tuple[str, ...] = ("class_weights", "label_attention")) -> None:
+def refuse_objective(recipe: Recipe, why: str, names: tuple[str, ...] = ("class_weights", "label_attention")) -> None:
     """Raise UserError if one of these settings of [objective] is set where it has no meaning."""
     for name in names:
         value, usual = (getattr(objective, name) for objective in (recipe.objective, Objective()))

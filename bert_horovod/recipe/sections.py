@@ -48,6 +48,9 @@ class Model:
     # one set, the upper half another; and so on. 0: each layer has its own parameters
     shared_layers: int = setting(0, minimum=0, maximum=1024)
 
+    # The id that the token of padding must have, because positions are counted from it; None: any
+    padding_id: ClassVar[int | None] = None
+
     @property
     def embedding_width(self) -> int:
         """Width of the embeddings."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.store import open_store
@@ -115,6 +116,42 @@ def test_workers_and_their_number_change_nothing(tmp_path):
 
 
 @pytest.mark.full
+def test_a_roberta_of_transformers_is_trained_on_and_learns_entities(tmp_path, transformers, capsys):
+    tokenizer, start = write_kind(tmp_path / "tokenizer", "robertas"), tmp_path / "roberta"
+    store = prepare(tmp_path, tokenizer)
+    config = transformers.RobertaConfig(
+        **TOY_MODEL | {"vocab_size": len(store.vocabulary), "max_position_embeddings": 34},
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+    transformers.RobertaForMaskedLM(config).save_pretrained(start)
+    for path in tokenizer.iterdir():
+        shutil.copy(path, start)
+    model = TOY_MODEL | {"architecture": "roberta", "vocab_size": len(store.vocabulary)}
+    recipe = toy_recipe(model=model, objective=OBJECTIVE, phase={"steps": 2, "learning_rate": 0.01})
+    run = train_recipe(recipe, store, tmp_path / "run", init_checkpoint=start)
+    assert type(transformers.AutoModelForMaskedLM.from_pretrained(run / "model")).__name__ == "RobertaForMaskedLM"
+    sentences = "The\tO\ncat\tB-ANIMAL\nsat\tO\n\nthe\tO\ndog\tB-ANIMAL\n\n" * 40
+    (tmp_path / "train.tsv").write_text(sentences, encoding="utf-8")
+    words = ("--train_file", tmp_path / "train.tsv", "--dev_file", tmp_path / "train.tsv", "--learning_rates", 0.01)
+    tagger = tmp_path / "tagger"
+    words += ("--output_dir", tagger, "--set", "execution.xla=off")
+    assert command("finetune", "--task", "ner", "--checkpoint", run, *words) == 0
+    (tmp_path / "text.txt").write_text("The cat sat on the mat", encoding="utf-8")
+    found = tmp_path / "found.tsv"
+    assert command("predict", "--checkpoint", tagger, "--input", tmp_path / "text.txt", "--output", found) == 0
+    assert "\t4\t7\tANIMAL\t" in found.read_text(encoding="utf-8")
+    capsys.readouterr()
+
+
+def test_a_roberta_wants_the_id_of_padding_that_its_positions_count_from(tmp_path):
+    store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "modernberts"))
+    model = TOY_MODEL | {"architecture": "roberta", "vocab_size": len(store.vocabulary)}
+    with pytest.raises(UserError, match=r"the token of padding, \[PAD\], has the id 3; .* expected 1, because"):
+        check_vocabulary(toy_recipe(model=model, objective=OBJECTIVE), store)
+
+
+@pytest.mark.full
 def test_another_tokenizer_is_refused(tmp_path, capsys):
     store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "robertas"))
     run = train_recipe(recipe_for(store), store, tmp_path / "run", max_steps=1)
@@ -139,8 +176,6 @@ def test_a_damaged_tokenizer_of_a_store_is_told(tmp_path):
 
 
 def test_pairs_need_a_tokenizer_that_makes_them_alike(tmp_path):
-    from bert_horovod.batches.special_tokens import check_vocabulary
-
     store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "robertas"))
     model = TOY_MODEL | {"vocab_size": len(store.vocabulary)}
     check_vocabulary(toy_recipe(model=model, objective={"pair": "none"}), store)

@@ -192,3 +192,10 @@ def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
     with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*entity recognition"):
         TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
+
+
+@pytest.mark.parametrize("setting", ["masked_fraction=0.3", "whole_word_masking=true", "priority_words='words.txt'"])
+def test_settings_of_masks_are_refused(files, tmp_path, setting):
+    data = ner_data(Files(files["data_dir"]))
+    with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*fine-tuning masks no tokens"):
+        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])

@@ -1,6 +1,7 @@
 """A checkpoint finds entities in words and in texts, as transformers' logits say, with places in the user's text."""
 
 import csv
+import dataclasses
 import gzip
 import json
 from collections.abc import Callable
@@ -15,8 +16,12 @@ from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.inference.tag_predictor import TagPredictor
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.interchange.tokenizer_files import read_tokenizer
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.tasks.token_classification import TokenClassification
-from tests.toy_glue import WORDS, write_checkpoint
+from tests.toy_glue import MODEL, WORDS, write_checkpoint
+from tests.toy_tokenizers import TEXT, write_kind
 
 TASK = TokenClassification(("O", "B-X", "I-X"))
 TEXTS = ["the GOOD films, and a hero.", "", "  fìlm\u0301 plot bad poor  was é", "the plot is good " * 20]
@@ -153,3 +158,17 @@ def test_labels_that_are_no_tags_are_refused(tmp_path):
     path = write_checkpoint(tmp_path / "tagger", TokenClassification(("O", "PER")))
     with pytest.raises(UserError, match="has the label 'PER'; expected O and tags as B-PER"):
         open_predictor(path, Options())
+
+
+@pytest.mark.parametrize("kind", ["robertas", "xlm_robertas"])
+def test_entities_of_other_tokenizers_begin_with_no_space(tmp_path, kind):
+    found = read_tokenizer(write_kind(tmp_path / "tokenizer", kind), None)
+    model = dataclasses.replace(MODEL, vocab_size=len(found.vocabulary))
+    parameters = initial_values(TASK.parameters(model), 0.2, 1)
+    write_directory(tmp_path / "tagger", model, TASK, parameters, found.vocabulary, found.settings)
+    text = TEXT[0]
+    (spans,) = open_predictor(tmp_path / "tagger", Options()).spans([text])
+    assert spans
+    for begin, end, _kind, _share, entity in spans:
+        assert entity == text[begin:end] == entity.strip()
+        assert begin == 0 or not text[begin - 1 : begin + 1].isalpha()  # where a word begins

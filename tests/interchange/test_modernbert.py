@@ -4,24 +4,17 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
 from bert_horovod.interchange.huggingface import describe_directory, read_directory, read_model, write_directory
-from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.heads import loss_sums, masked_token_logits
 from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.tasks.span import Span
+from tests.interchange.comparing import both, compare_masked_tokens, rows_of
 from tests.interchange.conftest import VOCABULARY
 
 TOY = {
@@ -59,71 +52,6 @@ def random_model(kind: str, sizes: dict, scale: float = 0.05, **settings):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * scale)
     return model
-
-
-def rows_of(vocabulary: int, length: int, real: tuple[int, ...] = (1.0, 0.6, 0.1)) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and attention mask, [3, length]; the ends of rows are padding."""
-    mask = np.arange(length) < np.ceil(np.array(real) * length)[:, None]
-    ids = np.random.default_rng(0).integers(5, vocabulary, mask.shape)
-    return np.where(mask, ids, 0).astype(np.int32), mask.astype(np.int32)
-
-
-def batch_of(ids: np.ndarray, mask: np.ndarray) -> dict[str, tf.Tensor]:
-    places = np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1))
-    arrays = {"input_ids": ids, "token_type_ids": 0 * ids, "position_ids": places, "sequence_ids": mask}
-    return {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
-
-
-def compare_masked_tokens(theirs, pretrained, length: int) -> None:
-    """Logits within 1e-4, and gradients of a masked-token loss within 1e-4 of the largest."""
-    torch = pytest.importorskip("torch")
-    model = pretrained.model
-    ids, mask = rows_of(model.vocab_size, length)
-    labels = np.where(np.random.default_rng(1).random(ids.shape) < 0.3, ids, -100) * mask - 100 * (1 - mask)
-    outputs = theirs(
-        input_ids=torch.tensor(ids, dtype=torch.long),
-        attention_mask=torch.tensor(mask, dtype=torch.long),
-        labels=torch.tensor(labels, dtype=torch.long),
-    )
-    outputs.loss.backward()
-    parameters = {name: tf.constant(value) for name, value in pretrained.parameters.items()}
-    batch = batch_of(ids, mask)
-    weights = cast_weights(parameters, tf.float32)
-    hidden = encode(Forward(model, weights, ComputePolicy()), batch)[-1]
-    logits = masked_token_logits(Forward(model, weights, ComputePolicy()), hidden[mask > 0])
-    np.testing.assert_allclose(logits.numpy(), outputs.logits.detach().numpy()[mask > 0], rtol=1e-4, atol=1e-4)
-
-    slots = int((labels >= 0).sum(1).max())
-    places = np.argsort(labels < 0, axis=1, kind="stable")[:, :slots].astype(np.int32)
-    masked = np.take_along_axis(labels, places, 1)
-    batch |= {
-        "masked_positions": tf.constant(places),
-        "masked_ids": tf.constant(np.maximum(masked, 0), tf.int32),
-        "masked_weights": tf.constant((masked >= 0).astype(np.float32)),
-        "sequence_starts": tf.zeros([len(ids), 1], tf.int32),
-    }
-    dropout = DropoutState(tf.constant([1], tf.uint64), tf.constant(0, tf.uint64))
-    model_in_training = ModernBertModel(
-        **{name: getattr(model, name) for name in TOY}, attention_output_dropout_prob=0.0
-    )
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
-        sums = loss_sums(Forward(model_in_training, weights, ComputePolicy(), dropout), False, batch)
-        loss = sums.mlm_loss / float((labels >= 0).sum())
-    dense, lookups = parameter_gradients(tape.gradient(loss, weights), pretraining_shapes(model, False))
-    assert float(loss) == pytest.approx(float(outputs.loss.detach()), rel=1e-5)
-    ours = {name: gradient.numpy() for name, gradient in dense.items()}
-    for name, part in lookups.items():
-        np.add.at(ours[name], part.indices.numpy(), part.values.numpy())
-    expected = {name: value.grad.numpy() for name, value in theirs.named_parameters()}
-    largest = max(np.abs(gradient).max() for gradient in expected.values())
-    name_in_file = family_of(model).name_in_file
-    assert {name_in_file(name) for name in ours} == expected.keys()
-    for name, gradient in ours.items():
-        theirs_gradient = expected[name_in_file(name)]
-        if name_in_file(name).endswith("tok_embeddings.weight"):
-            theirs_gradient, gradient = theirs_gradient[1:], gradient[1:]  # transformers' padding_idx has none
-        assert np.abs(gradient - theirs_gradient).max() <= 1e-4 * largest, name
 
 
 @pytest.mark.full
@@ -183,7 +111,7 @@ def test_a_classifier_of_texts_and_one_of_words_are_transformers(tmp_path, kind,
     with torch.no_grad():
         expected = original(torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long)).logits.numpy()
     real = mask > 0 if expected.ndim == 3 else slice(None)  # of words: no padding
-    for outputs in _both(chosen, pretrained, ids, mask):
+    for outputs in both(chosen, pretrained, ids, mask):
         np.testing.assert_allclose(outputs["logits"][real], expected[real], rtol=1e-4, atol=1e-4)
 
 
@@ -199,7 +127,7 @@ def test_a_head_of_answers_is_transformers_both_ways(tmp_path):
     ids, mask = rows_of(model.vocab_size, 40)
     with torch.no_grad():
         expected = original(torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long))
-    for outputs in _both(architectures[0], pretrained, ids, mask):
+    for outputs in both(architectures[0], pretrained, ids, mask):
         for side in ("start_logits", "end_logits"):
             logits = getattr(expected, side).numpy()
             np.testing.assert_allclose(outputs[side][mask > 0], logits[mask > 0], rtol=1e-4, atol=1e-4)
@@ -212,16 +140,6 @@ def test_a_head_of_answers_is_transformers_both_ways(tmp_path):
     assert not any(info.values()), info
     for (name, value), (_, other) in zip(original.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(value, other), name
-
-
-def _both(architecture: Architecture, pretrained, ids: np.ndarray, mask: np.ndarray) -> list[dict[str, np.ndarray]]:
-    """The outputs of the textbook version, as exported, and of the code of training."""
-    parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
-    served = Served(architecture, pretrained.model, parameters, tf.int32)
-    assert [spec.name for spec in served.signature] == ["input_ids", "attention_mask"]
-    rows = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
-    exported = {name: value.numpy() for name, value in served.serve(input_ids=ids, attention_mask=mask).items()}
-    return [exported, trained_outputs(architecture, pretrained.model, parameters, rows)]
 
 
 def test_a_bare_encoder_has_the_names_without_its_heads():

@@ -35,6 +35,7 @@ SHAPES = {
     **{f"{LAYER.format(i)}intermediate.dense.weight": (9, 6) for i in range(2)},
     **{f"{LAYER.format(i)}output.dense.weight": (6, 9) for i in range(2)},
     **{f"{LAYER.format(i)}output.dense.bias": (6,) for i in range(2)},
+    **{f"{LAYER.format(i)}attention.self.qkv.weight": (9, 3) for i in range(2)},  # three matrices of 3 x 3
     "bert.encoder.layer.0.zero.weight": (6, 6),  # without a gradient
     "cls.predictions.transform.dense.weight": (6, 6),
 }
@@ -77,7 +78,8 @@ def transcribed(settings, rate: float) -> dict[str, np.ndarray]:
             if hidden(name):
                 m[name] = settings.momentum * m[name] + (1 - settings.momentum) * g
                 u = settings.momentum * m[name] + (1 - settings.momentum) * g
-                along = 0.2 * np.sqrt(max(g.shape)) * numpy_orthogonal(u)
+                parts = np.split(u, 3) if "qkv" in name else [u]
+                along = np.concatenate([0.2 * np.sqrt(max(part.shape)) * numpy_orthogonal(part) for part in parts])
                 x[name] = x[name] - rate * (along + wd * x[name])
             else:
                 m[name] = settings.beta_1 * m[name] + (1 - settings.beta_1) * g
@@ -142,12 +144,12 @@ def test_batches_have_one_shape_and_a_limit(monkeypatch):
     groups = update_groups(SHAPES, optimizer_of("muon").batched)
     assert sorted(name for group in groups for name in group) == sorted(SHAPES)
     sizes = sorted(len(group) for group in groups if hidden(group[0]))
-    assert sizes == [2, 2, 5]
+    assert sizes == [2, 2, 2, 5]
     assert all(len({SHAPES[name] for name in group}) == 1 for group in groups)
     assert {len(group) for group in groups if not hidden(group[0])} == {1, 2}
     monkeypatch.setattr(parameters, "BATCH_NUMBERS", 110)  # three matrices of 36 numbers
     limited = update_groups(SHAPES, optimizer_of("muon").batched)
-    assert sorted(len(group) for group in limited if hidden(group[0])) == [2, 2, 2, 3]
+    assert sorted(len(group) for group in limited if hidden(group[0])) == [2, 2, 2, 2, 3]
 
 
 def test_a_plan_counts_the_products():

@@ -18,8 +18,7 @@ from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
-from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
-from bert_horovod.errors import UserError
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
 # Streams of the recipe's seed, others than in text/rows.py, labelled.py and span_rows.py; phase i trains on
@@ -124,7 +123,7 @@ class TagDataset:
         splits: the sentences: "train", "held_out", and others by any name.
 
     Raises:
-        UserError: the vocabulary lacks a special token, or the tokenizer is not BERT's.
+        UserError: the vocabulary lacks a special token.
     """
 
     path: Path
@@ -136,11 +135,6 @@ class TagDataset:
 
     def __post_init__(self) -> None:
         special_ids(self.vocabulary, self.tokenizer_settings)
-        if isinstance(self.tokenizer_settings, JsonTokenizer):
-            raise UserError(
-                f"the checkpoint has a tokenizer ({self.tokenizer_settings}) in which a word's pieces depend on the "
-                "space before it; entities are found with BERT's WordPiece alone: take another checkpoint"
-            )
 
     @cached_property
     def hash(self) -> str:

@@ -44,12 +44,15 @@ class TagWindows(NamedTuple):
 def tokenised_words(sentences: list[list[str]], labels: list[list[int]], tokenizer: Tokenizer) -> TaggedTokens:
     """Tokenise each word by itself; no special tokens are added.
 
+    Where a word after a space has other pieces, as in byte-level BPE, all but a sentence's first have one before them.
+
     Args:
         sentences: words, at least one in all.
         labels: a number for each word; an empty list stands for zeros.
         tokenizer: of the checkpoint.
     """
-    ids, counts = tokenizer([word for words in sentences for word in words])
+    spaces = ["", tokenizer.joint]
+    ids, counts = tokenizer([spaces[place > 0] + word for words in sentences for place, word in enumerate(words)])
     numbers = [
         number for words, of_words in zip(sentences, labels, strict=True) for number in of_words or [0] * len(words)
     ]

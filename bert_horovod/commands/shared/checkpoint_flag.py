@@ -7,8 +7,8 @@ from pathlib import Path
 from bert_horovod.errors import UserError
 
 CHECKPOINT = (
-    "a Hugging Face directory of BERT, ALBERT or ModernBERT, a TF1 checkpoint of Google's (its prefix or directory), "
-    "or a run's output_dir (its newest checkpoint)"
+    "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT, a TF1 checkpoint of Google's (its prefix or "
+    "directory), or a run's output_dir (its newest checkpoint)"
 )
 _TF1_FILE = re.compile(r"\.(?:index|meta|data-\d+-of-\d+)$")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bert_horovod.model.parameters import SPAN_HEAD, Shapes
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Model
 
 
@@ -31,7 +31,10 @@ class Family(abc.ABC):
         segments: whether the model sees which of two texts a token is of; else only [SEP] between them tells.
         shared_head: whether the layer between encoder and output (TRANSFORM and its norm) is the same in all classes;
             else a classifier has a pooler there, and answers have nothing.
-        span_head: the name of the head of answers in Hugging Face's files.
+        heads: names of heads in Hugging Face's files where they depend on the class: by the class's name behind
+            class_prefix, their names by those of parameters.py, both without ".weight" and ".bias".
+        other_names: further values of model_type whose models have the same parameters and compute the same, with the
+            beginning of their classes' names. They are read; what is written has this family's own name.
         price: what `smaller` costs, for people.
     """
 
@@ -51,7 +54,8 @@ class Family(abc.ABC):
     kernels: ClassVar[bool] = False
     segments: ClassVar[bool] = True
     shared_head: ClassVar[bool] = False
-    span_head: ClassVar[str] = SPAN_HEAD
+    heads: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    other_names: ClassVar[Mapping[str, str]] = {}
     price: ClassVar[str] = ""
 
     def includes(self, model: Model) -> bool:

@@ -5,12 +5,15 @@ from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.bert import Bert
 from bert_horovod.model.architectures.modernbert import ModernBert
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
+from bert_horovod.model.architectures.roberta import Roberta, RobertaModel
 from bert_horovod.recipe.sections import Model
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert(), ModernBert())}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert(), Roberta(), ModernBert())}
+# Also by the names of models that compute the same.
+BY_MODEL_TYPE = FAMILIES | {name: family for family in FAMILIES.values() for name in family.other_names}
 
 # The settings of [model] by its architecture; an ALBERT is a BERT with settings of its own.
-MODELS: dict[str, type[Model]] = {"bert": Model, "modernbert": ModernBertModel}
+MODELS: dict[str, type[Model]] = {"bert": Model, "roberta": RobertaModel, "modernbert": ModernBertModel}
 
 
 def family_of(model: Model) -> Family:
@@ -26,8 +29,18 @@ def class_name(model: Model, name: str) -> str:
 def name_of_bert(name: str) -> str:
     """BERT's class of the same kind, the inverse of class_name; names of other models do not change.
 
-    >>> name_of_bert("ModernBertForMaskedLM"), name_of_bert("RobertaForMaskedLM")
-    ('BertForMaskedLM', 'RobertaForMaskedLM')
+    >>> name_of_bert("ModernBertForMaskedLM"), name_of_bert("XLMRobertaForMaskedLM"), name_of_bert("GPT2LMHeadModel")
+    ('BertForMaskedLM', 'BertForMaskedLM', 'GPT2LMHeadModel')
     """
-    prefixes = [family.class_prefix for family in FAMILIES.values() if name.startswith(f"{family.class_prefix}For")]
+    every = [prefix for family in FAMILIES.values() for prefix in (family.class_prefix, *family.other_names.values())]
+    prefixes = [prefix for prefix in every if name.startswith((f"{prefix}For", f"{prefix}Model"))]
     return Bert.class_prefix + name.removeprefix(prefixes[0]) if prefixes else name
+
+
+def names_of_heads(model: Model, name: str) -> dict[str, str]:
+    """Names in Hugging Face's files of the heads of a class, given BERT's, by the names of parameters.py.
+
+    Those that do not depend on the class are left to Family.name_in_file.
+    """
+    heads = family_of(model).heads.get(name.removeprefix(Bert.class_prefix), {})
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in heads.items() for kind in ("weight", "bias")}

@@ -15,6 +15,7 @@ from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
     BERT,
+    CLASSIFIER,
     DECODER_BIAS,
     DECODER_WEIGHT_COPY,
     EMBEDDINGS_NORM,
@@ -102,7 +103,7 @@ class ModernBert(Family):
     unseen_in_shapes = (*Family.unseen_in_shapes, _EVERY, "local_attention", "local_rope_theta")
     segments = False
     shared_head = True
-    span_head = "classifier"
+    heads: ClassVar = {"ForQuestionAnswering": {SPAN_HEAD: CLASSIFIER}}
 
     def includes(self, model: Model) -> bool:
         """See `Family`."""
@@ -178,8 +179,6 @@ class ModernBert(Family):
         """See `Family`."""
         if match := _LAYER.fullmatch(name):
             return f"{_MODEL}layers.{match[1]}.{_OF_A_LAYER.get(match[2], match[2])}.weight"
-        if name.startswith(f"{SPAN_HEAD}."):
-            return f"{self.span_head}.{name.removeprefix(f'{SPAN_HEAD}.')}"
         return _NAMES.get(name, f"{_MODEL}{name.removeprefix(BERT)}" if name.startswith(BERT) else name)
 
     def name_of_parameter(self, name: str) -> str:

@@ -6,7 +6,9 @@ import pytest
 from bert_horovod.batches.examples.tag_windows import TaggedTokens, cut_words, fitted, tokenised_words
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from tests.toy_glue import WORDS
+from tests.toy_tokenizers import write_kind
 
 
 def starts(counts: np.ndarray | list[int]) -> np.ndarray:
@@ -70,3 +72,14 @@ def test_each_word_is_tokenised_by_itself():
     assert made.word_starts.tolist() == [0, 2, 2, 4]
     assert made.sentence_starts.tolist() == [0, 2, 3]
     assert made.labels.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("kind", ["robertas", "xlm_robertas"])
+def test_words_have_the_pieces_that_they_have_in_their_text(tmp_path, kind):
+    found = read_tokenizer(write_kind(tmp_path / "tokenizer", kind), None)
+    words = [["The", "cat", "sat", "on", "the", "dog"], ["An", "unbelievable", "tale"]]
+    made = tokenised_words(words, [[0] * len(each) for each in words], Tokenizer(found.vocabulary, found.settings))
+    library, bounds = found.settings.library(), made.word_starts[made.sentence_starts].tolist()
+    for number, each in enumerate(words):
+        whole = library.encode(" ".join(each), add_special_tokens=False).ids
+        assert made.ids[bounds[number] : bounds[number + 1]].tolist() == whole
