@@ -133,7 +133,7 @@ world.shutdown()
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_ranks_swap_their_shares_in_pairs(size, tmp_path):
     done = run_ranks(size, IN_PAIRS, str(tmp_path))

@@ -117,7 +117,7 @@ def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs)
     assert served.keys() == outputs
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_any_number_of_labels_with_its_tokenizer_gives_the_probability_of_each(tmp_path):
     labels = ("joy", "love", "fear")
     checkpoint = write_checkpoint(tmp_path / "checkpoint", Multilabel(labels, threshold=0.3))

@@ -132,7 +132,7 @@ def micro_batches_of(rows: int, most: float = 0.1, **sections) -> Recipe:
     return toy_recipe(optimizer=optimizer, execution={"micro_batch": rows, "checkpoint_steps": 3}, **sections)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_number_of_ranks_changes_nothing(two_ranks, store, tmp_path):
     two_ranks.run(train_rank, store.path, tmp_path / "moved", micro_batches_of(16), max_steps=3)
     for run in ("moved", "alone"):

@@ -147,7 +147,7 @@ def metrics_bytes(output_dir: Path) -> int:
     return sum(value.nbytes for value in tensors.values())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
     recipe = local_recipe(4, **EVERY)
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)

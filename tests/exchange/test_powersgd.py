@@ -256,7 +256,7 @@ def test_another_number_of_ranks_shares_what_was_owed(two_ranks):
     assert alone[-1]["bytes"] == alone[-1]["stated_bytes"] == 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_metrics_of_a_run_have_the_planned_bytes(two_ranks, store, tmp_path):
     recipe = toy_recipe(
         exchange={"method": "powersgd", "rank": 1, "dense": 0.5},

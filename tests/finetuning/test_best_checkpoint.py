@@ -54,7 +54,7 @@ def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path)
     train(job({"data_dir": data_dir, "checkpoint": checkpoint}, output_dir, early_stop=1), world)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_ranks_end_after_the_same_step(files, two_ranks, tmp_path):
     two_ranks.run(train_rank, *files.values(), tmp_path / "run")
     assert [path.name for path in paths(tmp_path / "run")] == ["step-00000002", "step-00000004"]

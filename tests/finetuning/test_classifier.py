@@ -381,7 +381,7 @@ def train_few(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) 
     train(job_of(files, output_dir, world_size=world.size, max_steps=2), world)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
     few = write_glue(tmp_path / "glue", 6, 5)
     answers = two_ranks.run(train_few, few, files["checkpoint"], tmp_path / "run")

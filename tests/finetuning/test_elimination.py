@@ -54,7 +54,7 @@ def test_heads_become_orthogonal_and_some_end(files, tmp_path):
     assert not any(name.startswith(MORE_CLASSIFIERS) for name in kept)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_choice_bit_for_bit(files, tmp_path):
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
@@ -74,7 +74,7 @@ def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path)
     train(job_of(files, output_dir, HEADS, STRICT, max_steps=12, world_size=2), world)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_ranks_end_the_same_heads_as_one(files, two_ranks, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -103,7 +103,7 @@ def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_b
     assert_measured(measured)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_step_that_clips_buckets_is_measured_with_the_buckets_that_it_trains_with(two_ranks):
     recipe = toy_recipe(
         model={"vocab_size": 8_000},  # a table that would be sent before its looked-up rows are known

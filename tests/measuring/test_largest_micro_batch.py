@@ -73,7 +73,7 @@ def test_of_micro_batches_that_make_as_many_steps_the_one_with_least_padding_is_
     assert least_padding(recipe, micro_batch, world_size) == expected
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_try_measures_its_own_peak_beside_the_estimate():
     small, large = (measure(toy_recipe(), 0, rows, 64 << 30, world_size=2) for rows in (1, 16))
     assert small.fits

@@ -220,13 +220,8 @@ def test_as_the_inner_optimizer_of_diloco_it_learns_and_resumes_bit_for_bit(stor
     assert_same_files(whole, stopped, (*FILES, "training/rank-00000.safetensors"))
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        pytest.param({}, marks=pytest.mark.full, id="gradients"),
-        pytest.param(DILOCO["exchange"], marks=pytest.mark.slow, id="diloco"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", [{}, DILOCO["exchange"]], ids=["gradients", "diloco"])
 def test_two_ranks_resume_bit_for_bit_and_go_on_as_one(two_ranks, store, tmp_path, exchange):
     recipe = toy_recipe(**DILOCO | {"exchange": exchange})
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)

@@ -273,7 +273,7 @@ def test_rule_follows_its_formula(settings):
         np.testing.assert_allclose(computed[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_rule_is_the_same_under_xla(name):
     settings = optimizer_of(name)

@@ -54,9 +54,8 @@ def files(run: Path) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", part_file(0), part_file(1))}
 
 
-@pytest.mark.parametrize(
-    "method", ["onebit_adam", *(pytest.param(name, marks=pytest.mark.slow) for name in list(METHODS)[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_equals_an_uninterrupted_one_with_what_ranks_owe(two_ranks, store, tmp_path, method):
     recipe = parts_recipe(method)
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)

@@ -93,7 +93,7 @@ def require_own(world: World, store_path, rows: int) -> str:
     return str(caught.value)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_both_ranks_are_told_and_the_exchange_does_not_mismatch(two_ranks, store):
     texts = [answer.value for answer in two_ranks.run(require_own, store.path, 1024)]
     assert texts[0] == texts[1]

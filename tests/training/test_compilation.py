@@ -8,7 +8,7 @@ import pytest
 
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import json, sys

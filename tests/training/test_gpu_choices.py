@@ -31,7 +31,7 @@ def test_a_resume_reads_what_the_first_start_wrote(store, tmp_path, tuned):
     assert json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))["choices"] == tuned
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_choices_of_another_gpu_are_told(store, tmp_path, tuned, monkeypatch, capsys):
     train(store, tmp_path, max_steps=1)
     monkeypatch.setattr(gpu_choices, "gpu_details", lambda: {"device_name": "NVIDIA A100"})
@@ -41,7 +41,7 @@ def test_choices_of_another_gpu_are_told(store, tmp_path, tuned, monkeypatch, ca
     assert "this is NVIDIA A100 with TensorFlow" in said
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{", "[]", '{"made_on": 3, "choices": {}}', '{"made_on": "a", "choices": {"b": 3}}'])
 def test_a_damaged_file_is_named_with_what_mends_it(store, tmp_path, tuned, text):
     train(store, tmp_path, max_steps=1)

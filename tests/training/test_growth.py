@@ -209,7 +209,7 @@ def test_a_run_that_ended_in_a_phase_or_at_a_border_resumes_bit_for_bit_across_t
         assert (newest(output_dir) / file).read_bytes() == (newest(grown.output_dir) / file).read_bytes()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_ranks_go_on_from_the_border_of_one_and_send_what_trains(grown, store, two_ranks, tmp_path):
     output_dir = left_at(grown, STAGED * STEPS, tmp_path)
     two_ranks.run(train_rank, store.path, output_dir, RECIPE, max_steps=(STAGED + 1) * STEPS)

@@ -179,7 +179,7 @@ def test_recomputation_gives_the_same_losses(whole, run, recompute):
     assert_same_curves(whole, run(execution={"recompute": recompute}))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("lamb", marks=pytest.mark.slow), "lans"])
 def test_the_layer_wise_rules_agree_across_layouts(name, run):
     runs = [run(optimizer={"name": name}, execution={"micro_batch": micro_batch}) for micro_batch in (32, 8)]

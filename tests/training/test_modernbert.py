@@ -16,7 +16,7 @@ from bert_horovod.training.job import pretraining_job
 from bert_horovod.training.start import load_initial
 from tests.horovod_runs import PROJECT
 from tests.toy_runs import logged, metrics, newest, train_rank, train_recipe
-from tests.toys import toy_recipe_table
+from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
 
 MODEL = {
     "architecture": "modernbert",
@@ -86,7 +86,7 @@ def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
     assert resumed.read_bytes() == expected.read_bytes()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_ranks_have_the_same_losses(whole, store, two_ranks, tmp_path):
     two_ranks.run(train_rank, store.path, tmp_path, RECIPE)
     assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-5)
@@ -107,6 +107,25 @@ def test_a_checkpoint_goes_on_with_another_theta_but_not_with_another_window(who
     assert load(global_rope_theta=5000.0).keys() == pretraining_shapes(RECIPE.model, False).keys()
     with pytest.raises(UserError, match=r"has local_attention = 8, the recipe has model.local_attention = 16"):
         load(local_attention=16)
+
+
+@pytest.mark.slow
+def test_rows_of_8192_positions_train_and_resume(tmp_path):
+    store = write_toy_store(tmp_path / "store", sections=1, sentences=1500, vocabulary=SMALL_VOCABULARY)
+    model = MODEL | {"num_hidden_layers": 2, "max_position_embeddings": 8192, "local_attention": 128}
+    table = toy_recipe_table(
+        model=model,
+        objective={"pair": "none"},
+        phase={"steps": 2, "global_batch": 2},
+        execution={"micro_batch": 1, "checkpoint_steps": 1, "keep_checkpoints": 9, "recompute": "attention"},
+    )
+    table["phase"].append(table["phase"][0] | {"sequence_length": 8192, "global_rope_theta": 160_000.0})
+    recipe = recipe_from_table(table)
+    run = train_recipe(recipe, store, tmp_path / "run")
+    resumed = train_recipe(recipe, store, tmp_path / "resumed", max_steps=3)
+    assert losses(train_recipe(recipe, store, resumed)) == losses(run)
+    assert losses(run) == pytest.approx([np.log(64)] * 4, abs=0.5)
+    assert theta(newest(run)) == 160_000.0
 
 
 @pytest.mark.slow

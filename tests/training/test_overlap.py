@@ -65,7 +65,7 @@ def train_two(two_ranks, store, output_dir: Path, max_steps: int, **sections) ->
     return output_dir
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
     numerics = {"wire": "float16"}
     whole = train_two(two_ranks, store, tmp_path / "whole", 4, numerics=numerics)

@@ -64,7 +64,7 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     assert "]<std" not in output
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @needs_horovod
 def test_sigterm_to_every_process_of_the_job_saves(start, controller):
     with start(launch_flags=[*controller, "--restarts", "1"]) as run:

@@ -51,7 +51,7 @@ def inodes(store):
     return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_parquet_gives_the_same_bytes_by_one_worker_by_two_and_as_json_lines(vocabulary, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra parquet")
     pa = pytest.importorskip("pyarrow")

@@ -117,7 +117,7 @@ def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty
     assert state["position"]["epoch"] * rows + state["position"]["row"] == 32 * 34
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_goes_on_diverging_stops(faulty, monkeypatch):
     monkeypatch.setattr(rollback, "MOST_ROLLBACKS", 2)
     numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}

@@ -47,7 +47,7 @@ def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, refer
     assert messages[0] in capsys.readouterr().out
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_normal_loss_and_the_end_of_what_is_known_are_not_worth_a_word(store, tmp_path, reference):
     losses = [line["loss"] for line in logged(train(store, tmp_path / "first", 4)) if "loss" in line]
     reference((losses[0] + losses[1]) / 2)

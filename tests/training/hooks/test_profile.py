@@ -34,7 +34,7 @@ def test_no_range_traces_nothing(store, tmp_path, capsys):
     assert "trace of" not in capsys.readouterr().out
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the_rest(store, tmp_path, capsys):
     train_profiled(store, tmp_path, 3, [2, 6])
     assert "trace of steps 2 to 3: " in capsys.readouterr().out

@@ -70,7 +70,7 @@ def freezing_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_path):
     disk, freeze, thaw = freezing_disk
     phase, execution = {"steps": 100_000}, QUICK | STALL
