@@ -3,12 +3,14 @@
 
 python lab/compute.py                                             BERT-base, 16 x 128, bfloat16, all peers
 python lab/compute.py --shape mini --shape base-512 --precision float32 --precision bfloat16 --peer none
+python lab/compute.py --shape mini --peer hugging_face --set model.architecture=modernbert --set objective.pair=none
 
 Peers are TensorFlow Model Garden and Hugging Face's model in compiled PyTorch, each in a virtual environment of its
 own, made at first use, or in --peer_python. A contestant is a process that holds its model (lab/rounds.py); its
 argument is its description, a JSON object. Contestants of a shape run in turn, in rounds, one at a time; a line's
 figures are medians over rounds, a ratio is the median of each round's. All hold random rows without padding, one
-sequence each, with next-sentence pairs, dropout and clipping; Hugging Face's optimizer is always AdamW. Every
+sequence each, with next-sentence pairs, dropout and clipping; Hugging Face's optimizer is always AdamW, its model the
+class that a checkpoint of the recipe has there. Every
 contestant of a shape is in memory at once: one that dies is named on standard error and left out.
 
 --device cuda lets ours and Hugging Face's compute on the GPU, its attention without a padding mask, so that PyTorch may
@@ -34,6 +36,7 @@ from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
@@ -123,6 +126,8 @@ class Contest(NamedTuple):
         yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
         shape = {
             "model": dataclasses.asdict(recipe.model),
+            "config": family_of(recipe.model).configuration(recipe.model),
+            "pairs": recipe.objective.pairs,
             "rows": recipe.execution.micro_batch,
             "length": recipe.phase[0].sequence_length,
             "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
@@ -253,6 +258,11 @@ def main() -> int:
     try:
         asked = list(groups(arguments))  # before anything takes time
         names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
+        other = {each.model.architecture for recipes in asked for each in recipes.values()} - {"bert"}
+        if other and "model_garden" in names:
+            raise UserError(
+                f"model.architecture = {other.pop()!r}: Model Garden's is BERT; expected --peer hugging_face"
+            )
         given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
         peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
         if given:

@@ -16,7 +16,7 @@ from bert_horovod.finetuning.class_weights import balanced
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import Finetuning, Packed
+from bert_horovod.finetuning.initialisation import Finetuning, Packed, refuse_another
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.interchange.labels import head_rows
@@ -27,6 +27,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import LabelAttention
+from bert_horovod.tasks.multilabel import Multilabel
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.hooks.base import Hook
@@ -79,6 +80,9 @@ class TextFinetuning(Finetuning):
         Raises:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
+        if isinstance(self.task, Multilabel):
+            threshold = "dev" if self.data.threshold is None else str(self.data.threshold)
+            refuse_another(output_dir, "--threshold", threshold, "0.5", "with which its labels were scored")
         settings = self.settings(overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         packed = Packed(len(train.labels), train.count, EXAMPLES, "examples")

@@ -14,6 +14,7 @@ from bert_horovod.recipe.checking import refuse_objective
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.checkpoint import read_checkpoint
+from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
 
 # Settings that may differ from the checkpoint's.
@@ -158,6 +159,34 @@ def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
         world_size: ranks.
     """
     return min(rows, max(1, world_size, round(usual / mean)))
+
+
+def refuse_another(output_dir: Path, flag: str, value: str, usual: str, why: str) -> None:
+    """Raise UserError if the run in a directory was begun with another value of a flag.
+
+    Args:
+        output_dir: the directory, which may have no run.
+        flag: as typed.
+        value: that of now.
+        usual: without the flag.
+        why: what another value changes, behind "was begun with VALUE, ".
+    """
+    if not (output_dir / COMMAND).is_file():
+        return
+    words = [part for word in read_command(output_dir).words for part in word.split("=", 1)]
+    before = words[words.index(flag) + 1] if flag in words[:-1] else usual
+    if _number(before) != _number(value):
+        raise UserError(
+            f"{flag} {value}: the run in --output_dir {output_dir} was begun with {before}, {why}; give {flag} "
+            f"{before}, or a new directory"
+        )
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def refuse_few_rows(recipe: Recipe, rows: int, mean: float, noun: str, world_size: int) -> None:

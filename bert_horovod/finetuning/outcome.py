@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.labelled import LabelledTokens
 from bert_horovod.corpus.reading.table_files import table_text
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import file_error
 from bert_horovod.finetuning.dev_scores import run_outputs
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.same_files import require_same_files
@@ -55,18 +55,11 @@ class Outcome(Hook):
         self._take_threshold()
 
     def _take_threshold(self) -> None:
-        """Go on with the threshold of the checkpoint from which the run resumes; refuse another fixed one."""
+        """Go on with the threshold of the checkpoint from which the run resumes."""
         task, checkpoint = self.run.task, self.run.resumed_from
         if not isinstance(task, Multilabel) or not checkpoint or self.run.held_out:
             return
-        recorded = read_configuration(checkpoint).get(THRESHOLD, task.threshold)
-        if self._data.threshold not in (None, recorded):
-            raise UserError(
-                f"--threshold {self._data.threshold:g}: the labels of {checkpoint} have the threshold {recorded:g}; "
-                "resume with the --threshold of the run's start, or give a new directory (predict --threshold takes "
-                "any other)"
-            )
-        task.threshold = recorded
+        task.threshold = read_configuration(checkpoint).get(THRESHOLD, task.threshold)
 
     def finish(self) -> None:
         run, data = self.run, self._data

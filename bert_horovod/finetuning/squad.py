@@ -17,14 +17,13 @@ from bert_horovod.batches.special_tokens import require_pairs, special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
-from bert_horovod.finetuning.initialisation import Finetuning, Packed
+from bert_horovod.finetuning.initialisation import Finetuning, Packed, refuse_another
 from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import named_class, require_segments
 from bert_horovod.recipe.checking import refuse_heads, refuse_objective
-from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -101,7 +100,8 @@ class SquadFinetuning(Finetuning):
         Raises:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
-        _refuse_another_stride(output_dir, self.options.doc_stride)
+        stride = str(self.options.doc_stride)
+        refuse_another(output_dir, "--doc_stride", stride, str(STRIDE), "which cuts other windows")
         length = self.settings(overrides).phase[0].sequence_length
         train, dev = (cut_spans(tokens, length, self.options.doc_stride) for tokens in self._tokens)
         count = len(train.question)
@@ -259,19 +259,6 @@ def _file(data_dir: Path | None, split: str, file: Path | None) -> Path:
     if data_dir is None:
         raise UserError(f"expected --data_dir, or --{split}_file")
     return find_squad_file(data_dir, split)
-
-
-def _refuse_another_stride(output_dir: Path, stride: int) -> None:
-    """Raise UserError if the run in the directory was begun with another stride, which cuts other windows."""
-    if not (output_dir / COMMAND).is_file():
-        return
-    words = [part for word in read_command(output_dir).words for part in word.split("=", 1)]
-    before = words[words.index("--doc_stride") + 1] if "--doc_stride" in words[:-1] else str(STRIDE)
-    if before != str(stride):
-        raise UserError(
-            f"--doc_stride {stride}: the run in --output_dir {output_dir} was begun with {before}, which cuts other "
-            f"windows; give --doc_stride {before}, or a new directory"
-        )
 
 
 def _refuse_mixed_versions(train: Questions, dev: Questions) -> None:

@@ -1,4 +1,4 @@
-"""Hugging Face's BertForPreTraining in compiled PyTorch, timed on request; lab/compute.py says how."""
+"""Hugging Face's model of pre-training in compiled PyTorch, timed on request; lab/compute.py says how."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForPreTraining
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining
 
 
 def main() -> None:
@@ -14,7 +14,8 @@ def main() -> None:
     torch.set_num_threads(shape["threads"])
     torch.manual_seed(0)
     device = shape.get("device", "cpu")
-    network = BertForPreTraining(BertConfig(**shape["model"], attn_implementation="sdpa")).train().to(device)
+    kind = AutoModelForPreTraining if shape["pairs"] else AutoModelForMaskedLM
+    network = kind.from_config(AutoConfig.for_model(**shape["config"]), attn_implementation="sdpa").train().to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     batch = {name: torch.from_numpy(values).to(device) for name, values in _batch(shape).items()}
     if device == "cuda":
@@ -48,13 +49,15 @@ def _batch(shape: dict) -> dict[str, np.ndarray]:
     labels = np.full((rows, length), -100)
     for row in labels:
         row[random.permutation(length)[:slots]] = random.integers(0, vocabulary, slots)
-    return {
+    batch = {
         "input_ids": random.integers(0, vocabulary, (rows, length)),
         "attention_mask": np.ones((rows, length), np.int64),
-        "token_type_ids": np.tile(np.arange(length) > length // 2, (rows, 1)).astype(np.int64),
         "labels": labels,
-        "next_sentence_label": random.integers(0, 2, rows),
     }
+    if shape["pairs"]:
+        batch["token_type_ids"] = np.tile(np.arange(length) > length // 2, (rows, 1)).astype(np.int64)
+        batch["next_sentence_label"] = random.integers(0, 2, rows)
+    return batch
 
 
 if __name__ == "__main__":

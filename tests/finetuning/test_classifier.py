@@ -1,6 +1,5 @@
 """A classifier is fine-tuned by the real loop: layouts agree, resume is exact, the result loads in transformers."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -32,6 +31,7 @@ from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import differences
 from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.regression import Regression
@@ -515,6 +515,26 @@ def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_
     strict = open_predictor(job.output_dir, Options(threshold=0.999999))
     assert strict.predict_line("good film").startswith("\tblame=0.")
     train(job, World())  # says the scores again
-    other = dataclasses.replace(data, threshold=0.3)
-    with pytest.raises(UserError, match=r"--threshold 0\.3: the labels of .* have the threshold 0\.\d+; resume with"):
-        train(TextFinetuning(other, files["checkpoint"]).job(job.output_dir, EPOCHS, FAST), World())
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "now", "message"),
+    [
+        ([], 0.5, None, "--threshold dev: .*run was begun with 0.5, .*give --threshold 0.5"),
+        (["--threshold", "0.30"], 0.3, None, "--threshold dev: .*run was begun with 0.30, "),
+        (["--threshold=dev"], None, 0.3, "--threshold 0.3: .*run was begun with dev, "),
+    ],
+    ids=["usual", "fixed", "dev"],
+)
+def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, now, message):
+    def job(threshold: float | None) -> None:
+        options = OwnOptions(threshold=threshold)
+        data = own_data("multilabel", files_of_labels, ("text",), "labels", options)
+        TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
+
+    files_of_labels = write_labels(tmp_path / "files")
+    (tmp_path / "run").mkdir()
+    Command(["finetune", *words], "/", str(tmp_path / "run"), None, 1).write(tmp_path / "run")
+    job(before)
+    with pytest.raises(UserError, match=message):
+        job(now)
