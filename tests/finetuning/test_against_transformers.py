@@ -26,7 +26,7 @@ def losses(finetuning: TextFinetuning, work: Path, *more: str) -> np.ndarray:
     """Ours and theirs: [2, steps]."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from lab.against_transformers import first_losses
+    from lab.finetuning_peer import first_losses
 
     return np.array(first_losses(finetuning, work, overrides=(*SETTINGS, *more))).T
 

@@ -43,7 +43,7 @@ PRECISION = "precision --recipe RECIPE --data_dir STORE"
         ("compute --set model.hidden_size=wide", "model.hidden_size = 'wide': expected a whole number"),
         ("compute --device cuda", "--device cuda: expected --peer hugging_face"),
         ("compute --peer hugging_face --peer_python /bin/false", "/bin/false has no torch and transformers"),
-        ("finetuning --data_dir d --checkpoint c --steps 0", "--steps 0: expected at least 1"),
+        ("finetuning pace --data_dir d --checkpoint c --steps 0", "--steps 0: expected at least 1"),
         ("padding --data_dir STORE --rows 0", "execution.micro_batch = 0: expected at least 1"),
         ("padding --data_dir STORE --length 1024", "phase.0.sequence_length = 1024: expected at most"),
         ("padding --data_dir STORE --set model.vocab_size=99", "model.vocab_size = 99, but the token store"),

@@ -1,6 +1,6 @@
 """transformers fine-tunes what ours fine-tunes: the same first parameters, token ids and settings, in a process.
 
-lab/pretraining_gain.py says what for.
+lab/finetuning_gain.py says what for.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from bert_horovod.training.start import first_state
-from lab.finetuning import EXAMPLES, PEER, padded
+from lab.finetuning_pace import EXAMPLES, PEER, padded
 
 NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 FIRST = 20  # steps whose losses are compared

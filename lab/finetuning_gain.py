@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Is pre-training worth it? Fine-tuning from a checkpoint, and of the same net from fresh parameters; transformers too.
 
-python lab/pretraining_gain.py --checkpoint C --data GLUE --squad SQUAD --ner NER --work DIR    measure what is missing
-python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --task rte --start fresh
-python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --losses            the first losses alone
+python lab/finetuning.py gain --checkpoint C --data GLUE --squad SQUAD --ner NER --work DIR    measure what is missing
+python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR --task rte --start fresh
+python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR --losses            the first losses alone
 
 Ours is `bert-horovod finetune` itself. transformers fine-tunes the same checkpoint with the same settings and, seed by
 seed, the same first parameters of pooler and head and the same examples a step, about 32, padded to the longest.
@@ -43,7 +43,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
 from lab.compute import add_environments
-from lab.finetuning import EXAMPLES, peer_python
+from lab.finetuning_pace import EXAMPLES, peer_python
 from lab.rounds import PROJECT, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
@@ -273,7 +273,7 @@ def command(question: Question, key: str, arguments: argparse.Namespace) -> list
 
 def run_theirs(argv: list[str]) -> None:
     """Be the contestant that fine-tunes with transformers."""
-    from lab.against_transformers import fine_tune
+    from lab.finetuning_peer import fine_tune
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--contestant")
@@ -372,7 +372,7 @@ def _both(answers: dict[str, dict[str, Any]], name: str, form: str) -> str:
 
 def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
     """A line for each task: how far the first losses are apart."""
-    from lab.against_transformers import FIRST, first_losses
+    from lab.finetuning_peer import FIRST, first_losses
 
     told = []
     for task in tasks:

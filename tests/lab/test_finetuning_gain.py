@@ -1,4 +1,4 @@
-"""lab/pretraining_gain.py: what is measured, under which name it is kept, and the table."""
+"""lab/finetuning.py gain: what is measured, under which name it is kept, and the table."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from tests.toy_ner import write_ner
 
 @pytest.fixture(scope="module")
 def gain() -> SimpleNamespace:
-    return load_script("pretraining_gain")
+    return load_script("finetuning_gain")
 
 
 def answer(task: str, start: str, *scores: float) -> dict:
@@ -101,13 +101,13 @@ def test_all_starts_are_trained_once_and_told(tmp_path, task):
     words = ["--checkpoint", write_checkpoint(tmp_path / "checkpoint"), "--data", tmp_path / "glue"]
     words += ["--ner", write_ner(tmp_path / "ner")] if task == "ner" else []
     words += ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--task", task, "--max_steps", 2]
-    done = run_script("pretraining_gain", *words)
+    done = run_script("finetuning", "gain", *words)
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[1]
     assert cells(line)[:2] == {"sst2": ["sst2, 1 epoch", "accuracy"], "ner": ["ner, 5 epochs", "f1"]}[task]
     assert line.count(" +- ") == 3
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
-    again = run_script("pretraining_gain", *words)
+    again = run_script("finetuning", "gain", *words)
     assert again.stdout == done.stdout
     assert "on core" in done.stderr
     assert "on core" not in again.stderr

@@ -1,4 +1,4 @@
-"""lab/finetuning.py: packed rows, padded rows and transformers in turn."""
+"""lab/finetuning.py pace: packed rows, padded rows and transformers in turn."""
 
 import pytest
 
@@ -11,7 +11,7 @@ THEIRS = [f"transformers, {kind}, {how}" for kind in ("float32", "bfloat16") for
 
 
 def test_a_ratio_is_the_median_of_each_rounds():
-    report = load_script("finetuning").report({"packed rows": [0.1, 0.2, 0.1], "transformers": [0.3, 0.4, 0.2]})
+    report = load_script("finetuning_pace").report({"packed rows": [0.1, 0.2, 0.1], "transformers": [0.3, 0.4, 0.2]})
     _, packed, theirs = (line.split() for line in report.splitlines())
     assert packed[-3:] == ["10.0", "1.00", "x"]
     assert theirs[-3:] == ["3.3", "2.00", "x"]
@@ -28,7 +28,7 @@ def test_a_ratio_is_the_median_of_each_rounds():
 )
 def test_all_contestants_take_their_turns(tmp_path, task, write, told, peers):
     words = ["--data_dir", write(tmp_path / "data"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]
-    done = run_script("finetuning", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
+    done = run_script("finetuning", "pace", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(told)

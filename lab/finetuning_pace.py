@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""How fast a task is fine-tuned: packed rows, rows padded to the maximum, and transformers, side by side.
+
+python lab/finetuning.py pace --data_dir GLUE/SST-2 --checkpoint C [--task sst2] [--threads 2]
+python lab/finetuning.py pace --data_dir SQUAD --checkpoint C --task squad            windows of questions and contexts
+python lab/finetuning.py pace --data_dir NER --checkpoint C --task ner                sentences whose words are tagged
+
+A step has about 32 examples (windows): forward, backward, clipping and AdamW, and the making of its batch.
+transformers, not for squad, groups examples of similar length (its LengthGroupedSampler) and pads each batch to its
+longest example; each combination of float32 and bfloat16, eager and compiled is a contestant of its own. All fine-tune
+the same checkpoint on the same token ids, with dropout. Contestants are processes (lab/rounds.py) that run in turn, in
+rounds, one at a time; a line's figure is the median over rounds of the mean over a round's steps, its ratio the median
+of each round's.
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.errors import ReportedError, RunError
+from bert_horovod.reporting.tables import lines
+from bert_horovod.runtime.allocator import keep_freed_memory
+from bert_horovod.runtime.quiet import import_tensorflow
+from lab.compute import add_environments, environment
+from lab.rounds import PROJECT, in_turn, ratio_of, say, started
+
+DATA = ("data_dir", "train_file")
+WARM_UP = 6  # steps, the first of which compile
+EXAMPLES = 32  # of a step, about
+PEER = PROJECT / "lab" / "peers" / "hugging_face_finetuning.py"
+OURS = {"packed rows": {"packing": True}, "padded to the maximum": {"packing": False}}
+PEERS = {  # precision of transformers' contestants, and whether they are compiled
+    "all": [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)],
+    "eager": [(precision, False) for precision in ("float32", "bfloat16")],
+    "none": [],
+}
+
+
+SQUAD, NER = "squad", "ner"
+COUNTED = {SQUAD: "windows", NER: "words"}  # of a step; of other tasks examples
+
+
+def finetuning_of(shape: dict[str, Any]) -> Any:
+    """What is fine-tuned, by a contestant's description or the flags."""
+    checkpoint, data_dir, train_file = (shape[name] and Path(shape[name]) for name in ("checkpoint", *DATA))
+    if shape["task"] == SQUAD:
+        from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+
+        index_dir = shape["index_dir"] and Path(shape["index_dir"])
+        return SquadFinetuning(checkpoint, data_dir, train_file, None, SquadOptions(index_dir=index_dir))
+    from bert_horovod.finetuning.beginning import open_finetuning
+    from bert_horovod.finetuning.tag_data import ner_data
+    from bert_horovod.finetuning.text_data import Files, glue_data
+
+    files = Files(data_dir, train_file)
+    return open_finetuning(ner_data(files) if shape["task"] == NER else glue_data(shape["task"], files), checkpoint)
+
+
+def run_ours(shape: dict[str, Any]) -> None:
+    """Be one of our contestants: for each number on standard input run so many steps, answer seconds an example."""
+    keep_freed_memory()  # as `bert-horovod` does
+    import_tensorflow()
+    from bert_horovod.batches.positions import step_positions
+    from bert_horovod.collectives.world import World
+    from bert_horovod.costs.buckets import by_size
+    from bert_horovod.model.batch_tensors import as_arrays
+    from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.training.inputs import step_inputs
+    from bert_horovod.training.start import first_state
+    from bert_horovod.training.step import build_step
+
+    use_devices(0, 1, shape["threads"])
+    overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]
+    overrides += shape["overrides"]
+    with tempfile.TemporaryDirectory() as nowhere:
+        job = finetuning_of(shape).job(Path(nowhere), overrides=overrides)
+        state, _ = first_state(job, World())
+    recipe, source = job.recipe, job.dataset.open(0, "train")
+    plan = by_size(job.task.parameters(recipe.model), 1 << 30)
+    step = build_step(recipe, job.task, state, World(), plan, 1)
+    step.exchange.begin(1, recipe.phase[0].steps)
+    batch, number, counted = recipe.phase[0].global_batch, 0, COUNTED.get(shape["task"], "examples")
+    for line in sys.stdin:
+        seconds = []
+        for _ in range(int(line)):
+            started = time.perf_counter()
+            ((positions, first_row),) = step_positions(number, batch, 0, 1, batch)
+            rows = source.assemble(positions)
+            counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
+            inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
+            result = step.run([as_arrays(rows)], [first_row], inputs)
+            state.progress.count(result.finite, recipe.numerics)
+            seconds.append((time.perf_counter() - started) / counts[counted])
+            number += 1
+        print(json.dumps(seconds), flush=True)
+
+
+def peer_python(environments: Path) -> str:
+    """A Python with transformers: this one, or that of a virtual environment, which is made if it is not there."""
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return sys.executable
+    return str(environment("hugging_face", environments))
+
+
+def commands(
+    shape: dict[str, Any], arguments: argparse.Namespace, tokens: Path, labels: int
+) -> Iterator[tuple[str, list[str], None]]:
+    """Name, command and variables (None: as a peer's) of each contestant."""
+    for name, own in OURS.items():
+        command = [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
+        yield name, command, None
+    kinds = PEERS["none" if arguments.task == SQUAD else arguments.peer]
+    python = peer_python(arguments.environments) if kinds else ""
+    for precision, compiled in kinds:
+        own = {"precision": precision, "compiled": compiled, "tokens": str(tokens), "labels": labels}
+        name = f"transformers, {precision}, {'compiled' if compiled else 'eager'}"
+        yield name, [python, str(PEER), json.dumps(shape | own | {"examples": EXAMPLES})], None
+
+
+def report(seconds_of: dict[str, list[float]], counted: str = "examples") -> str:
+    """The table."""
+    first = next(iter(seconds_of.values()))
+    cells = [["contestant", f"{counted}/s", "packed rows are so many times as fast"]]
+    for name, seconds in seconds_of.items():
+        cells.append([name, f"{1 / statistics.median(seconds):,.1f}", f"{ratio_of(seconds, first):.2f} x"])
+    return lines(cells)
+
+
+def padded(source: Any) -> dict[str, np.ndarray]:
+    """The examples of rows of one each, in the examples' order, as a peer pads them: ids, types, counts and labels.
+
+    The labels of words are padded too, and -100 where there is none, which transformers' loss leaves out.
+    """
+    rows = source.assemble(np.arange(source.count))
+    if "cls_positions" not in rows:  # tagged words
+        rows = {name: array[np.argsort(source.examples(np.arange(source.count))[:, 0])] for name, array in rows.items()}
+        counts, labels = (
+            np.count_nonzero(rows["sequence_ids"], axis=1),
+            np.where(rows["weights"] > 0, rows["labels"], -100),
+        )
+        return {"ids": rows["input_ids"], "types": rows["token_type_ids"], "counts": counts, "labels": labels}
+    ids, types = (source.by_example(rows[name][:, None]) for name in ("input_ids", "token_type_ids"))
+    counts = source.by_example(np.count_nonzero(rows["sequence_ids"], axis=1)[:, None])
+    return {"ids": ids, "types": types, "counts": counts, "labels": source.labels}
+
+
+def describe(shape: dict[str, Any], path: Path) -> tuple[int, str]:
+    """The number of labels and what the data are like; texts' token ids are written to `path` for the peer."""
+    import_tensorflow()
+    from bert_horovod.runtime.devices import use_devices
+
+    use_devices(0, 1, shape["threads"])
+    finetuning = finetuning_of(shape)
+    packed = finetuning.job(Path("unused"), overrides=shape["overrides"])
+    recipe, rows = packed.recipe, packed.dataset.open(0, "train")
+    length = recipe.phase[0].sequence_length
+    ours = f"{recipe.model.num_hidden_layers} layers of {recipe.model.hidden_size}, ours in {shape['precision']}"
+    ours += f"; {shape['threads']} threads"
+    if shape["task"] == SQUAD:
+        windows = len(rows.windows.question)
+        return 0, f"{SQUAD}, {windows:,} windows; packed {windows / rows.count:.2f} a row of {length}; {ours}"
+    source = finetuning.job(Path("unused"), overrides=["data.packing=false"]).dataset.open(0, "train")
+    tokens = padded(source)
+    counts = tokens["counts"]
+    np.savez(path, **{f"train_{name}": values for name, values in tokens.items()})
+    examples = f"{len(counts):,} examples of {counts.mean():.1f} tokens in the mean, at most {length}"
+    told = f"{shape['task']}, {examples}; packed {len(counts) / rows.count:.2f} a row of {length}; {ours}"
+    return packed.task.configuration(recipe.model)["num_labels"], told
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="sst2", help="task of GLUE, squad or ner (default: %(default)s)")
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, help="the task's directory, as for bert-horovod finetune"
+    )
+    parser.add_argument("--train_file", type=Path, help="instead of data_dir's")
+    parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each contestant (default: %(default)s)")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="ours")
+    parser.add_argument("--peer", default="all", choices=tuple(PEERS), help="transformers (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a round (default: %(default)s)")
+    parser.add_argument("--index_dir", type=Path, help="where SQuAD's tokens are kept")
+    add_overrides(parser, "execution.xla=off")
+    add_environments(parser)
+    arguments = parser.parse_args(argv)
+    for name in ("threads", "rounds", "steps"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} {getattr(arguments, name)}: expected at least 1")
+    return arguments
+
+
+def main() -> int:
+    """Measure and print the table."""
+    if sys.argv[1:2] == ["--contestant"]:
+        run_ours(json.loads(sys.argv[2]))
+        return 0
+    arguments = parse()
+    names = ("checkpoint", *DATA, "index_dir")
+    shape = {name: str(path.absolute()) if (path := getattr(arguments, name)) else None for name in names}
+    shape |= {name: getattr(arguments, name) for name in ("task", "threads", "precision", "overrides")}
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            tokens = Path(directory) / "tokens.npz"
+            labels, described = describe(shape, tokens)
+            with started(commands(shape, arguments, tokens, labels), lambda _: WARM_UP) as running:
+                seconds = in_turn(
+                    running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)), "round"
+                )
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    if not seconds:
+        return RunError.exit_code
+    print(f"{described}\n{report(seconds, COUNTED.get(arguments.task, 'examples'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
