@@ -2,7 +2,7 @@
 """Fine-tuning beside transformers: how fast it is, and what it learns.
 
 python lab/finetuning.py pace --data_dir GLUE/SST-2 --checkpoint C             examples a second (finetuning_pace.py)
-python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR            scores from C, fresh parameters, transformers
+python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR            scores from C and from fresh parameters
 python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR --losses   the first losses (finetuning_gain.py)
 """
 
