@@ -45,6 +45,7 @@ OURS = {"packed rows": {"packing": True}, "padded to the maximum": {"packing": F
 PEERS = {  # precision of transformers' contestants, and whether they are compiled
     "all": [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)],
     "eager": [(precision, False) for precision in ("float32", "bfloat16")],
+    "float32": [("float32", compiled) for compiled in (False, True)],  # for cores without bfloat16 instructions
     "none": [],
 }
 
