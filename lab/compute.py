@@ -126,7 +126,9 @@ class Contest(NamedTuple):
         yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
         shape = {
             "model": dataclasses.asdict(recipe.model),
-            "config": family_of(recipe.model).configuration(recipe.model),
+            "config": family_of(recipe.model).configuration(recipe.model)
+            # A ModernBERT of transformers then computes the head at masked positions alone, as ours does.
+            | {"pad_token_id": recipe.model.padding_id or 0, "sparse_prediction": True},
             "pairs": recipe.objective.pairs,
             "rows": recipe.execution.micro_batch,
             "length": recipe.phase[0].sequence_length,
