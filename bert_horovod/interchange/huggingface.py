@@ -40,7 +40,7 @@ from bert_horovod.interchange.tokenizer_files import (
 )
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
-from bert_horovod.model.architectures.families import BY_MODEL_TYPE, family_of, name_of_bert, names_of_heads
+from bert_horovod.model.architectures.families import by_model_type, family_of, name_of_bert, names_of_heads
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -242,9 +242,10 @@ def read_model(path: Path) -> sections.Model:
             "ModernBERT"
         )
     config = read_json(path)
-    if config.get("model_type") not in tuple(BY_MODEL_TYPE):
+    if config.get("model_type") not in tuple(by_model_type()):
         raise UserError(
-            f"{path}: model_type = {shown(config.get('model_type'))}: expected {' or '.join(map(repr, BY_MODEL_TYPE))}"
+            f"{path}: model_type = {shown(config.get('model_type'))}: expected "
+            f"{' or '.join(map(repr, by_model_type()))}"
         )
     require_supported(path, config)
     return model_of(path, config)
@@ -269,7 +270,7 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
 
 
 def _family(config: dict[str, Any]) -> Family:
-    return BY_MODEL_TYPE[config.get("model_type", "bert")]
+    return by_model_type()[config.get("model_type", "bert")]
 
 
 def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:

@@ -41,6 +41,7 @@ def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
     assert precision in timing["configuration"]
 
 
+@pytest.mark.full
 def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(bench, tmp_path):
     words = ("--rows", "2", "--length", "16", "--steps", "2", "--profile", str(tmp_path / "trace"))
     heading, row, *lines = bench(*words).splitlines()

@@ -27,6 +27,7 @@ def bench(*words: object) -> int:
     return dispatch(parse(["bert-horovod", "bench", "scaling", *map(str, words)]))
 
 
+@pytest.mark.full
 def test_a_rank_is_measured_and_plan_and_report_read_it(recipe, tmp_path, capsys):
     output = tmp_path / "scaling.json"
     words = (

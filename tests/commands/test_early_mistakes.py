@@ -41,7 +41,7 @@ CASES = [
     ([*PRETRAIN, "store", "--tuned", "none.toml"], "none.toml"),
     ([*PRETRAIN, "store", "--output_dir", "model"], "--output_dir model holds other things (config.json"),
     ([*PRETRAIN, "store"], "model.vocab_size = 4096, but the token store store was made with a vocabulary of 1000"),
-    ([*PRETRAIN, "store", *SIZE, "--init_checkpoint", "roberta"], "model_type = 'roberta': expected 'bert'"),
+    ([*PRETRAIN, "store", *SIZE, "--init_checkpoint", "xlnet"], "model_type = 'xlnet': expected 'bert'"),
     ([*PREPARE, "other", "--input", "a.txt"], "tokenizer_class = 'BertJapaneseTokenizer' is not supported"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--output_dir", "model"], "--output_dir model holds other things"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "other"], "tokenizer_class = 'BertJapaneseTokenizer'"),
@@ -160,7 +160,7 @@ def files(tmp_path) -> Path:
     (tmp_path / "model").mkdir()
     write_checkpoint(tmp_path / "model", Classification(("bad", "good"), ("sentence",)))
     for name, file, content in (
-        ("roberta", "config.json", {"model_type": "roberta"}),
+        ("xlnet", "config.json", {"model_type": "xlnet"}),
         ("other", "tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
         ("tags", "config.json", {"architectures": ["BertForTokenClassification"], "model_type": "bert"}),
         ("answers", "config.json", {"architectures": ["BertForQuestionAnswering"], "model_type": "bert"}),

@@ -67,7 +67,9 @@ def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys)
     assert "next sentence" not in out
 
 
-@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
+@pytest.mark.parametrize(
+    "pair", ["none", *(pytest.param(pair, marks=pytest.mark.full) for pair in ("next_sentence", "sentence_order"))]
+)
 def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     recipe = recipe_of(
         model=MODEL,

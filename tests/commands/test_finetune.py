@@ -66,7 +66,7 @@ def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
     refuse(
         files | {"checkpoint": tmp_path},
         output_dir,
-        "expected a Hugging Face directory of BERT, ALBERT or ModernBERT",
+        "expected a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT",
     )
     refuse(files, output_dir, "--max_steps 0: expected at least 1", "--max_steps", "0")
     refuse(files, output_dir, "--epochs 0: expected more than 0", "--epochs", "0")

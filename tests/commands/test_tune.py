@@ -161,6 +161,7 @@ def test_a_bad_value_of_the_benchmark_is_one_message(toy, words, message, capsys
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_run_takes_the_settings(toy, tmp_path, capsys):
     tuned, output = tmp_path / "tuned.toml", tmp_path / "run"
     tuned.write_text("[execution]\nmicro_batch = 16\nlog_steps = 7\n")

@@ -50,7 +50,7 @@ def test_damaged_config(pretraining_directory, text):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"model_type": "roberta"}, ["model_type", "roberta", "bert"]),
+        ({"model_type": "xlnet"}, ["model_type", "xlnet", "bert"]),
         ({"model_type": None}, ["model_type", "bert"]),
         ({"hidden_act": "relu"}, ["hidden_act", "relu", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),

@@ -91,6 +91,7 @@ def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
     assert size_recipe(name, []).execution.micro_batch == SIZES[name].rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("products", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_process_answers_each_number_with_as_many_seconds(products):
     recipe = toy(execution={"micro_batch": 4, "xla": "off" if products else "elementwise", "threads": 1})

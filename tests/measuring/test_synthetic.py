@@ -42,6 +42,7 @@ def test_slots_are_at_least_those_of_packed_rows(tmp_path):
     assert row_slots(single, recipe.phase[0])[1] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("precision", "size"), [("float32", 1), ("float16", 3)])
 def test_a_step_trains_on_its_rows(precision, size):
     recipe = toy_recipe(execution={"micro_batch": 4}, numerics={"precision": precision, "initial_loss_scale": 128.0})

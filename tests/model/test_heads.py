@@ -145,11 +145,11 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
     "policy",
     [
         ComputePolicy(xla="elementwise"),
-        ComputePolicy(xla="layers"),
+        pytest.param(ComputePolicy(xla="layers"), marks=pytest.mark.full),
         ComputePolicy(recompute="attention"),
         ComputePolicy(recompute="layer"),
-        ComputePolicy(xla="elementwise", recompute="attention"),
-        ComputePolicy(xla="layers", recompute="layer"),
+        pytest.param(ComputePolicy(xla="elementwise", recompute="attention"), marks=pytest.mark.full),
+        pytest.param(ComputePolicy(xla="layers", recompute="layer"), marks=pytest.mark.full),
     ],
     ids=lambda policy: f"{policy.xla} {policy.recompute}",
 )

@@ -93,9 +93,8 @@ def gradients(policy: ComputePolicy, at_places: bool) -> list[np.ndarray]:
     return [tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for each in weight_gradients if each is not None]
 
 
-@pytest.mark.parametrize(
-    "at_places", [pytest.param(True, marks=pytest.mark.full), False], ids=["some positions", "all"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("at_places", [True, False], ids=["some positions", "all"])
 def test_gradients_are_those_of_plain_layers(at_places):
     expected = gradients(ComputePolicy(), at_places)
     for recompute in ("none", "attention", "layer"):

@@ -38,6 +38,7 @@ def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
     assert TrainingState(checkpoint.parameters, {}, checkpoint.progress, checkpoint.slots).hash() == state.hash()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changed",
     [
@@ -73,6 +74,7 @@ def test_came_keeps_rows_and_columns_of_matrices_and_v_of_vectors():
     }
 
 
+@pytest.mark.full
 def test_a_new_rule_is_a_file_and_a_line(monkeypatch, store, tmp_path):
     monkeypatch.setitem(RULES, "sign_momentum", SignMomentum)  # the line
     changed = {"optimizer": {"name": "sign_momentum", "length": 0.5, "weight_decay": 0}, "phase": {"warmup": 0}}

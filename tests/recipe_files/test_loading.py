@@ -57,7 +57,7 @@ def table_with(section: str, key: str, value) -> dict:
     if section == "phase":
         return {"phase": [{key: value}]}
     table = {section: {key: value} | ({SECTIONS[section].key: method} if method else {})}
-    if method == "modernbert":
+    if method in ("roberta", "modernbert"):
         table |= {"objective": {"pair": "none"}}
     if section == "exchange":
         rule = SECTIONS[section].kinds[method].optimizer

@@ -20,6 +20,7 @@ def tuned(monkeypatch) -> dict[str, str]:
     return made
 
 
+@pytest.mark.full
 def test_a_resume_reads_what_the_first_start_wrote(store, tmp_path, tuned):
     train(store, tmp_path, max_steps=2, execution={"checkpoint_steps": 1})
     content = json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))

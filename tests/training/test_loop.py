@@ -35,6 +35,7 @@ def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path
     assert starved["loss"] == fed["loss"]
 
 
+@pytest.mark.full
 def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, capsys):
     train(store, tmp_path, max_steps=2)
     shown = capsys.readouterr().out

@@ -28,6 +28,7 @@ def train_and_look(world, store, output_dir, recipe, divided_first: bool) -> set
     return given
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reduction", ["ring", pytest.param("two_step", marks=pytest.mark.slow)])
 def test_gradients_stay_in_float16_until_their_sum_and_lose_the_loss_scale_there(two_ranks, store, tmp_path, reduction):
     recipe = toy_recipe(

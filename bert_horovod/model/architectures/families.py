@@ -5,12 +5,11 @@ from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.bert import Bert
 from bert_horovod.model.architectures.modernbert import ModernBert
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.architectures.roberta import Roberta, RobertaModel
+from bert_horovod.model.architectures.roberta import Roberta
+from bert_horovod.model.architectures.roberta_settings import RobertaModel
 from bert_horovod.recipe.sections import Model
 
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (Bert(), Albert(), Roberta(), ModernBert())}
-# Also by the names of models that compute the same.
-BY_MODEL_TYPE = FAMILIES | {name: family for family in FAMILIES.values() for name in family.other_names}
 
 # The settings of [model] by its architecture; an ALBERT is a BERT with settings of its own.
 MODELS: dict[str, type[Model]] = {"bert": Model, "roberta": RobertaModel, "modernbert": ModernBertModel}
@@ -19,6 +18,11 @@ MODELS: dict[str, type[Model]] = {"bert": Model, "roberta": RobertaModel, "moder
 def family_of(model: Model) -> Family:
     """The architecture of a model; BERT if its settings choose no other."""
     return next((family for family in FAMILIES.values() if family.includes(model)), FAMILIES[Bert.model_type])
+
+
+def by_model_type() -> dict[str, Family]:
+    """FAMILIES, also by the names of models that compute the same."""
+    return FAMILIES | {name: family for family in FAMILIES.values() for name in family.other_names}
 
 
 def class_name(model: Model, name: str) -> str:

@@ -4,12 +4,12 @@ Positions are counted from the id of padding + 1, so that its files have rows of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
 from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.bert import Bert
+from bert_horovod.model.architectures.roberta_settings import PADDING_ID, UNUSED_POSITIONS, RobertaModel
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -22,11 +22,8 @@ from bert_horovod.model.parameters import (
     TRANSFORM_NORM,
     Shapes,
 )
-from bert_horovod.recipe.fields import fixed, named, setting
-from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.sections import Model
 
-PADDING_ID = 1  # in all published models
-UNUSED_POSITIONS = PADDING_ID + 1  # rows of the table of positions before that of a text's first token
 _ROBERTA = "roberta."  # prefix of the names of embeddings, layers and pooler
 _HEAD = {
     f"{TRANSFORM}.weight": "lm_head.dense.weight",
@@ -40,29 +37,6 @@ _HEAD = {
 _OURS = {theirs: ours for ours, theirs in _HEAD.items()}
 _LONGEST = "max_position_embeddings"
 _DEFAULTS = {"vocab_size": 50265, _LONGEST: 512, "type_vocab_size": 2}  # of config.json, where [model] has others
-
-
-@dataclass(frozen=True)
-class RobertaModel(Model):
-    """RoBERTa (Liu et al. 2019, arXiv 1907.11692) and XLM-R: a BERT without segment types and sentence pairs."""
-
-    architecture: str = named("roberta")
-    vocab_size: int = setting(50265, minimum=6, maximum=1 << 24)  # tokens; must equal the token store's vocabulary
-    type_vocab_size: int = fixed(1)
-    layer_norm_eps: float = setting(1e-5, above=0, maximum=1)  # added to the variance in LayerNorm
-    embedding_size: int = fixed(0)
-    shared_layers: int = fixed(0)
-
-    padding_id: ClassVar[int | None] = PADDING_ID
-
-    def check(self, recipe: Recipe) -> None:
-        """See `Model`."""
-        super().check(recipe)
-        if recipe.objective.pairs:
-            raise UserError(
-                f"objective.pair = {recipe.objective.pair!r}: a RoBERTa has no segment types and no sentence-pair "
-                "head; expected 'none'"
-            )
 
 
 class Roberta(Bert):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_horovod.model import plain
 from bert_horovod.model.architectures import bert_layers
 from bert_horovod.model.architectures.bert_layers import layer
-from bert_horovod.model.architectures.roberta import UNUSED_POSITIONS
+from bert_horovod.model.architectures.roberta_settings import UNUSED_POSITIONS
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import POSITION_EMBEDDINGS
 from bert_horovod.recipe.sections import Model

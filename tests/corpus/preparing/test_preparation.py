@@ -275,6 +275,7 @@ def test_after_a_full_disk_the_same_command_goes_on(make_store, small_disk, tmp_
     assert tree(small_disk / "store") == tree(tmp_path / "store")
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_corpus(make_store, tmp_path):
     import resource
 

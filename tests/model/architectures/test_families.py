@@ -82,7 +82,7 @@ def test_a_new_architecture_has_directories_of_its_own(tmp_path):
 
 def test_a_model_of_no_architecture_is_refused_with_the_names_of_all(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": ["gpt2"]}))
-    expected = r"model_type = \['gpt2'\]: expected 'bert' or 'albert' or 'modernbert' or 'toy'"
+    expected = r"model_type = \['gpt2'\]: expected 'bert' or 'albert' or 'roberta' or 'modernbert' or 'toy'"
     with pytest.raises(UserError, match=expected):
         read_model(tmp_path / "config.json")
 

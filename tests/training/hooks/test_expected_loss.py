@@ -35,6 +35,7 @@ def incidents(output_dir) -> list[str]:
     return [line["incident"] for line in logged(output_dir) if "incident" in line]
 
 
+@pytest.mark.full
 def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, reference, capsys):
     losses = [line["loss"] for line in logged(train(store, tmp_path / "first", 6)) if "loss" in line]
     normal = (losses[4] + losses[5]) / 2

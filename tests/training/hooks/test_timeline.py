@@ -31,6 +31,7 @@ def test_a_run_of_one_process_has_no_all_reduces():
     assert "a" not in spans(events(1, TIMES._replace(all_reduces=[]), BucketPlan([["a"], ["b"]])))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("max_steps", "steps", "name"), [(5, [2, 3], "steps-2-3.json"), (4, [3, 9], "steps-3-4.json"), (2, [], None)]
 )
