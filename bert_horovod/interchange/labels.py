@@ -3,7 +3,7 @@
 from typing import Any
 
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
-from bert_horovod.interchange.suitability import named_class
+from bert_horovod.interchange.suitability import named_class, named_labels
 
 
 def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
@@ -31,8 +31,8 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
 
 
 def _names(config: dict[str, Any]) -> list[str]:
-    """The label names in the order of their numbers; empty if config.json has none, or numbers are missing."""
-    names = config.get("id2label")
-    if not isinstance(names, dict) or sorted(map(str, names)) != sorted(map(str, range(len(names)))):
+    """The label names in the order of their numbers; empty if numbers are missing."""
+    names = named_labels(config)
+    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
         return []
     return [str(names[str(number)]) for number in range(len(names))]

@@ -36,6 +36,17 @@ def require_segments(path: Path, model: Model, first: str, second: str, flag: st
         )
 
 
+def named_labels(config: dict[str, Any]) -> Any:
+    """The names of labels by their numbers as texts, as a config.json has them, which may be damaged.
+
+    transformers writes none if they are those that it gives by default: then these.
+    """
+    names, count = config.get("id2label"), config.get("num_labels")
+    if names is None:
+        names = dict(enumerate(default_labels(count if type(count) is int and 0 < count < 1 << 16 else 2)))
+    return {str(number): name for number, name in names.items()} if isinstance(names, dict) else names
+
+
 def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     """The names of a classifier's labels, in the order of their numbers; one: a regression, but with several a text.
 
@@ -47,11 +58,7 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
         UserError: it is for another problem than labels of each text, or one number.
         DamagedData: its labels are not numbered from 0.
     """
-    problem, names = config.get("problem_type"), config.get("id2label")
-    count = config.get("num_labels")
-    if names is None:
-        names = dict(enumerate(default_labels(count if type(count) is int and 0 < count < 1 << 16 else 2)))
-    names = {str(number): name for number, name in names.items()} if isinstance(names, dict) else names
+    problem, names = config.get("problem_type"), named_labels(config)
     if not isinstance(names, dict) or not names or names.keys() != set(map(str, range(len(names)))):
         raise DamagedData(f"{path}: config.json: id2label is {shown(names)}: expected names by numbers from 0")
     labels = tuple(str(names[str(number)]) for number in range(len(names)))

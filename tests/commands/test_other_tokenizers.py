@@ -133,9 +133,9 @@ def test_a_roberta_of_transformers_is_trained_on_and_learns_entities(tmp_path, t
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(run / "model")).__name__ == "RobertaForMaskedLM"
     sentences = "The\tO\ncat\tB-ANIMAL\nsat\tO\n\nthe\tO\ndog\tB-ANIMAL\n\n" * 40
     (tmp_path / "train.tsv").write_text(sentences, encoding="utf-8")
-    words = ("--train_file", tmp_path / "train.tsv", "--dev_file", tmp_path / "train.tsv", "--learning_rates", 0.01)
+    words = ("--train_file", tmp_path / "train.tsv", "--dev_file", tmp_path / "train.tsv")
     tagger = tmp_path / "tagger"
-    words += ("--output_dir", tagger, "--set", "execution.xla=off")
+    words += ("--output_dir", tagger, "--set", "execution.xla=off", "--set", "phase.0.learning_rate=0.01")
     assert command("finetune", "--task", "ner", "--checkpoint", run, *words) == 0
     (tmp_path / "text.txt").write_text("The cat sat on the mat", encoding="utf-8")
     found = tmp_path / "found.tsv"

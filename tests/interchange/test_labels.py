@@ -36,6 +36,12 @@ def test_labels_without_names_or_order_serve_no_classifier():
         assert head_rows(config | changed, OURS.configuration(MODEL)) is None
 
 
+def test_names_that_transformers_does_not_write_are_those_that_it_gives():
+    ours = Classification(("LABEL_1", "LABEL_0")).configuration(MODEL)
+    assert head_rows({"architectures": ["BertForSequenceClassification"]}, ours) == [1, 0]
+    assert head_rows({"architectures": ["BertForSequenceClassification"], "num_labels": 3}, ours) is None
+
+
 def test_a_checkpoint_of_another_order_is_read_in_ours(tmp_path):
     path = write_checkpoint(tmp_path / "hub", HUB)
     theirs, ours = (read_directory(path, task).parameters for task in (HUB, OURS))
