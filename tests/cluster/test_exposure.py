@@ -49,6 +49,7 @@ def run(store, tmp_path_factory):
         yield started
 
 
+@pytest.mark.slow
 def test_ranks_listen_on_horovods_ports_alone(run):
     alone = run_ranks(2, HOROVOD_ALONE).stdout
     expected = int(alone.partition("listens on ")[2].split()[0])
@@ -82,6 +83,7 @@ def test_one_process_listens_on_no_port(store, tmp_path):
     assert port_count == 0
 
 
+@pytest.mark.slow
 def test_files_get_the_users_umask(run):
     output_dir = run.stdout.parent / "run"
     end = time.monotonic() + PATIENCE_S

@@ -41,7 +41,7 @@ def inputs(kind: type) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_classifier_with_its_tokenizer(tmp_path, capsys):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", CLASSIFIER)
     export = tmp_path / "made"

@@ -97,7 +97,7 @@ def test_ranks_clip_before_they_sum(wire, tolerance, two_ranks):
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_micro_batch_that_is_not_finite_skips_the_step_on_all_ranks(two_ranks):
     for answer in two_ranks.run(clipped_step, toy(2), BROKEN):
         assert not answer.value["finite"]

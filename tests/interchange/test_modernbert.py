@@ -38,6 +38,7 @@ ETTIN_17M = TOY | {
     "max_position_embeddings": 8192,
     "global_rope_theta": 160_000.0,
 }
+ETTIN = pytest.param(ETTIN_17M, 160, marks=pytest.mark.slow)
 IDS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
 
 
@@ -56,7 +57,7 @@ def random_model(kind: str, sizes: dict, scale: float = 0.05, **settings):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("sizes", "length"), [(TWO_LAYERS, 40), (TOY, 64), (ETTIN_17M, 160)], ids=["two-layers", "five-layers", "ettin-17m"]
+    ("sizes", "length"), [(TWO_LAYERS, 40), (TOY, 64), ETTIN], ids=["two-layers", "five-layers", "ettin-17m"]
 )
 def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, sizes, length):
     original = random_model("ModernBertForMaskedLM", sizes, 0.02)
@@ -68,7 +69,7 @@ def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, si
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("sizes", "length"), [(TWO_LAYERS, 40), (ETTIN_17M, 160)], ids=["two-layers", "ettin-17m"])
+@pytest.mark.parametrize(("sizes", "length"), [(TWO_LAYERS, 40), ETTIN], ids=["two-layers", "ettin-17m"])
 def test_transformers_loads_our_directory_and_gives_our_logits_and_gradients(tmp_path, sizes, length):
     transformers = pytest.importorskip("transformers")
     model = ModernBertModel(**sizes)

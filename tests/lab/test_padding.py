@@ -62,7 +62,7 @@ def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
     assert 0 < number(row["attention share of FLOPs"]) < 100
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_recipe_can_be_what_is_measured(store, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 4})))

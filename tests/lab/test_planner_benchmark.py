@@ -7,7 +7,7 @@ import pytest
 from tests.lab.scripts import run_here
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_published_and_measured_rows_are_reproduced_but_for_those_that_have_a_reason():
     done = run_here("planner", "--json")
     assert done.returncode == 0, done.stderr

@@ -94,7 +94,9 @@ def gradients(policy: ComputePolicy, at_places: bool) -> list[np.ndarray]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("at_places", [True, False], ids=["some positions", "all"])
+@pytest.mark.parametrize(
+    "at_places", [pytest.param(True, marks=pytest.mark.slow), False], ids=["some positions", "all"]
+)
 def test_gradients_are_those_of_plain_layers(at_places):
     expected = gradients(ComputePolicy(), at_places)
     for recompute in ("none", "attention", "layer"):

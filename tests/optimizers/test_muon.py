@@ -210,6 +210,7 @@ def assert_same_files(one, other, files=FILES) -> None:
         np.testing.assert_equal(load_file(newest(one) / file), load_file(newest(other) / file), file)
 
 
+@pytest.mark.slow
 def test_as_the_inner_optimizer_of_diloco_it_learns_and_resumes_bit_for_bit(store, tmp_path):
     whole = train(store, tmp_path / "whole", **DILOCO)
     stopped = train(store, tmp_path / "stopped", max_steps=6, **DILOCO)

@@ -45,7 +45,7 @@ def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
         sections("sgd", 0.5),
         pytest.param(sections("came", 0.003, beta_3=0.99), marks=pytest.mark.slow),
         pytest.param(sections("stable_adamw", 0.002), marks=pytest.mark.slow),
-        pytest.param(sections("muon", 0.002), marks=pytest.mark.full),
+        pytest.param(sections("muon", 0.002), marks=pytest.mark.slow),
         pytest.param(sections("merit", 0.2), marks=pytest.mark.slow),
     ],
     ids=lambda changed: changed["optimizer"]["name"],

@@ -85,7 +85,7 @@ def owed(run: Path, recipe: Recipe) -> dict[str, np.ndarray]:
     return total(kept, layout, Pretraining(recipe.objective.pairs).parameters(recipe.model))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_one_rank_resumes_what_two_have_saved_and_drops_nothing_but_what_needs_two(two_ranks, store, tmp_path):
     recipe = parts_recipe("largest_chunks")
     two_ranks.run(train_rank, store.path, tmp_path / "run", recipe, max_steps=STOP)

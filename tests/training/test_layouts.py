@@ -157,7 +157,7 @@ def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
         pytest.param("bfloat16", "float32", 1, 8, 0.02, marks=pytest.mark.slow),
         pytest.param("bfloat16", "float32", 2, 16, 0.02, marks=pytest.mark.slow),
         ("bfloat16", "float16", 2, 16, 0.02),
-        ("float16", "float16", 2, 8, 0.01),
+        pytest.param("float16", "float16", 2, 8, 0.01, marks=pytest.mark.slow),  # a golden run, too
     ],
 )
 def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks, micro_batch, band, whole, run):
@@ -167,8 +167,8 @@ def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks,
         assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("xla", [pytest.param("elementwise", marks=pytest.mark.slow), "layers"])  # a golden run, too
+@pytest.mark.slow
+@pytest.mark.parametrize("xla", ["elementwise", "layers"])  # elementwise: a golden run, too
 def test_xla_gives_the_same_losses(whole, run, xla):
     assert_same_curves(whole, run(execution={"xla": xla}), tolerance=1e-4)
 

@@ -88,7 +88,7 @@ def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_pa
     assert not sign.again
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_sign_of_life_is_never_behind_the_newest_checkpoint_also_when_a_run_is_resumed(store, tmp_path):
     signs: dict[str, int] = {}
 
@@ -118,7 +118,7 @@ def test_nothing_is_traced_after_the_first_step(store, tmp_path):
     assert traces == [2] * 5
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_epochs_are_told_and_too_many_of_them_warned_of_once(store, tmp_path, capsys):
     recipe = toy_recipe(phase={"steps": 4})
     rows = StoreDataset(store, recipe).open(0, "train").count

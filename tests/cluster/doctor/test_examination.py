@@ -230,7 +230,7 @@ def test_an_interface_that_is_not_there_is_refused_by_name(box):
     assert "FAILED   network      node2: no interface ib0 with an IPv4 address; expected one of eth0" in output
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     pytest.importorskip("horovod")
     command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]
