@@ -111,7 +111,7 @@ def test_a_checkpoint_goes_on_with_another_theta_but_not_with_another_window(who
 
 @pytest.mark.slow
 def test_rows_of_8192_positions_train_and_resume(tmp_path):
-    store = write_toy_store(tmp_path / "store", sections=1, sentences=1500, vocabulary=SMALL_VOCABULARY)
+    store = write_toy_store(tmp_path / "store", sections=1, sentences=1500, held_out=0.2, vocabulary=SMALL_VOCABULARY)
     model = MODEL | {"num_hidden_layers": 2, "max_position_embeddings": 8192, "local_attention": 128}
     table = toy_recipe_table(
         model=model,
