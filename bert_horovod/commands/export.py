@@ -4,7 +4,7 @@ bert-horovod export --checkpoint RUN --format savedmodel --output EXPORT
 bert-horovod export --checkpoint RUN --format onnx --output EXPORT
 
 The new directory holds the model in float32, config.json and the tokenizer's files. Inputs are input_ids,
-attention_mask and token_type_ids; outputs have Hugging Face's names:
+attention_mask and, of a BERT or an ALBERT, token_type_ids; outputs have Hugging Face's names:
 
     BertForSequenceClassification   logits
     BertForTokenClassification      logits
