@@ -52,7 +52,7 @@ class Job(NamedTuple):
     least_s: float = 20.0  # with less time left it is not begun
     limit_s: float = 120.0  # then it is ended
     recipe: Any = None  # of a step: whose memory is estimated
-    kernels: bool = False  # whether the estimate is with kernels
+    capability: tuple[int, int] | None = None  # of the GPU, for the estimate
 
 
 def part(name: str, work: dict[str, Any]) -> list[str]:
@@ -69,7 +69,8 @@ def step_job(size: str, length: int, rows: int, settings: list[str], device: dic
     kernels = not device["without_kernels"] and recipe.execution.kernels != "xla"
     told = ", ".join(each.rpartition(".")[2].replace("=", " ") for each in settings if each.startswith("execution"))
     name = f"{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
-    return Job("step", name, [*BENCH, "compute", *words], recipe=recipe, kernels=kernels)
+    capability = tuple(device["compute_capability"] or ()) or None
+    return Job("step", name, [*BENCH, "compute", *words], recipe=recipe, capability=capability)
 
 
 def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -> list[Job]:
@@ -213,7 +214,7 @@ def _estimated(job: Job) -> dict[str, Any]:
     if job.recipe is None:
         return {}
     phase = job.recipe.phase[0]
-    return {"estimated_memory_bytes": derive(job.recipe, phase, 1, gpu=True, kernels=job.kernels).memory_bytes}
+    return {"estimated_memory_bytes": derive(job.recipe, phase, 1, capability=job.capability).memory_bytes}
 
 
 def _last_word(words: list[str]) -> str:

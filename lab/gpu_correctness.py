@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
 from bert_horovod.model.dropout import DropoutState, random_bytes
-from bert_horovod.model.gpu_kernels.choice import why_not
+from bert_horovod.model.gpu_kernels.choice import capability
+from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.devices import has_gpu
@@ -68,7 +69,7 @@ def correctness(precision: str, modes: list[str], steps: int, layers: int) -> di
     ]
     for mode in modes:
         recipe = toy_recipe(precision, "layers" if mode == "triton" else mode, layers)
-        lacking = why_not(recipe.model, (LENGTH,), precision, "layers") if mode == "triton" else None
+        lacking = why_not(capability(), recipe.model, (LENGTH,), precision, "layers") if mode == "triton" else None
         if lacking:
             differences[mode] = {"absent": lacking}
             continue

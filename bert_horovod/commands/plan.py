@@ -208,13 +208,13 @@ def _check_share(flag: str, share: float) -> None:
 
 def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Network, efficiency: float) -> PhaseAdvice:
     phase, most = plans[-1].phase, plans[-1].world_size
-    memory, several = device.allocatable_bytes, most > 1
+    several = most > 1
     return PhaseAdvice(
         phase=phase,
         world_size=most,
         knee=knee(plans),
         worth_until=worth_until(plans),
-        largest_micro_batch=None if memory is None else largest_micro_batches(recipe, phase, most, memory),
+        largest_micro_batch=largest_micro_batches(recipe, phase, most, device),
         wished_efficiency=efficiency,
         choices=choices(recipe, phase, most, device, network, efficiency, METHODS) if several else [],
         step_s={

@@ -145,6 +145,8 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     """The host, and the names of its processor and its GPUs."""
     from bert_horovod.cluster.doctor.facts import gpus
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
+    from bert_horovod.costs.gpus import compute_capability
+    from bert_horovod.costs.planner import Device
     from bert_horovod.measuring.tuning.candidates import Machine
     from bert_horovod.runtime.processor import physical_cores, processor_name
 
@@ -159,7 +161,8 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     names = gpus()["names"] if visible not in ("", "-1") else []
     local = min(ranks, next(iter(hosts.values()))) if hosts else ranks
     cores = len(os.sched_getaffinity(0))
-    machine = Machine(cores, physical_cores(), ranks, local, bool(names))
+    capability = compute_capability(names[0]) or Device.capability if names else None
+    machine = Machine(cores, physical_cores(), ranks, local, capability)
     return machine, {"processor": processor_name(), "gpus": names}
 
 
@@ -177,7 +180,7 @@ def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[
 
     if arguments.memory:
         return parse_bytes(arguments.memory, "--memory")
-    if machine.gpu:
+    if machine.capability:
         memory = gpu_memory(gpus[0])
         return int(allocatable_bytes(memory.gib * 2**30, gpus[0])) if memory else None
     return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)

@@ -55,14 +55,19 @@ def worth_until(plans: Sequence[PhasePlan]) -> int:
     return plans[-1].world_size
 
 
-def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_bytes: float) -> dict[str, int]:
-    """Rows of the largest micro-batch whose estimated memory fits, by execution.recompute; 0: none fits."""
-    settings = recipe.phase[phase]
+def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, device: Device) -> dict[str, int] | None:
+    """Rows of the largest micro-batch whose estimated memory fits, by execution.recompute; 0: none fits.
+
+    None if the device's memory is not known.
+    """
+    memory_bytes, settings = device.allocatable_bytes, recipe.phase[phase]
+    if memory_bytes is None:
+        return None
 
     def fits(rows: int, recompute: str) -> bool:
         execution = dataclasses.replace(recipe.execution, micro_batch=rows, recompute=recompute)
         tried = dataclasses.replace(recipe, execution=execution)
-        return derive(tried, settings, world_size, gpu=True).memory_bytes <= memory_bytes
+        return derive(tried, settings, world_size, capability=device.capability).memory_bytes <= memory_bytes
 
     largest = {}
     for recompute in RECOMPUTE:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.costs.gpu_memory import allocatable_bytes
-from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
+from bert_horovod.costs.gpus import TERA, compute_capability, gpu_memory, gpu_peak, known_gpus
 from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import read_toml, sections_from_table, setting
@@ -180,7 +180,8 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
         rate = parse_rate(sheet.memory_rate, f"{where}memory_rate")
     name = sheet.name or f"of {sheet.tflops:g} TFLOP/s"
     allocatable = None if size is None else allocatable_bytes(size, name)
-    return Device(name, peak, sheet.product_share, size, rate, sheet.spread, allocatable)
+    capability = compute_capability(name) or Device.capability
+    return Device(name, peak, sheet.product_share, size, rate, sheet.spread, allocatable, capability)
 
 
 def parse_rate(text: str, where: str) -> float:

@@ -30,15 +30,13 @@ def derive(
     phase: Phase,
     world_size: int,
     slots: tuple[int, int] | None = None,
-    gpu: bool = False,
+    capability: tuple[int, int] | None = None,
     parameters: Callable[[Model], Shapes] | None = None,
-    kernels: bool = False,
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
     `slots`: a row's, at most, for masked positions and for sequences; None, for use before rows exist: those of a row
-    of one sequence. `gpu`: whether ranks have a GPU. `parameters`: the method of tasks.base.Task; None: pre-training.
-    `kernels`: see memory_bytes.
+    of one sequence. `capability`: see memory_bytes. `parameters`: the method of tasks.base.Task; None: pre-training.
     """
     recipe = recipe.in_phase(phase)
     model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
@@ -57,9 +55,8 @@ def derive(
             shapes,
             RankRows(length, masked_slots, sequences, micro_batches),
             world_size,
-            gpu,
+            capability,
             phase.trained_layers,
-            kernels,
         ),
     )
 
@@ -67,14 +64,13 @@ def derive(
 def describe(
     recipe: Recipe,
     world_size: int,
-    gpu: bool = False,
+    capability: tuple[int, int] | None = None,
     parameters: Callable[[Model], Shapes] | None = None,
-    kernels: bool = False,
 ) -> str:
     """The derived numbers of a run, as lines for people; arguments: see `derive`."""
     lines = []
     for i, phase in enumerate(recipe.phase):
-        derived = derive(recipe, phase, world_size, gpu=gpu, parameters=parameters, kernels=kernels)
+        derived = derive(recipe, phase, world_size, capability=capability, parameters=parameters)
         lines.append(
             f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
             f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "

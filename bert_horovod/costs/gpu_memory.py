@@ -18,13 +18,12 @@ such lines.
 
 import re
 
-from bert_horovod.costs.gpus import gpu_peak
+from bert_horovod.costs.gpus import compute_capability
 
 MIB = 1 << 20
 VISIBLE = 0.984
 ECC_SHARE = 1 / 16
 _GDDR_WITH_ECC = re.compile(r"\b(T4|A10|A40|L4|L40S?)\b", re.IGNORECASE)
-_HOPPER_OR_LATER = re.compile(r"\b(G?H\d{2,3}|G?B\d{2,3})\b", re.IGNORECASE)
 _CONTEXT = {7: 350 * MIB, 8: 700 * MIB, 9: 700 * MIB}  # by major compute capability
 _RESERVE = {7: 1050 * MIB, 8: 1536 * MIB, 9: 1800 * MIB}
 
@@ -37,12 +36,5 @@ def allocatable_bytes(size_bytes: float, name: str) -> float:
         name: the GPU's; of an unknown one the most is taken off.
     """
     visible = size_bytes * VISIBLE * (1 - ECC_SHARE if _GDDR_WITH_ECC.search(name) else 1)
-    major = _major(name)
+    major, _ = compute_capability(name) or (9, 0)
     return max(0.0, visible - _CONTEXT[major] - _RESERVE[major])
-
-
-def _major(name: str) -> int:
-    """Major compute capability of a GPU with a known data sheet, at least 7; 9: Hopper, or not known."""
-    if _HOPPER_OR_LATER.search(name) or gpu_peak(name, "float32", False) is None:
-        return 9
-    return 8 if gpu_peak(name, "bfloat16", False) else 7

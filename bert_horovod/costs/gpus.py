@@ -61,6 +61,7 @@ GPU_MEMORIES = {
     r"\bH200\b": Memory(141, 4800),
 }
 
+_HOPPER_OR_LATER = re.compile(r"\b(G?H\d{2,3}|G?B\d{2,3})\b", re.IGNORECASE)
 # Names of a MIG slice or a virtual GPU: the data sheet of the whole GPU is not valid for them.
 _PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")
 
@@ -79,6 +80,14 @@ def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float |
 def gpu_memory(device_name: str) -> Memory | None:
     """The memory of a GPU of this name; None if unknown."""
     return _first(GPU_MEMORIES, device_name)
+
+
+def compute_capability(device_name: str) -> tuple[int, int] | None:
+    """The compute capability of a GPU of this name, Hopper and later ones as 9.0, minor numbers as 0; None: unknown."""
+    if _HOPPER_OR_LATER.search(device_name):
+        return 9, 0
+    peaks = _first(GPU_PEAKS, device_name)
+    return peaks and (8 if peaks.bfloat16 else 7, 0)
 
 
 def known_gpus() -> list[str]:

@@ -17,7 +17,7 @@ import math
 from typing import NamedTuple
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.gpu_kernels.catalogue import BLOCK
+from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
     Shapes,
@@ -52,9 +52,8 @@ def memory_bytes(
     shapes: Shapes,
     rows: RankRows,
     world_size: int,
-    gpu: bool = False,
+    capability: tuple[int, int] | None = None,
     trained_layers: int = 0,
-    kernels: bool = False,
 ) -> int:
     """Peak bytes of a rank: on CPU of the whole process, on a GPU of TensorFlow's allocations there.
 
@@ -63,9 +62,8 @@ def memory_bytes(
         shapes: of the task's parameters.
         rows: that the rank computes.
         world_size: ranks.
-        gpu: whether the rank has a GPU.
+        capability: the compute capability of the rank's GPU; None: it has none.
         trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
-        kernels: whether layers are computed with the Triton kernels (execution.kernels) where these serve the length.
     """
     model, width, micro_batches = recipe.model, WIDTHS[recipe.numerics.precision], rows.micro_batches
     parameters = sum(map(math.prod, shapes.values()))
@@ -89,13 +87,16 @@ def memory_bytes(
     elif recipe.numerics.precision == "float16":
         applied = after = 4 * numbers
     layers = trained_layers or model.num_hidden_layers
-    kernels = kernels and rows.length % BLOCK == 0
+    xla = "layers" if recipe.execution.xla == "auto" else recipe.execution.xla  # of a GPU
+    kernels = recipe.execution.kernels != "xla" and not why_not(
+        capability, model, (rows.length,), recipe.numerics.precision, xla
+    )
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, rows, width, kernels)
     groups = [{name: trained[name] for name in names} for names in update_groups(trained, recipe.optimizer.batched)]
     batches = [group for group in groups if all(recipe.optimizer.batched(*each) for each in group.items())]
     stacked = BATCH_BYTES * max((sum(map(math.prod, batch.values())) for batch in batches), default=0)
-    if gpu:
-        if recipe.execution.xla not in ("auto", "layers") or not recipe.exchange.in_place:
+    if capability:
+        if xla != "layers" or not recipe.exchange.in_place:
             largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
             stacked = max(stacked, 2 * largest)  # old and new
         passing = max(gradients + kept, applied + stacked + width * numbers * (width < 4))

@@ -73,6 +73,7 @@ class Device:
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
     spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
     allocatable_bytes: float | None = None  # of the memory, by TensorFlow: costs/gpu_memory.py; None: unknown
+    capability: tuple[int, int] = (7, 0)  # compute capability; of an unknown GPU one that needs the most memory
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class PhasePlan:
 def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> PhasePlan:
     """The plan of one phase on `world_size` equal devices; raises UserError if the ranks cannot share the batch."""
     settings = recipe.phase[phase]
-    derived = derive(recipe, settings, world_size, gpu=True)
+    derived = derive(recipe, settings, world_size, capability=device.capability)
     count = derived.micro_batches
     deep, flops_per_s = recipe.in_phase(settings), device.flops_per_s * device.product_share
     shapes = trained_shapes(_shapes(deep.model, recipe.objective.pairs), deep.model, settings.trained_layers)

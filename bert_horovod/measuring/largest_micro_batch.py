@@ -134,12 +134,12 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
     """
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import row_slots
-    from bert_horovod.runtime.devices import host_has_gpu
+    from bert_horovod.model.gpu_kernels.choice import capability
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
-    gpu = host_has_gpu()
-    derived = derive(recipe, recipe.phase[phase], world_size, row_slots(recipe, recipe.phase[phase]), gpu)
-    bound = None if gpu else int(MARGIN * limit_bytes)
+    slots, on = row_slots(recipe, recipe.phase[phase]), capability()
+    derived = derive(recipe, recipe.phase[phase], world_size, slots, on)
+    bound = None if on else int(MARGIN * limit_bytes)
     work = {"recipe": recipe_to_table(recipe), "phase": phase, "world_size": world_size}
     peak, ended = _run_within(json.dumps(work), bound)
     fits = not ended and peak <= limit_bytes

@@ -5,8 +5,8 @@ import sys
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import advice
 from bert_horovod.costs.derived import describe
+from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
 from bert_horovod.training.step import compute_policy
@@ -23,10 +23,10 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
     peak = find_peak(precision, recipe.model)
     policy = compute_policy(recipe)
-    kernels = policy.kernels == "triton"
+    kernels = ", Triton kernels" if policy.kernels == "triton" else ""
     print(
-        f"world: {world.size} rank(s); XLA {policy.xla}{', Triton kernels' if kernels else ''}\n"
-        f"{describe(recipe, world.size, has_gpu(), task.parameters, kernels)}\n"
+        f"world: {world.size} rank(s); XLA {policy.xla}{kernels}\n"
+        f"{describe(recipe, world.size, capability(), task.parameters)}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None

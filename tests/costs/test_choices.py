@@ -6,7 +6,8 @@ import pytest
 
 from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.planner import Network, PhasePlan, plan_phase
+from bert_horovod.costs.gpus import compute_capability
+from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.checking import check_exchange
 from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
@@ -40,10 +41,16 @@ def test_ranks_are_worth_it_while_each_added_one_brings_half_of_a_lone_ones_rows
     assert worth_until(plans(10)) == 1
 
 
+def with_memory(allocatable_bytes: float, name: str = "V100") -> Device:
+    return dataclasses.replace(
+        DEVICE, allocatable_bytes=allocatable_bytes, capability=compute_capability(f"{name} 80GB")
+    )
+
+
 def test_the_largest_micro_batch_fits_and_the_next_does_not():
     toy = recipe(4096, model={"num_hidden_layers": 3})
     limit = 3 * 2**30
-    largest = largest_micro_batches(toy, 0, 2, limit)
+    largest = largest_micro_batches(toy, 0, 2, with_memory(limit))
     assert largest["none"] < largest["attention"] < largest["layer"]
     for recompute, rows in largest.items():
         sizes = [
@@ -53,7 +60,7 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not():
                 ),
                 toy.phase[0],
                 2,
-                gpu=True,
+                capability=DEVICE.capability,
             ).memory_bytes
             for each in (rows, rows + 1)
         ]
@@ -61,8 +68,21 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not():
 
 
 def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
-    assert set(largest_micro_batches(recipe(), 0, 3, 1e15).values()) == {22}
-    assert set(largest_micro_batches(recipe(), 0, 3, 1e6).values()) == {0}
+    assert set(largest_micro_batches(recipe(), 0, 3, with_memory(1e15)).values()) == {22}
+    assert set(largest_micro_batches(recipe(), 0, 3, with_memory(1e6)).values()) == {0}
+    assert largest_micro_batches(recipe(), 0, 3, DEVICE) is None
+
+
+def test_more_rows_fit_where_kernels_keep_no_probabilities():
+    base = recipe(
+        100_000,
+        model={"num_hidden_layers": 12},
+        phase=[{"sequence_length": 512}],
+        numerics={"precision": "float16"},
+    )
+    old, new = (largest_micro_batches(base, 0, 1, with_memory(3e10, name)) for name in ("V100", "A100"))
+    assert new["none"] > 1.5 * old["none"]
+    assert new["none"] == new["attention"]
 
 
 def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():

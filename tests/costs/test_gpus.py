@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.gpus import GPU_MEMORIES, Memory, gpu_memory, gpu_peak, known_gpus
+from bert_horovod.costs.gpus import GPU_MEMORIES, Memory, compute_capability, gpu_memory, gpu_peak, known_gpus
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,20 @@ def test_every_known_name_is_known_and_those_with_a_memory_are_among_them():
     for name in known_gpus():
         assert gpu_peak(name, "float16", tensor_float_32=True) == gpu_peak(name.lower(), "float16", True) > 0
     assert len({gpu_memory(name) for name in known_gpus()} - {None}) >= len(GPU_MEMORIES) - 2  # 32 and 80 GB variants
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("Tesla V100-SXM2-32GB", (7, 0)),
+        ("Tesla T4", (7, 0)),
+        ("NVIDIA A100-SXM4-80GB", (8, 0)),
+        ("NVIDIA L4", (8, 0)),
+        ("NVIDIA H200", (9, 0)),
+        ("NVIDIA GH200 480GB", (9, 0)),
+        ("NVIDIA B200", (9, 0)),
+        ("Quadro K2000", None),
+    ],
+)
+def test_a_gpus_name_tells_its_compute_capability(name, capability):
+    assert compute_capability(name) == capability

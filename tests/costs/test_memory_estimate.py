@@ -18,12 +18,13 @@ from tests.toys import exchange_of, optimizer_of
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
 SHAPES = pretraining_shapes(RECIPE.model, True)
 ROWS = RankRows(length=128, masked_slots=19, sequences=1, micro_batches=1)
+WITHOUT_KERNELS, WITH_KERNELS = (7, 0), (9, 0)  # compute capabilities
 PARAMETERS = sum(map(math.prod, SHAPES.values()))
 
 
 def estimate(name: str) -> int:
     recipe = dataclasses.replace(RECIPE, optimizer=optimizer_of(name))
-    return memory_bytes(recipe, SHAPES, ROWS, 1, gpu=True)
+    return memory_bytes(recipe, SHAPES, ROWS, 1, WITHOUT_KERNELS)
 
 
 def test_slots_are_what_rules_differ_by():
@@ -39,7 +40,7 @@ def test_came_keeps_little_more_than_one_moment(layers, hidden, came_mib, adam_m
 
     def of(name: str) -> tuple[int, int]:
         recipe = dataclasses.replace(RECIPE, model=model, optimizer=optimizer_of(name))
-        memory = memory_bytes(recipe, shapes, ROWS, 1, gpu=True)
+        memory = memory_bytes(recipe, shapes, ROWS, 1, WITHOUT_KERNELS)
         return 4 * slot_numbers(recipe, shapes), memory
 
     (came, came_memory), (adam, adam_memory) = of("came"), of("adamw")
@@ -56,7 +57,7 @@ def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
             numerics=dataclasses.replace(RECIPE.numerics, precision=precision),
             execution=dataclasses.replace(RECIPE.execution, micro_batch=micro_batch, xla=xla),
         )
-        return memory_bytes(recipe, SHAPES, ROWS, 1, gpu=True)
+        return memory_bytes(recipe, SHAPES, ROWS, 1, WITHOUT_KERNELS)
 
     numbers, words = PARAMETERS, math.prod(SHAPES[WORD_EMBEDDINGS])
     state, workspace, chunks = (4 + 8 + 2) * numbers, 32 << 20, 1.05
@@ -83,22 +84,22 @@ def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(precision, size, lengt
     # Peaks on a stand-in for CUDA's libraries, with compiled layers.
     recipe = size_recipe(size, [f"numerics.precision={precision}"], rows, length)
     shapes, slots = pretraining_shapes(recipe.model, True), full_row_slots(recipe.objective, length)
-    estimated = memory_bytes(recipe, shapes, RankRows(length, slots, 1, micro_batches), 1, gpu=True)
+    estimated = memory_bytes(recipe, shapes, RankRows(length, slots, 1, micro_batches), 1, WITHOUT_KERNELS)
     assert estimated == pytest.approx(1e9 * gigabytes, rel=0.04)
 
 
 def test_what_an_exchange_keeps_on_each_rank_is_counted():
     def of(world_size: int, *exchange) -> int:
         recipe = dataclasses.replace(RECIPE, exchange=exchange_of(*exchange))
-        return memory_bytes(recipe, SHAPES, ROWS, world_size, gpu=True)
+        return memory_bytes(recipe, SHAPES, ROWS, world_size, WITHOUT_KERNELS)
 
     assert of(2, "largest_chunks") - of(2) == 4 * PARAMETERS
     assert of(1, "largest_chunks") == of(1)
     dreamddp = dataclasses.replace(RECIPE, exchange=exchange_of("dreamddp", interval=8))
-    assert memory_bytes(dreamddp, SHAPES, ROWS, 2, gpu=True) - of(2) == PARAMETERS // 2
+    assert memory_bytes(dreamddp, SHAPES, ROWS, 2, WITHOUT_KERNELS) - of(2) == PARAMETERS // 2
     diloco = dataclasses.replace(RECIPE, exchange=exchange_of("diloco", interval=8, fragments=4))
     for ranks in (1, 2):  # the copy, the outer momentum, and a fragment
-        estimated = memory_bytes(diloco, SHAPES, ROWS, ranks, gpu=True)
+        estimated = memory_bytes(diloco, SHAPES, ROWS, ranks, WITHOUT_KERNELS)
         assert estimated - of(ranks) == pytest.approx(4 * 2.25 * PARAMETERS, rel=0.2)
 
 
@@ -107,7 +108,7 @@ def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
         numerics = dataclasses.replace(RECIPE.numerics, wire=wire)
         exchange = dataclasses.replace(RECIPE.exchange, error_feedback=error_feedback)
         recipe = dataclasses.replace(RECIPE, numerics=numerics, exchange=exchange)
-        return memory_bytes(recipe, SHAPES, ROWS, world_size, gpu=True)
+        return memory_bytes(recipe, SHAPES, ROWS, world_size, WITHOUT_KERNELS)
 
     assert of(4, "int8") - of(4, "float16") == 4 * PARAMETERS
     assert of(4, "int8", error_feedback=False) == of(4, "float16")

@@ -53,7 +53,7 @@ def test_one_rank_takes_the_time_of_its_products():
     assert plan.rows_per_s == pytest.approx(0.5e12 / flops)
     assert plan.tokens_per_s == pytest.approx(128 * plan.rows_per_s)
     assert plan.days == pytest.approx(100 * plan.step_s / 86400)
-    assert plan.memory_bytes == derive(toy, toy.phase[0], 1, gpu=True).memory_bytes
+    assert plan.memory_bytes == derive(toy, toy.phase[0], 1, capability=DEVICE.capability).memory_bytes
 
 
 def test_rows_that_fill_no_micro_batch_take_its_time_all_the_same():

@@ -26,7 +26,7 @@ class Machine:
     physical_cores: int  # physical cores among these; fewer if a core runs two threads
     world_size: int = 1  # ranks
     local_size: int = 1  # of them on this host
-    gpu: bool = False
+    capability: tuple[int, int] | None = None  # compute capability of the GPUs; None: the host has none
 
     def threads(self, setting: int) -> int:
         """A rank's threads if execution.threads is `setting`; see runtime.devices.use_devices."""
@@ -37,7 +37,7 @@ def first_settings(recipe: Recipe, machine: Machine) -> Settings:
     """The settings that tuning may change, with the recipe's values."""
     execution = recipe.execution
     names = ["micro_batch", "xla", "recompute"]
-    names += [] if machine.gpu else ["threads"]
+    names += [] if machine.capability else ["threads"]
     if machine.world_size > 1:
         names += ["bucket_bytes", "reduction"]
     return {name: getattr(execution, name) for name in names}
@@ -47,7 +47,7 @@ def resolved(settings: Mapping[str, Any], machine: Machine) -> Settings:
     """The settings with `auto` and 0 replaced by their values on this machine, so that equal settings compare equal."""
     values = dict(settings)
     if values["xla"] == "auto":
-        values["xla"] = "layers" if machine.gpu else "elementwise"
+        values["xla"] = "layers" if machine.capability else "elementwise"
     if "threads" in values:
         values["threads"] = machine.threads(values["threads"])
     if values.get("bucket_bytes", "auto") != "auto" and values["reduction"] == "auto":

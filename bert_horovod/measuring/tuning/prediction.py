@@ -35,7 +35,7 @@ class Prediction:
         world_size: number of ranks.
         slots: for each phase, a row's slots for masked positions and for sequences.
         memory_bytes: memory that a rank may take; None: unknown.
-        gpu: whether ranks have a GPU.
+        capability: compute capability of the ranks' GPUs; None: they have none.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Prediction:
         world_size: int,
         slots: Sequence[tuple[int, int]],
         memory_bytes: float | None,
-        gpu: bool,
+        capability: tuple[int, int] | None,
     ) -> None:
         self._recipe, self._phase, self._world_size, self._slots = recipe, phase, world_size, slots
-        self._memory_bytes, self._gpu = memory_bytes, gpu
+        self._memory_bytes, self._capability = memory_bytes, capability
 
     def memory_bytes(self, settings: Settings) -> int:
         """The estimate of a rank's peak memory, in the phase that needs most."""
         recipe = with_settings(self._recipe, settings)
         return max(
-            derive(recipe, phase, self._world_size, slots, self._gpu).memory_bytes
+            derive(recipe, phase, self._world_size, slots, self._capability).memory_bytes
             for phase, slots in zip(recipe.phase, self._slots, strict=True)
         )
 
@@ -77,7 +77,7 @@ class Prediction:
     def _work(self, settings: Settings) -> "_Work":
         recipe = with_settings(self._recipe, settings)
         phase, ranks = recipe.phase[self._phase], self._world_size
-        derived = derive(recipe, phase, ranks, gpu=self._gpu)
+        derived = derive(recipe, phase, ranks)
         count, deep = derived.micro_batches, recipe.in_phase(phase)
         shapes = pretraining_shapes(deep.model, recipe.objective.pairs)
         trained = trained_shapes(shapes, deep.model, phase.trained_layers)

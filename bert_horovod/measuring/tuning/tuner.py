@@ -43,7 +43,7 @@ class Question:
             words += ["--set", override]
         words += ["--phase", str(phase), "--seconds", str(self.seconds)]
         words += ["--give_up_above", repr(bound_s)] if bound_s < math.inf else []
-        if self.memory_bytes is not None and not self.machine.gpu:
+        if self.memory_bytes is not None and not self.machine.capability:
             words += ["--memory", str(self.memory_bytes)]
         ranks = self.machine.world_size
         return words if ranks == 1 else ["launch", "-np", str(ranks), *self.host_flags, "--", *words]
@@ -58,7 +58,7 @@ def tune(question: Question, store: Store, say: Callable[[str], None]) -> Found:
     phases = range(len(recipe.phase))
     rows = [open_rows(store, recipe, i, "train", question.index_dir) for i in phases]
     slots = [(phase_rows.masked_slots, phase_rows.sequences) for phase_rows in rows]
-    prediction = Prediction(recipe, phase, machine.world_size, slots, question.memory_bytes, machine.gpu)
+    prediction = Prediction(recipe, phase, machine.world_size, slots, question.memory_bytes, machine.capability)
     trials = _Trials(question, say)
 
     def works_elsewhere(settings: Settings) -> bool:

@@ -3,13 +3,11 @@
 import functools
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.gpu_kernels import catalogue
+from bert_horovod.model.gpu_kernels.limits import length_served, why_not
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details
 
-SMALLEST_CAPABILITY = (8, 0)
 _failed: set[tuple[Model, int]] = set()  # models and lengths whose programs did not compile or run
 
 
@@ -19,50 +17,14 @@ def capability() -> tuple[int, int] | None:
     return (gpu_details() or {}).get("compute_capability")
 
 
-def why_not(model: Model, lengths: tuple[int, ...], precision: str, xla: str) -> str | None:
-    """Why layers cannot be computed with the kernels, and the setting that would change it; None: they can.
-
-    Args:
-        model: its sizes.
-        lengths: positions a row, of all phases.
-        precision: numerics.precision.
-        xla: "off", "elementwise" or "layers".
-    """
-    capable, head_size = capability(), model.hidden_size // model.num_attention_heads
-    if capable is None:
-        return "this rank has no GPU"
-    if capable < SMALLEST_CAPABILITY:
-        return f"the GPU's compute capability is {'.'.join(map(str, capable))}, and they need 8.0 or later"
-    if precision == "float32":
-        return 'they compute in bfloat16 or float16: numerics.precision = "bfloat16"'
-    if xla != "layers":
-        return f'they are part of whole compiled layers: execution.xla = "layers", not "{xla}"'
-    if not family_of(model).kernels:
-        return f"they do not compute the layers of {family_of(model).title}"
-    if head_size not in catalogue.HEAD_SIZES:
-        return f"a head has {head_size} numbers, and they serve {' and '.join(map(str, catalogue.HEAD_SIZES))}"
-    if model.hidden_size > catalogue.NORM_COLUMNS[-1]:
-        return f"model.hidden_size is {model.hidden_size}, and they serve at most {catalogue.NORM_COLUMNS[-1]}"
-    if model.intermediate_size % catalogue.GELU_COLUMNS:
-        return f"{catalogue.GELU_COLUMNS} must divide model.intermediate_size"
-    if not all(map(length_served, lengths)):
-        return f"{catalogue.BLOCK} must divide phase.sequence_length"
-    return None
-
-
-def length_served(length: int) -> bool:
-    """Whether the kernels serve rows of this length."""
-    return length % catalogue.BLOCK == 0
-
-
 def chosen(setting: str, model: Model, lengths: tuple[int, ...], precision: str, xla: str) -> str:
-    """Whether "triton" or "xla" computes, from execution.kernels and this rank's GPU; the rest as in why_not.
+    """Whether "triton" or "xla" computes, from execution.kernels and this rank's GPU; the rest as in limits.why_not.
 
     Raises UserError if the setting is "triton" and the kernels cannot be used.
     """
     if setting == "xla":
         return "xla"
-    reason = why_not(model, lengths if setting == "triton" else (), precision, xla)
+    reason = why_not(capability(), model, lengths if setting == "triton" else (), precision, xla)
     if setting == "triton" and reason:
         raise UserError(
             f'execution.kernels = "triton", but the kernels cannot be used here: {reason}. execution.kernels = "auto" '

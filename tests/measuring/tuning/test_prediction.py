@@ -17,7 +17,7 @@ TRIAL = Trial(step_s=1.5, micro_batch_s=0.6, update_s=0.2, reduce_wait_s=0.03, i
 
 
 def prediction(recipe, memory_bytes: float | None = None) -> Prediction:
-    return Prediction(recipe, 0, 1, [(20, 1)] * len(recipe.phase), memory_bytes, gpu=False)
+    return Prediction(recipe, 0, 1, [(20, 1)] * len(recipe.phase), memory_bytes, None)
 
 
 def test_a_step_is_its_micro_batches_its_sums_and_its_update_at_the_pace_of_a_trial():

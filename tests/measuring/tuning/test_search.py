@@ -39,7 +39,7 @@ class Table:
         self.update = options.get("update", 0.2)  # its time, in micro-batches
         self.waits_s = options.get("waits_s", 0.0)  # for sums
         slots = [(20, 1)] * len(recipe.phase)
-        self.prediction = Prediction(recipe, 0, machine.world_size, slots, self.memory_bytes, machine.gpu)
+        self.prediction = Prediction(recipe, 0, machine.world_size, slots, self.memory_bytes, machine.capability)
         self.measured: list[Settings] = []
         self.turns: list[tuple[int, Settings]] = []
 

@@ -16,7 +16,7 @@ from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.gpu_kernels.choice import why_not
+from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
@@ -87,11 +87,10 @@ def test_a_model_of_no_architecture_is_refused_with_the_names_of_all(tmp_path):
         read_model(tmp_path / "config.json")
 
 
-def test_the_kernels_do_not_compute_a_layer_that_they_do_not_know(monkeypatch):
-    monkeypatch.setattr("bert_horovod.model.gpu_kernels.choice.capability", lambda: (9, 0))
+def test_the_kernels_do_not_compute_a_layer_that_they_do_not_know():
     served = dataclasses.replace(TOY, hidden_size=128, num_attention_heads=2, intermediate_size=512)
-    assert why_not(served, (128,), "bfloat16", "layers") == "they do not compute the layers of a toy"
-    assert why_not(dataclasses.replace(served, type_vocab_size=2), (128,), "bfloat16", "layers") is None
+    assert why_not((9, 0), served, (128,), "bfloat16", "layers") == "they do not compute the layers of a toy"
+    assert why_not((9, 0), dataclasses.replace(served, type_vocab_size=2), (128,), "bfloat16", "layers") is None
 
 
 def test_the_products_of_a_gated_layer_are_counted():

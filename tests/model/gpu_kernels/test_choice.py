@@ -8,7 +8,8 @@ import tensorflow as tf
 from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.gpu_kernels import choice
-from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used, why_not
+from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used
+from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.recipe_files.loading import load_recipe
@@ -53,14 +54,15 @@ def test_auto_uses_the_kernels_on_gpus_from_8_0_on(capability, value, precision)
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_what_the_kernels_do_not_serve_takes_xla_and_triton_is_an_error_that_says_why(capability, changed, reason):
-    capability(changed.get("value", (9, 0)))
+    value = changed.get("value", (9, 0))
+    capability(value)
     arguments = (
         changed.get("model", BASE),
         changed.get("lengths", LENGTHS),
         changed.get("precision", "bfloat16"),
         changed.get("xla", "layers"),
     )
-    assert reason in why_not(*arguments)
+    assert reason in why_not(value, *arguments)
     if "lengths" not in changed:  # else the phases whose length they serve use them
         assert chosen("auto", *arguments) == "xla"
     with pytest.raises(UserError, match=r'execution\.kernels = "triton"') as refusal:
@@ -68,11 +70,11 @@ def test_what_the_kernels_do_not_serve_takes_xla_and_triton_is_an_error_that_say
     assert reason in str(refusal.value)
 
 
-def test_every_shipped_recipe_of_a_bert_is_served(capability):
+def test_every_shipped_recipe_of_a_bert_is_served():
     for name, path in shipped_recipes().items():
         recipe = load_recipe(path)
         lengths = tuple(phase.sequence_length for phase in recipe.phase)
-        reason = why_not(recipe.model, lengths, "bfloat16", "layers")
+        reason = why_not((9, 0), recipe.model, lengths, "bfloat16", "layers")
         assert (reason is None) == (family_of(recipe.model).model_type != "modernbert"), f"{name}: {reason}"
 
 
