@@ -109,9 +109,25 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     if not arguments.data_dir:
         vocabulary = 200 if arguments.smoke else 30522
         made = [Job("input", "made store", part("store", {"path": store, "vocabulary": vocabulary}), 5.0)]
-    run = ["phase.0.global_batch=32", "execution.micro_batch=16", "execution.checkpoint_steps=4", *toy]
+    run = ["phase.0.global_batch=64", f"numerics.precision={device['precision']}", *toy]
     run += ["execution.evaluate_steps=0", "execution.tensorboard=false"]
-    resume = part("resume", {"store": store, "settings": run, "steps": 8})
+    resumes = [
+        Job(
+            "resume",
+            f"K = {count}",
+            part(
+                "resume",
+                {
+                    "store": store,
+                    "settings": [*run, f"execution.micro_batch={64 // count}"],
+                    "steps": 8 if arguments.smoke else 200,
+                },
+            ),
+            60.0,
+            240.0,
+        )
+        for count in (4, 1)
+    ]
     recipe = scratch / "input.toml"
     throughput = ["throughput", "--recipe", str(recipe), "--data_dir", store, "--index_dir", str(scratch / "index")]
     write_recipe(recipe, size_recipe(size, [f"phase.0.global_batch={rows}", *toy], rows, length))
@@ -123,13 +139,14 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         *compared,
         *steps_with(),
         *made,
-        Job("resume", "8 steps, stopped after 4", resume, 60.0, 240.0),
+        resumes[0],
         peers[0],
         *(steps_with("execution.kernels=xla") if not device["without_kernels"] else []),
         profile,
         Job("input", f"{size} {length}", [*BENCH, *throughput, "--seconds", "3", "--json"]),
         *([Job("ranks", f"{size} {length}", scaling, 60.0, 240.0)] if ranks > 1 and device["horovod_with"] else []),
         *reversed(peers[1:]),  # large 512 has most to gain from fused attention
+        resumes[1],
         *steps_with("execution.recompute=layer", of=[shapes[-1], *larger]),
         *steps_with(of=larger),
         *(steps_with("execution.xla=elementwise", "execution.kernels=xla") if not arguments.smoke else []),

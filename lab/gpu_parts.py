@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +97,37 @@ def correctness(work: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume(work: dict[str, Any]) -> dict[str, Any]:
-    """Whether a resumed run equals one that was not stopped, bit for bit.
+    """Whether a resumed run equals itself before, bit for bit.
 
-    `store`: a token store; `settings`: of a run of BERT-mini; `steps`: of the run, which is stopped after the half.
+    A copy of a finished run loses its last checkpoint, as if the run had been killed before it, and resumes from the
+    one after the half of the steps. On a GPU it reads XLA's choices that the first start wrote; two runs that tune by
+    themselves may choose otherwise. `found`: also the seconds of both starts, and how many choices XLA has made.
+
+    `store`: a token store; `settings`: of a run of BERT-mini; `steps`: of the run.
     """
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        vocabulary = [f"model.vocab_size={len(open_store(work['store']).vocabulary)}"]
-        recipe = size_recipe("mini", [*vocabulary, f"phase.0.steps={work['steps']}", *work["settings"]])
+        steps = ["phase.0.steps", "execution.checkpoint_steps"], [work["steps"], work["steps"] // 2]
+        settings = [f"{name}={value}" for name, value in zip(*steps, strict=True)]
+        settings += ["execution.keep_checkpoints=2", f"model.vocab_size={len(open_store(work['store']).vocabulary)}"]
+        recipe = size_recipe("mini", [*settings, *work["settings"]])
         (directory / "recipe.toml").write_text(recipe_to_toml(recipe), encoding="utf-8")
         runs = {name: directory / name for name in ("whole", "resumed")}
-        _pretrain(directory, work["store"], runs["whole"])
-        _pretrain(directory, work["store"], runs["resumed"], "--max_steps", str(work["steps"] // 2))
-        _pretrain(directory, work["store"], runs["resumed"])
-        hashes = {name: [_hash(run, file) for file in COMPARED] for name, run in runs.items()}
+        seconds = [_pretrain(directory, work["store"], runs["whole"])]
+        shutil.copytree(runs["whole"], runs["resumed"], symlinks=True)
+        shutil.rmtree(_newest(runs["resumed"]))
+        seconds.append(_pretrain(directory, work["store"], runs["resumed"]))
+        hashes = {name: [_hash(_newest(run) / file) for file in COMPARED] for name, run in runs.items()}
+        kept = runs["whole"] / "autotuning.json"
+        choices = len(json.loads(kept.read_text(encoding="utf-8"))["choices"]) if kept.exists() else 0
     differ = [file for file, one, other in zip(COMPARED, *hashes.values(), strict=True) if one != other]
-    return {"steps": work["steps"], "hashes": hashes, "problems": [f"{file} differs after a resume" for file in differ]}
+    problems = [f"{file} differs after a resume" for file in differ]
+    found = {"steps": work["steps"], "hashes": hashes, "seconds": seconds, "choices": choices}
+    return found | {"problems": problems}
 
 
-def _pretrain(directory: Path, store: str, output_dir: Path, *more: str) -> None:
+def _pretrain(directory: Path, store: str, output_dir: Path) -> float:
+    """Train; returns the seconds that it took."""
     words = [
         "pretrain",
         "--recipe",
@@ -124,16 +137,20 @@ def _pretrain(directory: Path, store: str, output_dir: Path, *more: str) -> None
         "--output_dir",
         str(output_dir),
     ]
-    words += ["--index_dir", str(directory / "index"), *more]
-    command = [sys.executable, "-m", "bert_horovod", *words]
+    words += ["--index_dir", str(directory / "index")]
+    command, began = [sys.executable, "-m", "bert_horovod", *words], time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError("pretrain: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    return time.monotonic() - began
 
 
-def _hash(run: Path, file: str) -> str:
-    newest = max((run / "checkpoints").glob("step-*"))
-    return hashlib.sha256((newest / file).read_bytes()).hexdigest()[:16]
+def _newest(run: Path) -> Path:
+    return max((run / "checkpoints").glob("step-*"))
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def store(work: dict[str, Any]) -> dict[str, Any]:

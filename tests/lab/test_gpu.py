@@ -57,7 +57,9 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     assert facts["correctness"]["dropout_bytes_that_differ"] == {"plain": 0, "compiled": 0}
     assert facts["correctness"]["triton"] == {"absent": "this rank has no GPU"}
     assert 0 < facts["correctness"]["elementwise"]["gradient_difference"] < BANDS["float32"].gradient
-    assert facts["resume"]["hashes"]["whole"] == facts["resume"]["hashes"]["resumed"]
+    assert [entry["name"] for entry in sections["resume"]] == ["K = 4", "K = 1"]
+    for entry in sections["resume"]:
+        assert entry["found"]["hashes"]["whole"] == entry["found"]["hashes"]["resumed"]
     assert facts["step"]["memory_bytes"] > facts["step"]["estimated_memory_bytes"] > 2**20
 
 
@@ -122,17 +124,21 @@ def test_dropout_bytes_of_another_row_are_others(monkeypatch):
 @pytest.mark.full
 def test_a_run_that_resumes_otherwise_is_a_problem(tmp_path, monkeypatch):
     store = make_store(tmp_path / "store", 200)
-    contents = iter([b"a", b"a", b"b"])  # whole, stopped, resumed
+    contents = iter([b"a", b"b"])  # whole, resumed
 
-    def pretrain(directory, store, output_dir, *more):
+    def pretrain(directory, store, output_dir):
         newest = output_dir / "checkpoints" / "step-8"
-        (newest / "training").mkdir(parents=True, exist_ok=True)
+        (newest / "training").mkdir(parents=True)
+        (newest.parent / "step-4").mkdir(exist_ok=True)
         (newest / "model.safetensors").write_bytes(next(contents))
         (newest / "training" / "optimizer.safetensors").write_bytes(b"slots")
+        (output_dir / "autotuning.json").write_text('{"choices": {"a": "", "b": ""}}')
+        return 3.0
 
     monkeypatch.setattr(gpu_parts, "_pretrain", pretrain)
     found = gpu_parts.resume({"store": str(store.path), "settings": [], "steps": 8})
     assert found["problems"] == ["model.safetensors differs after a resume"]
+    assert (found["choices"], found["seconds"]) == (2, [3.0, 3.0])
 
 
 @pytest.mark.full
