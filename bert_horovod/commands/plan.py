@@ -37,6 +37,7 @@ from bert_horovod.costs.clusters import Bill, Cluster, DeviceSheet, bill, device
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
     HOP_LATENCY_S,
+    HOPPER_SHARE,
     LINK_SHARE,
     PRODUCT_SHARE,
     SPREAD,
@@ -57,7 +58,7 @@ _MOST_RANKS = 32  # that are planned without a cluster file
 _QUICK = {
     "device": None,
     "tflops": None,
-    "product_share": PRODUCT_SHARE,
+    "product_share": None,
     "memory": None,
     "memory_rate": None,
     "link_share": LINK_SHARE,
@@ -87,9 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--product_share",
         type=float,
-        default=PRODUCT_SHARE,
         metavar="X",
-        help="share of the peak that forward and backward reach (default: %(default)s, as published for V100, A100)",
+        help=f"share of the peak that a step reaches (default: {PRODUCT_SHARE}, as published for V100 and A100, or "
+        f"{HOPPER_SHARE}, as measured, for H100, H200 and later)",
     )
     parser.add_argument("--memory", metavar="SIZE", help="memory of a device, as in 16GiB (default: the data sheet's)")
     parser.add_argument(
@@ -162,7 +163,8 @@ def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Reci
     if cluster:
         device = cluster.rank_device(precision)
     else:
-        _check_share("--product_share", arguments.product_share)
+        if arguments.product_share is not None:
+            _check_share("--product_share", arguments.product_share)
         tflops = arguments.tflops
         if tflops is None and arguments.device is None and compute is None:
             raise UserError("which device? Give --cluster, --device, --tflops or --compute")
@@ -173,7 +175,7 @@ def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Reci
         sheet = DeviceSheet(
             arguments.device or "",
             tflops or 0.0,
-            arguments.product_share,
+            arguments.product_share or 0.0,
             arguments.memory or "",
             arguments.memory_rate or "",
             SPREAD,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bert_horovod.costs.gpu_memory import allocatable_bytes
 from bert_horovod.costs.gpus import TERA, compute_capability, gpu_memory, gpu_peak, known_gpus
-from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
+from bert_horovod.costs.planner import HOP_LATENCY_S, HOPPER_SHARE, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import read_toml, sections_from_table, setting
 
@@ -42,7 +42,7 @@ class DeviceSheet:
 
     name: str = setting("")  # of a known GPU, as in "V100 SXM2 32GB"; or any name for the values below
     tflops: float = setting(0.0, minimum=0)  # peak of matrix products in the recipe's precision; 0: the data sheet's
-    product_share: float = setting(PRODUCT_SHARE, above=0, maximum=1)  # share of tflops that forward, backward reach
+    product_share: float = setting(0.0, minimum=0, maximum=1)  # share of tflops that is reached; 0: known of such GPUs
     memory: str = setting("")  # as in 16GiB; "": the data sheet's
     memory_rate: str = setting("")  # as in 900GB/s; "": the data sheet's
     spread: float = setting(SPREAD, minimum=0, below=1)  # standard deviation of devices' speeds, over their mean
@@ -181,7 +181,8 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
     name = sheet.name or f"of {sheet.tflops:g} TFLOP/s"
     allocatable = None if size is None else allocatable_bytes(size, name)
     capability = compute_capability(name) or Device.capability
-    return Device(name, peak, sheet.product_share, size, rate, sheet.spread, allocatable, capability)
+    share = sheet.product_share or (PRODUCT_SHARE if capability < (9, 0) else HOPPER_SHARE)
+    return Device(name, peak, share, size, rate, sheet.spread, allocatable, capability)
 
 
 def parse_rate(text: str, where: str) -> float:

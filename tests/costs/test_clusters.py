@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bert_horovod.costs.clusters import Bill, Prices, bill, parse_rate, parse_size, read_cluster
-from bert_horovod.costs.planner import PRODUCT_SHARE, SPREAD
+from bert_horovod.costs.planner import HOPPER_SHARE, PRODUCT_SHARE, SPREAD
 from bert_horovod.errors import UserError
 from tests.horovod_runs import PROJECT
 
@@ -46,6 +46,20 @@ def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
     device = cluster.rank_device("float16")
     assert (device.flops_per_s, device.product_share, device.spread) == (125e12, PRODUCT_SHARE, SPREAD)
     assert (device.memory_bytes, device.memory_bytes_per_s) == (32 * 2**30, 900e9)
+
+
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [
+        ('name = "T4"', PRODUCT_SHARE),
+        ('name = "A100 80GB"', PRODUCT_SHARE),
+        ('name = "H200"', HOPPER_SHARE),
+        ('name = "H200"\nproduct_share = 0.5', 0.5),
+        ("tflops = 50.0", PRODUCT_SHARE),
+    ],
+)
+def test_the_share_of_the_peak_is_the_one_given_or_known_of_such_gpus(tmp_path, device, share):
+    assert read(tmp_path, f"[device]\n{device}").rank_device("float16").product_share == share
 
 
 def test_one_host_of_one_device_needs_no_link(tmp_path):
