@@ -47,8 +47,8 @@ from bert_horovod.recipe.sections import Phase, Recipe, Stage
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
 # These include the update, kernels between products and everything else in a step.
 PRODUCT_SHARE = 0.35
-# This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md). Of newer GPUs the peak has grown
-# by more than the memory's rate.
+# This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md). Peaks have grown by more than
+# the rates of memories.
 HOPPER_SHARE = 0.28
 # Rings over TCP carried 0.88 to 0.94 of 100 Mb/s (docs/results/scaling.md), and 0.92 of 10 Gb/s in HKBU's published
 # runs.
