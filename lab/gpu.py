@@ -40,6 +40,9 @@ SECTIONS = ("device", "kernels", "correctness", "step", "resume", "peer", "opera
 SHAPES = [("base", 128, 128), ("large", 128, 64), ("base", 512, 32), ("large", 512, 16)]  # size, length, rows
 TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
 BENCH = ["-m", "bert_horovod", "bench"]
+CUBLAS_ALONE = (
+    "--xla_gpu_enable_triton_gemm=false"  # else XLA compiles products of its own and times them beside cuBLAS's
+)
 OUT_OF_MEMORY = "ResourceExhaustedError"
 
 
@@ -53,6 +56,7 @@ class Job(NamedTuple):
     limit_s: float = 120.0  # then it is ended
     recipe: Any = None  # of a step: whose memory is estimated
     capability: tuple[int, int] | None = None  # of the GPU, for the estimate
+    xla_flags: str = ""  # beside those of XLA_FLAGS
 
 
 def part(name: str, work: dict[str, Any]) -> list[str]:
@@ -60,7 +64,9 @@ def part(name: str, work: dict[str, Any]) -> list[str]:
     return [str(PROJECT / "lab" / "gpu_parts.py"), name, json.dumps(work)]
 
 
-def step_job(size: str, length: int, rows: int, settings: list[str], device: dict[str, Any], steps: int = 20) -> Job:
+def step_job(
+    size: str, length: int, rows: int, settings: list[str], device: dict[str, Any], steps: int = 20, xla_flags: str = ""
+) -> Job:
     """Optimizer steps of a size of measuring.configuration, one micro-batch each."""
     all_settings = [f"numerics.precision={device['precision']}", f"phase.0.global_batch={rows}", *settings]
     words = ["--model", size, "--rows", str(rows), "--length", str(length), "--steps", str(steps), "--json"]
@@ -69,8 +75,15 @@ def step_job(size: str, length: int, rows: int, settings: list[str], device: dic
     kernels = not device["without_kernels"] and recipe.execution.kernels != "xla"
     told = ", ".join(each.rpartition(".")[2].replace("=", " ") for each in settings if each.startswith("execution"))
     name = f"{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
-    capability = tuple(device["compute_capability"] or ()) or None
-    return Job("step", name, [*BENCH, "compute", *words], recipe=recipe, capability=capability)
+    return Job(
+        "step",
+        name + (", cuBLAS alone" if xla_flags == CUBLAS_ALONE else ""),
+        [*BENCH, "compute", *words],
+        limit_s=240.0,  # XLA's search for the fastest products may take two minutes
+        recipe=recipe,
+        capability=tuple(device["compute_capability"] or ()) or None,
+        xla_flags=xla_flags,
+    )
 
 
 def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -> list[Job]:
@@ -94,8 +107,8 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         for each in precisions
     ]
 
-    def steps_with(*settings: str, of: list[tuple[str, int, int]] = shapes) -> list[Job]:
-        return [step_job(*shape, [*toy, *settings], device, steps) for shape in of]
+    def steps_with(*settings: str, of: list[tuple[str, int, int]] = shapes, xla_flags: str = "") -> list[Job]:
+        return [step_job(*shape, [*toy, *settings], device, steps, xla_flags) for shape in of]
 
     size, length, rows = shapes[0]
     model = ["--model", size, "--length", str(length), "--rows", str(rows), "--steps", str(steps), "--json"]
@@ -138,6 +151,11 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         Job("kernels", "errors, a broken one, times", [str(PROJECT / "lab" / "gpu_kernels.py")], 60.0, 240.0),
         *compared,
         *steps_with(),
+        *(
+            steps_with(of=list(dict.fromkeys([shapes[0], shapes[-1]])), xla_flags=CUBLAS_ALONE)
+            if not device["without_kernels"]
+            else []
+        ),
         *made,
         resumes[0],
         peers[0],
@@ -189,6 +207,7 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     ):
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ | {"PYTHONPATH": path}  # errors are shown
+        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         command = [sys.executable, *job.command]
         with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:

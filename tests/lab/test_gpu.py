@@ -63,6 +63,10 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     assert facts["step"]["memory_bytes"] > facts["step"]["estimated_memory_bytes"] > 2**20
 
 
+def with_kernels(job: gpu.Job) -> bool:
+    return job.name.removesuffix(", cuBLAS alone").endswith(", kernels")
+
+
 def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
     arguments = Namespace(smoke=False, data_dir=None, peer_python="python3")
     plan = gpu.jobs(DEVICE, arguments, tmp_path)
@@ -72,11 +76,11 @@ def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
     assert sum(job.section == "peer" for job in plan) == len(gpu.SHAPES)
     steps = [job for job in plan if job.section == "step"]
     assert {job.recipe.numerics.precision for job in steps} == {"float16"}
-    assert {job.name.endswith(", kernels") for job in steps} == {True, False}
-    assert {job.recipe.execution.kernels for job in steps if not job.name.endswith(", kernels")} == {"xla"}
+    assert {with_kernels(job) for job in steps} == {True, False}
+    assert {job.recipe.execution.kernels for job in steps if not with_kernels(job)} == {"xla"}
     one = gpu.jobs(DEVICE | {"gpus": 1, "without_kernels": "no"}, arguments, tmp_path)
     assert "ranks" not in {job.section for job in one}
-    assert not any(job.name.endswith(", kernels") for job in one)
+    assert not any(map(with_kernels, one))
 
 
 def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path):
@@ -145,6 +149,13 @@ def test_a_run_that_resumes_otherwise_is_a_problem(tmp_path, monkeypatch):
 def test_what_a_job_found_is_its_last_line(child):
     entry = gpu.perform(child("print('a library talks'); print('{\"rows\": 3}')"), 100)
     assert (entry["name"], entry["status"], entry["found"]) == ("toy", "done", {"rows": 3})
+
+
+@pytest.mark.full
+def test_a_jobs_xla_flags_are_beside_those_of_the_environment(child, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--one")
+    program = "import json, os; print(json.dumps({'flags': os.environ['XLA_FLAGS']}))"
+    assert gpu.perform(child(program, xla_flags="--two"), 100)["found"] == {"flags": "--one --two"}
 
 
 @pytest.mark.full
