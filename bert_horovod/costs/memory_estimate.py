@@ -1,8 +1,8 @@
 """Estimates the memory of a training step before it runs.
 
 Backward reads the tensors that forward kept, layer by layer, and makes gradients; the optimizer reads gradients and
-makes new parameters and slots. The peak is at the start of backward or in the optimizer; parameters, slots and cast
-weights are in memory all the time.
+makes new parameters and slots. The peak is at the start of backward, at its end or in the optimizer; parameters, slots
+and cast weights are in memory all the time.
 
 On a GPU the estimate is of the peak that TensorFlow's allocator reports (bfc_allocator.cc). It rounds to 256 bytes and
 gives a free chunk whole, if that is less than twice the size and not 128 MiB larger. It also holds the workspaces that
@@ -91,7 +91,7 @@ def memory_bytes(
     kernels = recipe.execution.kernels != "xla" and not why_not(
         capability, model, (rows.length,), recipe.numerics.precision, xla
     )
-    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, rows, width, kernels)
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, rows, width, capability is not None, kernels)
     groups = [{name: trained[name] for name in names} for names in update_groups(trained, recipe.optimizer.batched)]
     batches = [group for group in groups if all(recipe.optimizer.batched(*each) for each in group.items())]
     stacked = BATCH_BYTES * max((sum(map(math.prod, batch.values())) for batch in batches), default=0)
@@ -99,12 +99,13 @@ def memory_bytes(
         if xla != "layers" or not recipe.exchange.in_place:
             largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
             stacked = max(stacked, 2 * largest)  # old and new
-        passing = max(gradients + kept, applied + stacked + width * numbers * (width < 4))
+        of_heads = width * words * (WORD_EMBEDDINGS in trained)  # the gradients that are there when layers begin theirs
+        passing = max(kept + of_heads, gradients, applied + stacked + width * numbers * (width < 4))
         return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
     return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated + stacked))
 
 
-def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels: bool) -> int:
+def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, gpu: bool, kernels: bool) -> int:
     """Bytes that forward keeps of a row for backward of `layers` layers, and those of backward's first block.
 
     model/layers.py says which tensors are kept, with the Triton kernels model/gpu_kernels/layer.py. The last layer is
@@ -137,7 +138,7 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels
     place = _kept_at_a_place(model, 0, length, width)  # without blocks, which are of whole rows
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * model.embedding_width * (2 * width + 5)
-    logits = rows.masked_slots * model.vocab_size * (2 * width + 4)
+    logits = rows.masked_slots * model.vocab_size * (2 * width + 4 * (not gpu))  # in float32 inside of one GPU kernel
     return whole + last + embedded + max(logits, one_layer)  # the logits are freed before backward of the layers
 
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.measuring.configuration import size_recipe
+from bert_horovod.measuring.synthetic import row_slots
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
@@ -18,7 +18,7 @@ from tests.toys import exchange_of, optimizer_of
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
 SHAPES = pretraining_shapes(RECIPE.model, True)
 ROWS = RankRows(length=128, masked_slots=19, sequences=1, micro_batches=1)
-WITHOUT_KERNELS, WITH_KERNELS = (7, 0), (9, 0)  # compute capabilities
+WITHOUT_KERNELS = 7, 0  # a compute capability
 PARAMETERS = sum(map(math.prod, SHAPES.values()))
 
 
@@ -71,21 +71,32 @@ def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("precision", "size", "length", "rows", "micro_batches", "gigabytes"),
+    ("size", "rows", "length", "micro_batches", "kernels", "setting", "gigabytes"),
     [
-        ("bfloat16", "base", 128, 64, 1, 5.10),
-        ("bfloat16", "base", 512, 16, 1, 6.32),
-        ("bfloat16", "base", 128, 16, 4, 3.50),
-        ("bfloat16", "large", 128, 16, 1, 7.71),
-        ("float16", "base", 128, 4, 1, 2.29),
+        ("base", 64, 128, 1, "xla", "numerics.precision=bfloat16", 4.85),
+        ("base", 128, 128, 1, "xla", "numerics.precision=bfloat16", 7.94),
+        ("base", 16, 512, 1, "xla", "numerics.precision=bfloat16", 5.81),
+        ("base", 16, 128, 4, "xla", "numerics.precision=bfloat16", 3.02),
+        ("base", 4, 128, 1, "xla", "numerics.precision=float16", 2.28),
+        ("large", 16, 128, 1, "xla", "numerics.precision=bfloat16", 7.02),
+        ("large", 16, 512, 1, "xla", "numerics.precision=bfloat16", 15.42),
+        ("base", 128, 128, 1, "auto", "numerics.precision=bfloat16", 6.83),
+        ("base", 128, 128, 2, "auto", "numerics.precision=bfloat16", 7.22),
+        ("base", 32, 512, 1, "auto", "numerics.precision=bfloat16", 6.86),
+        ("large", 64, 128, 1, "auto", "numerics.precision=bfloat16", 11.42),
+        ("large", 16, 512, 1, "auto", "numerics.precision=bfloat16", 11.46),
+        ("large", 16, 512, 1, "auto", "execution.recompute=layer", 5.91),
     ],
 )
-def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(precision, size, length, rows, micro_batches, gigabytes):
-    # Peaks on a stand-in for CUDA's libraries, with compiled layers.
-    recipe = size_recipe(size, [f"numerics.precision={precision}"], rows, length)
-    shapes, slots = pretraining_shapes(recipe.model, True), full_row_slots(recipe.objective, length)
-    estimated = memory_bytes(recipe, shapes, RankRows(length, slots, 1, micro_batches), 1, WITHOUT_KERNELS)
-    assert estimated == pytest.approx(1e9 * gigabytes, rel=0.04)
+def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(
+    size, rows, length, micro_batches, kernels, setting, gigabytes
+):
+    # Peaks of TensorFlow 2.21 on a stand-in for CUDA's libraries, with compiled layers.
+    settings = ["numerics.precision=bfloat16", f"execution.kernels={kernels}", setting]
+    recipe = size_recipe(size, settings, rows, length)
+    shapes, slots = pretraining_shapes(recipe.model, True), row_slots(recipe, recipe.phase[0])
+    estimated = memory_bytes(recipe, shapes, RankRows(length, *slots, micro_batches), 1, (9, 0))
+    assert estimated == pytest.approx(1e9 * gigabytes, rel=0.055)
 
 
 def test_what_an_exchange_keeps_on_each_rank_is_counted():
