@@ -231,10 +231,12 @@ def add_training(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def check_start(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse a continued curve without --start."""
+    """Refuse a continued curve without --start, and a --start that is no checkpoint."""
     continued = [name for name in arguments.curve or () if CURVES[name].begin]
     if continued and not arguments.start:
         parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+    if arguments.start and not (arguments.start / "model.safetensors").exists():
+        parser.error(f"--start {arguments.start}: expected a checkpoint, as RUN/checkpoints/step-1000")
 
 
 def keys(names: list[str], arguments: argparse.Namespace) -> dict[str, str]:

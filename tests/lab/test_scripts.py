@@ -62,6 +62,7 @@ PRECISION = "precision --recipe RECIPE --data_dir STORE"
         ("peers/plain_horovod --wire float16", "invalid choice: 'float16'"),
         ("peers/distributed_data_parallel --set model.vocab_size=1", "model.vocab_size = 1: expected at least"),
         ("curves --data_dir s --work w --curve int9", "invalid choice: 'int9'"),
+        ("curves --data_dir s --work w --start nowhere", "--start nowhere: expected a checkpoint"),
         ("curves_on_link --data_dir s --work w --curve int8 --steps 0", "--steps 0: expected at least 1"),
         ("curves_on_link --data_dir s --work w --curve int8 --resume x", "--resume x: expected one --curve"),
     ],
