@@ -100,7 +100,8 @@ def memory_bytes(
             largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
             stacked = max(stacked, 2 * largest)  # old and new
         of_heads = width * words * (WORD_EMBEDDINGS in trained)  # the gradients that are there when layers begin theirs
-        passing = max(kept + of_heads, gradients, applied + stacked + width * numbers * (width < 4))
+        # Gradients are still there when the new cast weights are made.
+        passing = max(kept + of_heads, max(gradients, applied + stacked) + width * numbers * (width < 4))
         return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
     return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated + stacked))
 

@@ -71,32 +71,32 @@ def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("size", "rows", "length", "micro_batches", "kernels", "setting", "gigabytes"),
+    ("size", "rows", "length", "micro_batches", "kernels", "setting", "gigabytes", "within"),
     [
-        ("base", 64, 128, 1, "xla", "numerics.precision=bfloat16", 4.85),
-        ("base", 128, 128, 1, "xla", "numerics.precision=bfloat16", 7.94),
-        ("base", 16, 512, 1, "xla", "numerics.precision=bfloat16", 5.81),
-        ("base", 16, 128, 4, "xla", "numerics.precision=bfloat16", 3.02),
-        ("base", 4, 128, 1, "xla", "numerics.precision=float16", 2.28),
-        ("large", 16, 128, 1, "xla", "numerics.precision=bfloat16", 7.02),
-        ("large", 16, 512, 1, "xla", "numerics.precision=bfloat16", 15.42),
-        ("base", 128, 128, 1, "auto", "numerics.precision=bfloat16", 6.83),
-        ("base", 128, 128, 2, "auto", "numerics.precision=bfloat16", 7.22),
-        ("base", 32, 512, 1, "auto", "numerics.precision=bfloat16", 6.86),
-        ("large", 64, 128, 1, "auto", "numerics.precision=bfloat16", 11.42),
-        ("large", 16, 512, 1, "auto", "numerics.precision=bfloat16", 11.46),
-        ("large", 16, 512, 1, "auto", "execution.recompute=layer", 5.91),
+        ("base", 64, 128, 1, "xla", "numerics.precision=bfloat16", 4.85, 0.04),
+        ("base", 128, 128, 1, "xla", "numerics.precision=bfloat16", 7.94, 0.04),
+        ("base", 16, 512, 1, "xla", "numerics.precision=bfloat16", 5.81, 0.04),
+        ("base", 16, 128, 4, "xla", "numerics.precision=bfloat16", 3.02, 0.04),
+        ("base", 4, 128, 1, "xla", "numerics.precision=float16", 2.28, 0.04),
+        ("large", 16, 128, 1, "xla", "numerics.precision=bfloat16", 7.02, 0.04),
+        ("large", 16, 512, 1, "xla", "numerics.precision=bfloat16", 15.42, 0.055),
+        ("base", 128, 128, 1, "auto", "numerics.precision=bfloat16", 6.83, 0.04),
+        ("base", 128, 128, 2, "auto", "numerics.precision=bfloat16", 7.22, 0.04),
+        ("base", 32, 512, 1, "auto", "numerics.precision=bfloat16", 6.86, 0.04),
+        ("large", 64, 128, 1, "auto", "numerics.precision=bfloat16", 11.42, 0.04),
+        ("large", 16, 512, 1, "auto", "numerics.precision=bfloat16", 11.46, 0.04),
+        ("large", 16, 512, 1, "auto", "execution.recompute=layer", 5.91, 0.055),
     ],
 )
 def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(
-    size, rows, length, micro_batches, kernels, setting, gigabytes
+    size, rows, length, micro_batches, kernels, setting, gigabytes, within
 ):
     # Peaks of TensorFlow 2.21 on a stand-in for CUDA's libraries, with compiled layers.
     settings = ["numerics.precision=bfloat16", f"execution.kernels={kernels}", setting]
     recipe = size_recipe(size, settings, rows, length)
     shapes, slots = pretraining_shapes(recipe.model, True), row_slots(recipe, recipe.phase[0])
     estimated = memory_bytes(recipe, shapes, RankRows(length, *slots, micro_batches), 1, (9, 0))
-    assert estimated == pytest.approx(1e9 * gigabytes, rel=0.055)
+    assert estimated == pytest.approx(1e9 * gigabytes, rel=within)
 
 
 def test_what_an_exchange_keeps_on_each_rank_is_counted():

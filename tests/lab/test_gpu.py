@@ -61,6 +61,7 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     for entry in sections["resume"]:
         assert entry["found"]["hashes"]["whole"] == entry["found"]["hashes"]["resumed"]
     assert facts["step"]["memory_bytes"] == pytest.approx(facts["step"]["estimated_memory_bytes"], rel=0.5)
+    assert facts["step"]["estimated_memory_bytes"] > 2**20
 
 
 def with_kernels(job: gpu.Job) -> bool:
