@@ -47,18 +47,21 @@ def write_toy_store(
     duplicates: tuple[int, ...] = (),
 ) -> Store:
     """Write and open a store of random tokens: up to so many sections a document, sentences a section, and so on."""
-    path.mkdir()
     random = np.random.default_rng(seed)
+    arrays = [
+        toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)) for _ in range(shards)
+    ]
+    return write_store(path, arrays, vocabulary, duplicates)
+
+
+def write_store(
+    path: Path, shards: list[Shard], vocabulary: list[str] = VOCABULARY, duplicates: tuple[int, ...] = ()
+) -> Store:
+    """Write and open a store of these shards."""
+    path.mkdir()
     text = "\n".join(vocabulary) + "\n"
     (path / "vocab.txt").write_text(text, encoding="utf-8")
-    entries = [
-        write_shard(
-            path / f"shard-{number:05d}",
-            toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)),
-            1,
-        )
-        for number in range(shards)
-    ]
+    entries = [write_shard(path / f"shard-{number:05d}", shard, 1) for number, shard in enumerate(shards)]
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_manifest(
         path,

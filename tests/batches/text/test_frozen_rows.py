@@ -1,0 +1,49 @@
+"""Rows stay what they are, bit by bit: every run that resumes depends on their order, content, pairs and masks."""
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.rows import Rows
+from bert_horovod.corpus.store import Store
+from bert_horovod.recipe.sections import Objective
+from tests.toys import VOCABULARY, toy_shard, write_store
+
+# SHA-256 of all arrays of two epochs, by "pair packing split length".
+FROZEN = json.loads((Path(__file__).parents[2] / "golden" / "rows.json").read_text(encoding="utf-8"))
+CASES = list(
+    itertools.product(("next_sentence", "sentence_order", "none"), (True, False), ("train", "held_out"), (128, 512))
+)
+
+
+@pytest.fixture(scope="module")
+def various(tmp_path_factory) -> Store:
+    """Eleven shards, of long documents and of short ones in turn, with held-out sections and duplicates."""
+    random = np.random.default_rng(58)
+    kinds = ((2, 2, 600, 50), (60, 3, 12, 40), (7, 1, 150, 60))  # documents, sections, sentences, longest
+    shards = [toy_shard(random, *kinds[number % 3], 0.2, len(VOCABULARY)) for number in range(11)]
+    return write_store(tmp_path_factory.mktemp("frozen") / "store", shards, duplicates=(0, 5, 66, 90, 150))
+
+
+def rows_hash(store: Store, pair: str, packing: bool, split: str, length: int) -> str:
+    """SHA-256 of two epochs of rows."""
+    index = open_index(store, length, pair, packing, split)
+    rows = Rows(store, index, special_ids(store.vocabulary), length, Objective(pair=pair), 7)
+    digest = hashlib.sha256()
+    positions = np.arange(2 * rows.count)
+    for part in np.array_split(positions, -(-len(positions) // 1000)):
+        for name, array in sorted(rows.assemble(part).items()):
+            digest.update(f"{name} {array.dtype} {array.shape[1:]}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize(("pair", "packing", "split", "length"), CASES)
+def test_rows_are_those_of_earlier_versions(various, pair, packing, split, length):
+    assert rows_hash(various, pair, packing, split, length) == FROZEN[f"{pair} {packing} {split} {length}"]
