@@ -24,7 +24,7 @@ import numpy as np
 from bert_horovod.cluster.doctor.facts import horovod_with
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.store import Shard, Store, open_store, token_dtype, write_manifest, write_shard
-from bert_horovod.costs.gpus import gpu_memory, gpu_peak
+from bert_horovod.costs.gpus import data_sheet, gpu_peak
 from bert_horovod.errors import RunError
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
@@ -52,7 +52,7 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
     details = gpu_details()
     name = details.get("device_name", "a GPU without a name") if details else None
     capability = details.get("compute_capability") if details else None
-    build, sheet = tf.sysconfig.get_build_info(), gpu_memory(name) if name else None
+    build, sheet = tf.sysconfig.get_build_info(), data_sheet(name) if name else None
     precision = step_precision(capability)
     lacking = "TensorFlow sees no GPU: install tensorflow[and-cuda] and see that nvidia-smi lists one; or --smoke"
     return {
@@ -60,7 +60,7 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
         "gpus": len(tf.config.list_physical_devices("GPU")),
         "compute_capability": capability,
         "nvidia_smi": _nvidia_smi(),
-        "data_sheet_memory_gib": sheet.gib if sheet else None,
+        "data_sheet_memory_gib": sheet.memory.gib if sheet else None,
         # With TF32 where TensorFlow uses it.
         "data_sheet_flops_per_s": {each: gpu_peak(name, each, each == "float32") for each in PRECISIONS}
         if name

@@ -28,14 +28,15 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.costs.clusters import DeviceSheet, device_of, parse_rate
-from bert_horovod.costs.gpus import GPU_PEAKS
+from bert_horovod.costs.gpus import data_sheet
 from bert_horovod.costs.planner import LINK_SHARE, SPREAD, Device, Network, plan_phase
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import lines
 
 WITHIN = 0.1
-FLOAT32_PEAK = GPU_PEAKS[r"\bV100\b"].float32 / GPU_PEAKS[r"\bV100\b"].float16
+V100 = data_sheet("V100").peaks
+FLOAT32_PEAK = V100.float32 / V100.float16
 NVLINK = 120e9  # bytes a second of an all-reduce within a host, so fast that it hardly counts
 INFINIBAND_S, ETHERNET_S = 5e-6, 5e-5  # of a message
 AT_ONCE = ("execution.bucket_bytes=1099511627776", "execution.reduction=ring")  # one all-reduce, after backward

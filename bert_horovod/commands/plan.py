@@ -2,7 +2,8 @@
 
 bert-horovod plan --recipe F --cluster run/clusters/a100-100gbit.toml        1, 2, 4, ... ranks of that cluster
 bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json     measurements for data sheets
-bert-horovod plan --recipe F --device A100 --link 25Gb/s                     one quick look: hosts of one GPU
+bert-horovod plan --recipe F --device A100                                   one quick look: one GPU
+bert-horovod plan --recipe F --device A100 --link 25Gb/s                     hosts of one GPU
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
 
 Nothing runs, and no GPU is needed. Where exchange.method sends different data in different stages of a phase, each
@@ -75,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         metavar="RATE|FILE",
-        help="rate between hosts, as in 10Gb/s, or what `doctor --json` or `bench comm --json` printed",
+        help="rate between hosts, as in 10Gb/s, or what `doctor --json` or `bench comm --json` printed; "
+        "one device needs none",
     )
     parser.add_argument(
         "--world_size", nargs="+", type=int, metavar="N", help="numbers of ranks (default: 1 2 4 ... of the cluster)"
@@ -90,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help=f"share of the peak that a step reaches (default: {PRODUCT_SHARE}, as published for V100 and A100, or "
-        f"{HOPPER_SHARE}, as measured, for H100, H200 and later)",
+        f"{HOPPER_SHARE}, as measured, for H100, H200 and later; less where the memory is slow beside the peak)",
     )
     parser.add_argument("--memory", metavar="SIZE", help="memory of a device, as in 16GiB (default: the data sheet's)")
     parser.add_argument(
@@ -128,10 +130,13 @@ def run(arguments: argparse.Namespace) -> None:
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
     rows = min(phase.global_batch for phase in recipe.phase)
-    ranks = sorted(set(arguments.world_size or doubling(min(rows, cluster.ranks if cluster else _MOST_RANKS))))
+    most = cluster.ranks if cluster else _MOST_RANKS if arguments.link else 1
+    ranks = sorted(set(arguments.world_size or doubling(min(rows, most))))
     require_least("--world_size", ranks[0])
     if cluster and ranks[-1] > cluster.ranks:
         raise UserError(f"--world_size {ranks[-1]}: {arguments.cluster} has {cluster.ranks} devices")
+    if not cluster and not arguments.link and ranks[-1] > 1:
+        raise UserError(f"--world_size {ranks[-1]}: which link? Give --cluster, or --link as in --link 10Gb/s")
     plans = [plan_phase(recipe, i, n, device, network) for i in range(len(recipe.phase)) for n in ranks]
     prices = cluster.costs if cluster else None
     bills = [bill(prices, plan.days, plan.world_size) for plan in plans]
@@ -192,9 +197,7 @@ def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
         _check_share("--link_share", arguments.link_share)
         if not 0 <= arguments.latency_ms < math.inf:
             raise UserError(f"--latency_ms {arguments.latency_ms:g}: expected 0 or more")
-        if link is None:
-            raise UserError("which link? Give --cluster, or --link as in --link 10Gb/s")
-        rate = math.inf if Path(link).is_file() else parse_rate(link, "--link")
+        rate = math.inf if link is None or Path(link).is_file() else parse_rate(link, "--link")
         network = Network(rate, arguments.link_share, 1e-3 * arguments.latency_ms)
     return network if link is None or _is_rate(link) else measured_network(Path(link), network)
 
@@ -224,6 +227,7 @@ def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Net
             for setting, alternative in (alternatives(recipe, METHODS).items() if several else ())
         },
         int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network, METHODS),
+        least=plans[0].world_size,
     )
 
 

@@ -175,12 +175,12 @@ def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[
     """Memory that a rank may take; None: unknown."""
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
     from bert_horovod.costs.gpu_memory import allocatable_bytes
-    from bert_horovod.costs.gpus import gpu_memory
+    from bert_horovod.costs.gpus import data_sheet
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
 
     if arguments.memory:
         return parse_bytes(arguments.memory, "--memory")
     if machine.capability:
-        memory = gpu_memory(gpus[0])
-        return int(allocatable_bytes(memory.gib * 2**30, gpus[0])) if memory else None
+        gpu = data_sheet(gpus[0])
+        return int(allocatable_bytes(gpu.memory.gib * 2**30, gpus[0])) if gpu else None
     return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)

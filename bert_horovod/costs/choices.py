@@ -44,14 +44,15 @@ def knee(plans: Sequence[PhasePlan]) -> int:
 
 
 def worth_until(plans: Sequence[PhasePlan]) -> int:
-    """The largest world size up to which added ranks are worth their cost.
+    """The largest world size up to which added ranks are worth their cost; 1 if none of the plans is.
 
     Up to it each added rank brings at least LEAST_WORTH of a single rank's rows/s. `plans`: in order of world size.
     """
     alone = plans[0].rows_per_s / plans[0].efficiency / plans[0].world_size
-    for fewer, more in itertools.pairwise(plans):
-        if more.rows_per_s - fewer.rows_per_s < LEAST_WORTH * alone * (more.world_size - fewer.world_size):
-            return fewer.world_size
+    planned = [(1, alone), *((plan.world_size, plan.rows_per_s) for plan in plans)]
+    for (fewer, slower), (more, faster) in itertools.pairwise(planned):
+        if faster - slower < LEAST_WORTH * alone * (more - fewer):
+            return fewer
     return plans[-1].world_size
 
 

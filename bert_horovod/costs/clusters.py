@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.costs.gpu_memory import allocatable_bytes
-from bert_horovod.costs.gpus import TERA, compute_capability, gpu_memory, gpu_peak, known_gpus
-from bert_horovod.costs.planner import HOP_LATENCY_S, HOPPER_SHARE, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
+from bert_horovod.costs.gpus import GPUS, TERA, compute_capability, data_sheet, gpu_peak
+from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, SPREAD, Device, Network, usual_share
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import read_toml, sections_from_table, setting
 
@@ -172,8 +172,8 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
         UserError: no data sheet is known, or the device does not accelerate the precision.
     """
     peak = sheet.tflops * TERA if sheet.tflops else _peak(sheet.name, f"{where}{called}", precision, _LINES[called])
-    memory = gpu_memory(sheet.name)
-    size, rate = (memory.gib * 2**30, memory.gb_per_s * 1e9) if memory else (None, None)
+    gpu = data_sheet(sheet.name)
+    size, rate = (gpu.memory.gib * 2**30, gpu.memory.gb_per_s * 1e9) if gpu else (None, None)
     if sheet.memory:
         size = parse_size(sheet.memory, f"{where}memory")
     if sheet.memory_rate:
@@ -181,8 +181,8 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
     name = sheet.name or f"of {sheet.tflops:g} TFLOP/s"
     allocatable = None if size is None else allocatable_bytes(size, name)
     capability = compute_capability(name) or Device.capability
-    share = sheet.product_share or (PRODUCT_SHARE if capability < (9, 0) else HOPPER_SHARE)
-    return Device(name, peak, share, size, rate, sheet.spread, allocatable, capability)
+    share = sheet.product_share or usual_share(gpu, capability)
+    return Device(name, peak, share, size, rate, sheet.spread, allocatable, capability, gpu.name if gpu else "")
 
 
 def parse_rate(text: str, where: str) -> float:
@@ -211,4 +211,6 @@ def _peak(name: str, where: str, precision: str, lines: str) -> float:
             f"{where} {name} does not accelerate numerics.precision = {precision}: --set numerics.precision=float16, "
             f"or for what it reaches {lines}"
         )
-    raise UserError(f"{where} {name}: not known; known are {', '.join(known_gpus())}. For another device {lines}")
+    raise UserError(
+        f"{where} {name}: not known; known are {', '.join(gpu.name for gpu in GPUS)}. For another device {lines}"
+    )

@@ -34,6 +34,7 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, sent_shapes, stages
+from bert_horovod.costs.gpus import TERA, Gpu
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
@@ -47,9 +48,11 @@ from bert_horovod.recipe.sections import Phase, Recipe, Stage
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
 # These include the update, kernels between products and everything else in a step.
 PRODUCT_SHARE = 0.35
-# This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md). Peaks have grown by more than
-# the rates of memories.
+# This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md).
 HOPPER_SHARE = 0.28
+# On an A100 and an H200, whose memories move 5 bytes for 1,000 operations of the peak, kernels between products take a
+# fifth of forward and backward (rows of 128). Where the memory is slower beside the peak (L4, L40S), they take more.
+KERNELS_SHARE, BYTES_PER_FLOP = 0.2, 4.8e-3
 # Rings over TCP carried 0.88 to 0.94 of 100 Mb/s (docs/results/scaling.md), and 0.92 of 10 Gb/s in HKBU's published
 # runs.
 LINK_SHARE = 0.9
@@ -77,6 +80,21 @@ class Device:
     spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
     allocatable_bytes: float | None = None  # of the memory, by TensorFlow: costs/gpu_memory.py; None: unknown
     capability: tuple[int, int] = (7, 0)  # compute capability; of an unknown GPU one that needs the most memory
+    sheet: str = ""  # the product whose data sheet was taken
+
+
+def usual_share(gpu: Gpu | None, capability: tuple[int, int]) -> float:
+    """The share of its peak that a GPU is expected to reach, by its kind and by its memory's rate beside the peak.
+
+    Args:
+        gpu: its data sheet; None: not known.
+        capability: compute capability.
+    """
+    share = HOPPER_SHARE if capability >= (9, 0) and not (gpu and "RTX" in gpu.name) else PRODUCT_SHARE
+    if gpu is None:
+        return share
+    bytes_per_flop = gpu.memory.gb_per_s * 1e9 / (gpu.peaks.float16 * TERA)
+    return share / (1 + KERNELS_SHARE * max(0.0, BYTES_PER_FLOP / bytes_per_flop - 1))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Plans as tables and advice on a terminal."""
 
+import math
+import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +28,13 @@ class PhaseAdvice:
     phase: int
     world_size: int
     knee: int
-    worth_until: int
+    worth_until: int  # 1: fewer ranks than the least planned
     largest_micro_batch: dict[str, int] | None  # rows, by execution.recompute; None: the memory is not known
     wished_efficiency: float
     choices: list[Choice]  # empty on one rank
     step_s: dict[str, float]  # by name of a setting that sends less than float32 gradients
     int8_pays_below_bytes_per_s: float | None  # None: at no rate
+    least: int = 1  # ranks planned
 
     def describe(self, micro_batch: int) -> list[str]:
         """Lines for people; `micro_batch`: the recipe's."""
@@ -42,9 +46,13 @@ class PhaseAdvice:
             )
         if not self.choices:
             return lines
+        several = self.least < self.world_size
+        worth = f"until {self.worth_until} rank(s) each one added brings at least"
+        if self.worth_until < self.least:
+            worth = f"on {self.least} ranks each one added brings less than"
         lines.append(
-            f"efficiency x speed-up is largest on {self.knee} rank(s); until {self.worth_until} rank(s) each one added "
-            f"brings at least {LEAST_WORTH:.0%} of the rows/s of a rank alone"
+            f"efficiency x speed-up is largest on {self.knee} rank(s); " * several
+            + f"{worth} {LEAST_WORTH:.0%} of the rows/s of a rank alone"
         )
         reaching = [choice for choice in self.choices if choice.efficiency >= self.wished_efficiency]
         best = max(self.choices, key=lambda choice: choice.efficiency)
@@ -79,7 +87,7 @@ def plan_text(
     prices: Prices | None,
     advice: Sequence[PhaseAdvice],
 ) -> str:
-    """Text: the assumptions; for each phase its tables and advice; the totals of all phases.
+    """Text, as wide as the terminal: the assumptions; for each phase tables and advice; totals of all phases.
 
     Args:
         recipe: the planned recipe.
@@ -89,6 +97,7 @@ def plan_text(
         prices: the cluster's; None: there is no cluster file.
         advice: of each phase.
     """
+    width = shutil.get_terminal_size().columns
     parts = [_device_line(recipe, device), _network_line(recipe, network)]
     currency = prices.currency if prices else ""
     for i, phase in enumerate(recipe.phase):
@@ -100,8 +109,9 @@ def plan_text(
         last = of_phase[-1][0]
         if [stage.name for stage in last.stages] != ["dense"]:
             parts.append(f"on {last.world_size} rank(s): {_stages(last)}")
-        parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in of_phase)]))
-        parts.append(_totals_table([plan for plan, _ in of_phase], [bill for _, bill in of_phase], currency))
+        parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in of_phase)], width))
+        totals = _totals([plan for plan, _ in of_phase], [bill for _, bill in of_phase], currency)
+        parts.append(lines(totals, width))
         room = device.allocatable_bytes
         if room is not None and (large := [plan for plan, _ in of_phase if plan.memory_bytes > room]):
             parts.append(
@@ -116,7 +126,15 @@ def plan_text(
         parts.append("cost is not known: add under [costs] of the cluster file a line as device_hour = 1.5")
     if prices is not None and prices.device_w < 0:
         parts.append("energy is not known: add under [costs] of the cluster file a line as device_w = 350.0")
-    return "\n".join(parts)
+    return "\n".join(_wrapped(line, width) for part in parts for line in part.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line as several of at most so many characters, the later ones indented by four more."""
+    if len(line) <= width:
+        return line
+    indent = " " * (4 + len(line) - len(line.lstrip()))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def days(number: float) -> str:
@@ -127,12 +145,18 @@ def days(number: float) -> str:
 def _device_line(recipe: Recipe, device: Device) -> str:
     size, rate = device.memory_bytes, device.memory_bytes_per_s
     return (
-        f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
-        f"of which forward and backward reach {device.product_share:.0%}; "
+        f"device {device.name}{_sheet(device)}: {device.flops_per_s / TERA:.4g} TFLOP/s in "
+        f"{recipe.numerics.precision}, of which forward and backward reach {device.product_share:.0%}; "
         f"memory {'unknown' if size is None else _memory(size, device.allocatable_bytes)}"
         + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
         + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
     )
+
+
+def _sheet(device: Device) -> str:
+    """The product whose data sheet was taken, if the name may mean several."""
+    named = device.sheet.lower() in device.name.lower()  # any name holds "", the sheet of an unknown device
+    return "" if named else f" (here {device.sheet})"
 
 
 def _memory(size: float, room: float | None) -> str:
@@ -142,6 +166,8 @@ def _memory(size: float, room: float | None) -> str:
 
 def _network_line(recipe: Recipe, network: Network) -> str:
     method = recipe.exchange.method
+    if network.bytes_per_s == math.inf and network.devices == 1:
+        return "one rank, no link (for several ranks add a link as --link 10Gb/s)"
     inside = f"; inside a host of {network.devices} {8e-9 * network.inside_bytes_per_s:.4g} Gb/s"
     return (
         f"link {8e-9 * network.bytes_per_s:.4g} Gb/s, of which all-reduces reach {network.share:.0%}, "
@@ -171,7 +197,7 @@ def _parts(plan: PhasePlan, device: Device) -> tuple[str, ...]:
     )
 
 
-def _totals_table(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> str:
+def _totals(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> list[tuple[str, ...]]:
     price, kwh = bills[0].price is not None, bills[0].kwh is not None
     cells = [(*_TOTALS, *([f"cost {currency}".strip()] if price else []), *(["kWh"] if kwh else []))]
     best, last = knee(plans), worth_until(plans)
@@ -192,7 +218,7 @@ def _totals_table(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: s
                 *([f"{bill.kwh:,.0f}"] if kwh else []),
             )
         )
-    return lines(cells)
+    return cells
 
 
 def _all_phases(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Measurements of the step as one table."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -38,9 +39,20 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
     return lines(cells)
 
 
-def lines(cells: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines of text: the first column is aligned to the left, the others to the right."""
+def lines(cells: Sequence[Sequence[str]], most: int | None = None) -> str:
+    """Rows of cells as lines of text: the first column is aligned to the left, the others to the right.
+
+    Args:
+        cells: of each row as many.
+        most: characters of a line, at most: other columns go to further tables, which begin with the first column
+            again; None: as many as there are.
+    """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if most is not None:
+        fitting = max(2, sum(total <= most for total in accumulate(widths, lambda total, width: total + 2 + width)))
+        if fitting < len(widths):
+            rest = [[line[0], *line[fitting:]] for line in cells]
+            return "\n".join((lines([line[:fitting] for line in cells]), lines(rest, most)))
     return "\n".join(
         "  ".join(
             cell.rjust(width) if i else cell.ljust(width)

@@ -17,6 +17,12 @@ CLUSTER = str(PROJECT / "run" / "clusters" / "t4-10gbit.toml")
 FLAGS = ("--recipe", LARGE, "--link", "10Gb/s")
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Lines are not wrapped, tables not split."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
 def plan(capsys, *flags: str) -> str:
     """What the command prints, in this process."""
     arguments = parse(["bert-horovod", "plan", *flags])
@@ -30,7 +36,7 @@ def test_a_table_for_each_phase():
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith(
-        "device V100: 125 TFLOP/s in float16, of which forward and backward reach 35%; memory 16"
+        "device V100 (here V100 SXM2 16GB): 125 TFLOP/s in float16, of which forward and backward reach 35%; memory 16"
     )
     assert lines[1] == "link 10 Gb/s, of which all-reduces reach 90%, 0.05 ms a hop; wire float16"
     assert [line for line in lines if line.startswith("phase")] == [
@@ -171,6 +177,41 @@ def test_a_method_is_planned_by_its_stages(capsys):
     assert "exchange onebit_lamb" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32")
 
 
+def test_a_narrow_terminal_gets_narrow_tables_with_the_same_cells(capsys, monkeypatch):
+    words = ("--recipe", LARGE, "--cluster", CLUSTER)
+    wide = plan(capsys, *words)
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = plan(capsys, *words)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert set(wide.split()) == set(narrow.split())
+
+
+def test_one_gpu_needs_no_link_and_its_data_sheet_is_named(capsys):
+    lines = plan(capsys, "--recipe", LARGE, "--device", "H100").splitlines()
+    assert lines[0].startswith("device H100 (here H100 SXM): 989 TFLOP/s in float16")
+    assert lines[1].startswith("one rank, no link ")
+    assert re.match(r" +1 rank\(s\): [\d.]+ days", lines[-1])
+    assert len(re.findall(r"rank\(s\)", "\n".join(lines))) == 1
+    assert "device V100 SXM2 32GB: " in plan(capsys, "--recipe", LARGE, "--device", "V100 SXM2 32GB")
+
+
+def test_one_number_of_ranks_that_is_too_many_is_not_recommended(capsys):
+    output = plan(capsys, "--recipe", "bert-base", "--device", "A100", "--link", "1Gb/s", "--world_size", "16")
+    assert output.count("\non 16 ranks each one added brings less than 50% of the rows/s of a rank alone\n") == 2
+    assert "until" not in output
+    assert "efficiency x speed-up is largest" not in output
+
+
+def test_an_l40s_is_not_faster_than_an_a100_because_its_memory_is_slower(capsys):
+    """Its peak is higher, but kernels between products wait for its memory."""
+    days = []
+    for device in ("A100", "L40S"):
+        plans = json.loads(plan(capsys, "--recipe", "bert-base", "--device", device, "--json"))["plans"]
+        assert all(each["update_s"] > 0 and each["kernels_s"] > 0 for each in plans)
+        days.append(sum(each["days"] for each in plans))
+    assert days[0] < days[1] < 1.2 * days[0]
+
+
 def test_what_is_not_known_is_said(capsys):
     output = plan(capsys, *FLAGS, "--tflops", "100")
     assert "memory unknown, rate unknown: update is not counted (--memory_rate)" in output
@@ -186,7 +227,7 @@ def test_ranks_are_at_most_the_rows_unless_they_are_asked_for(capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--device", "K80"), r"--device K80: not known; known are V100S, .*, B200\. .* --tflops 125"),
+        (("--device", "K80"), r"--device K80: not known; known are V100S PCIe 32GB, .*, B200\. .* --tflops 125"),
         (("--device", "V100 MIG"), "--device V100 MIG: not known"),
         (("--device", "V100", "--set", "numerics.precision=bfloat16"), "V100 does not accelerate .*float16"),
         (("--tflops", "0"), "--tflops 0: expected a number above 0"),
@@ -213,7 +254,7 @@ def test_a_wrong_flag_is_one_message(capsys, flags, message):
     ("flags", "message"),
     [
         (("--link", "10Gb/s"), r"which device\? Give --cluster, --device, --tflops or --compute"),
-        (("--device", "V100"), r"which link\? Give --cluster, or --link as in --link 10Gb/s"),
+        (("--device", "V100", "--world_size", "1", "8"), r"--world_size 8: which link\? Give --cluster, or --link as"),
         (("--device", "V100", "--link", "none.json"), r"--link none\.json: expected a rate"),
         (("--cluster", CLUSTER, "--device", "V100"), r"--device with --cluster: write it into .*t4-10gbit\.toml"),
         (("--cluster", CLUSTER, "--product_share", "0.5"), "--product_share with --cluster"),

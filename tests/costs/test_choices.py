@@ -39,6 +39,8 @@ def test_ranks_are_worth_it_while_each_added_one_brings_half_of_a_lone_ones_rows
     assert worth_until(plans(10, 19, 30, 51)) == 8
     assert worth_until(plans(10, 14)) == 1
     assert worth_until(plans(10)) == 1
+    assert worth_until(plans(10, 19, 30, 49)[3:]) == 8  # 39 more for 7 more
+    assert worth_until(plans(10, 12, 14, 16)[3:]) == 1
 
 
 def with_memory(allocatable_bytes: float, name: str = "V100") -> Device:

@@ -54,12 +54,15 @@ def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
         ('name = "T4"', PRODUCT_SHARE),
         ('name = "A100 80GB"', PRODUCT_SHARE),
         ('name = "H200"', HOPPER_SHARE),
+        ('name = "RTX 5090"', PRODUCT_SHARE),
+        ('name = "H100 SXM"', HOPPER_SHARE / (1 + 0.2 * (4.8e-3 * 989 / 3.35 - 1))),
+        ('name = "L40S"', PRODUCT_SHARE / (1 + 0.2 * (4.8e-3 * 362 / 0.864 - 1))),
         ('name = "H200"\nproduct_share = 0.5', 0.5),
         ("tflops = 50.0", PRODUCT_SHARE),
     ],
 )
 def test_the_share_of_the_peak_is_the_one_given_or_known_of_such_gpus(tmp_path, device, share):
-    assert read(tmp_path, f"[device]\n{device}").rank_device("float16").product_share == share
+    assert read(tmp_path, f"[device]\n{device}").rank_device("float16").product_share == pytest.approx(share)
 
 
 def test_one_host_of_one_device_needs_no_link(tmp_path):
@@ -126,7 +129,7 @@ def test_a_wrong_file_is_one_message_that_says_which_line_to_add(tmp_path, text,
         (
             WHOLE.replace("V100", "K80"),
             "float16",
-            r"device.name K80: not known; known are V100S, .*, B200\. .* add under \[device\] lines as tflops",
+            r"device.name K80: not known; known are V100S .*, B200\. .* add under \[device\] lines as tflops",
         ),
         (WHOLE, "bfloat16", "device.name V100 does not accelerate numerics.precision = bfloat16"),
         (WHOLE.replace("32GiB", "32"), "float16", "device.memory 32: expected a size above 0"),

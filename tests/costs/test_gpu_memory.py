@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.costs.gpu_memory import allocatable_bytes
-from bert_horovod.costs.gpus import gpu_memory
+from bert_horovod.costs.gpus import data_sheet
 
 # N of "Created device ... with N MB memory", from logs of TensorFlow that were published: the least and the most.
 PRINTED = {
@@ -20,7 +20,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_it_is_what_tensorflow_printed_and_hardly_less(name):
-    mib = allocatable_bytes(gpu_memory(name).gib * 2**30, name) / 2**20
+    mib = allocatable_bytes(data_sheet(name).memory.gib * 2**30, name) / 2**20
     least, most = PRINTED[name]
     assert 0.98 * least < mib < most
 

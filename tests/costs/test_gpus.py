@@ -2,32 +2,45 @@
 
 import pytest
 
-from bert_horovod.costs.gpus import GPU_MEMORIES, Memory, compute_capability, gpu_memory, gpu_peak, known_gpus
+from bert_horovod.costs.gpus import GPUS, Memory, compute_capability, data_sheet, gpu_peak
 
 
 @pytest.mark.parametrize(
     ("name", "memory"),
     [
         ("V100", Memory(16, 900)),
+        ("H100", Memory(80, 3350)),
+        ("NVIDIA H100 80GB HBM3", Memory(80, 3350)),
+        ("NVIDIA H100 NVL", Memory(94, 3900)),
+        ("NVIDIA A100 80GB PCIe", Memory(80, 1935)),
+        ("NVIDIA A100-PCIE-40GB", Memory(40, 1555)),
+        ("Tesla V100S-PCIE-32GB", Memory(32, 1134)),
+        ("NVIDIA RTX 6000 Ada Generation", Memory(48, 960)),
+        ("NVIDIA RTX A6000", Memory(48, 768)),
+        ("NVIDIA GeForce RTX 5090", Memory(32, 1792)),
+        ("NVIDIA L40S", Memory(48, 864)),
         ("Tesla V100-SXM2-32GB", Memory(32, 900)),
         ("a100", Memory(40, 1555)),
         ("NVIDIA A100-SXM4-80GB", Memory(80, 2039)),
-        ("NVIDIA H100 80GB HBM3", Memory(80, 3350)),
         ("NVIDIA A10", Memory(24, 600)),
-        ("NVIDIA B200", None),
+        ("NVIDIA B200", Memory(180, 8000)),
+        ("Quadro RTX 6000", None),
         ("NVIDIA A10G", None),
         ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
     ],
 )
 def test_a_gpu_has_its_makers_memory(name, memory):
-    assert gpu_memory(name) == memory
+    gpu = data_sheet(name)
+    assert (gpu and gpu.memory) == memory
 
 
-def test_every_known_name_is_known_and_those_with_a_memory_are_among_them():
-    for name in known_gpus():
-        assert gpu_peak(name, "float16", tensor_float_32=True) == gpu_peak(name.lower(), "float16", True) > 0
-    assert len({gpu_memory(name) for name in known_gpus()} - {None}) >= len(GPU_MEMORIES) - 2  # 32 and 80 GB variants
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_every_product_is_found_by_its_name_and_has_all_figures(gpu):
+    assert data_sheet(gpu.name) == data_sheet(gpu.name.lower()) == gpu
+    assert gpu_peak(gpu.name, "float16", tensor_float_32=True) > 0
+    assert gpu.memory.gib > 8
+    assert 2e-3 < gpu.memory.gb_per_s / 1e3 / gpu.peaks.float16 < 1.4e-2  # bytes an operation
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_horovod.costs.gpus import GPU_PEAKS, gpu_peak
+from bert_horovod.costs.gpus import GPUS, gpu_peak
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.peak import (
     Peak,
@@ -36,7 +36,12 @@ OLD = {"fpu", "avx2"}
         ("NVIDIA GeForce RTX 3090", 35.6, 71, 71),
         ("NVIDIA GeForce RTX 4090", 82.6, 165.2, 165.2),
         ("NVIDIA L4", 30.3, 121, 121),
+        ("NVIDIA L40", 90.5, 181, 181),
         ("NVIDIA L40S", 91.6, 362, 362),
+        ("NVIDIA RTX A6000", 38.7, 154.8, 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", 91.1, 364.2, 364.2),
+        ("NVIDIA GeForce RTX 5090", 104.8, 209.5, 209.5),
+        ("H100", 67, 989, 989),
         ("NVIDIA H100 80GB HBM3", 67, 989, 989),
         ("NVIDIA H100 PCIe", 51, 756, 756),
         ("NVIDIA H100 NVL", 60, 835, 835),
@@ -53,10 +58,11 @@ def test_a_known_gpu_has_its_makers_peak(name, float32, float16, bfloat16):
     "name",
     [
         "NVIDIA A10G",
-        "NVIDIA L40",
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA H100 64GB HBM2",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "GRID A100-10C",
         "NVIDIA A40-12Q",
@@ -74,7 +80,7 @@ def test_float32_is_tf32_only_where_that_is_enabled_and_there():
 
 
 def test_narrower_is_never_slower_in_the_table():
-    for peaks in GPU_PEAKS.values():
+    for peaks in (gpu.peaks for gpu in GPUS):
         assert peaks.float32 <= (peaks.tensor_float_32 or math.inf)
         assert (peaks.tensor_float_32 or peaks.float32) < peaks.float16
         assert peaks.bfloat16 in (None, peaks.float16)
