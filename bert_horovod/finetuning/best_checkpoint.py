@@ -17,7 +17,7 @@ class BestCheckpoint(Hook):
     Args:
         metric: name of the dev score that decides; more is better.
         patience: evaluations without a better score after which the run ends; None: it never does.
-        run: its checkpoints are saved at the steps of its evaluations, or some are.
+        run: a step with the best score so far is saved, whatever execution.checkpoint_steps says.
     """
 
     def __init__(self, metric: str, patience: int | None, run: Run) -> None:
@@ -34,8 +34,9 @@ class BestCheckpoint(Hook):
         if not told or told["metric"] != self._metric or told["step"] > run.state.progress.step:
             return
         self._best = best = Best(**(told | {"ended": False}))
-        if best.last_step > run.state.progress.step:  # the run was killed before it saved a checkpoint
-            best.last_step, best.evaluations_since = run.state.progress.step, max(0, best.evaluations_since - 1)
+        if best.last_step > (step := run.state.progress.step):  # the run was killed before it saved a checkpoint
+            every = run.recipe.execution.evaluate_steps
+            best.last_step, best.evaluations_since = step, step // every - best.step // every if every else 0
         self._write()
 
     def wants_to_end(self) -> bool:
@@ -58,13 +59,24 @@ class BestCheckpoint(Hook):
             path = path_of(self.run.job.output_dir, best.step)
             self.run.say(f"best checkpoint: {path}, {best.metric.replace('_', ' ')} {best.score:.4f}")
 
+    def wants_checkpoint(self, step: int) -> bool:
+        return self._is_better(self._score(step))
+
+    def _score(self, step: int) -> float | None:
+        """The score of the evaluation after this step, if there was one."""
+        score = self.run.held_out.get(f"held_out_{self._metric}")
+        return None if score is None or not self.run.evaluation_due(step) else score
+
+    def _is_better(self, score: float | None) -> bool:
+        return score is not None and (self._best is None or score > self._best.score)
+
     def _look(self) -> None:
         """Take the score of an evaluation after this step, if there was one."""
-        run, best = self.run, self._best
-        step, score = run.state.progress.step, run.held_out.get(f"held_out_{self._metric}")
-        if score is None or not run.evaluation_due(step) or (best and best.last_step >= step):
+        best, step = self._best, self.run.state.progress.step
+        score = self._score(step)
+        if score is None or (best and best.last_step >= step):
             return
-        if (best is None or score > best.score) and run.save_due(step):
+        if self._is_better(score):
             self._best = Best(self._metric, score, step, 0, step, False)
         elif best is not None:
             best.last_step, best.evaluations_since = step, best.evaluations_since + 1

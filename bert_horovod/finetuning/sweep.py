@@ -21,6 +21,9 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 
 
+_MOST_RUNS = 1000  # each has a directory, and a job that is made and checked before the first one is trained
+
+
 class Variant(NamedTuple):
     """The settings by which a run differs from the other runs."""
 
@@ -30,7 +33,7 @@ class Variant(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the run's directory."""
-        rate = "" if self.learning_rate is None else f"rate-{self.learning_rate:g}"
+        rate = "" if self.learning_rate is None else f"rate-{_short(self.learning_rate)}"
         seed = "" if self.seed is None else f"seed-{self.seed}"
         return "-".join(filter(None, (rate, seed)))
 
@@ -56,6 +59,11 @@ def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
     chosen: Sequence[int | None] = [None]
     if seeds is not None:
         numbers = _numbers(seeds, int, "--seeds", "a number of seeds, or seeds with commas between")
+        if "," not in seeds and numbers[0] > _MOST_RUNS:
+            raise UserError(
+                f"--seeds {seeds}: a single number is how many runs there are, with the seeds from 0 on; expected at "
+                f"most {_MOST_RUNS:,}; the run of that one seed is --set data.seed={seeds}"
+            )
         chosen = range(numbers[0]) if "," not in seeds else numbers
         if min(chosen, default=-1) < 0 or len(set(chosen)) < len(chosen):
             raise UserError(f"--seeds {seeds}: expected at least one, each 0 or more, and none twice")
@@ -64,6 +72,11 @@ def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
         rates = _numbers(learning_rates, float, "--learning_rates", "numbers with commas between, as in 2e-5,3e-5")
         if len(set(rates)) < len(rates):
             raise UserError(f"--learning_rates {learning_rates}: expected none twice")
+    if (runs := len(chosen) * len(rates)) > _MOST_RUNS:
+        raise UserError(
+            f"--seeds and --learning_rates make {runs:,} runs; expected at most {_MOST_RUNS:,}: give fewer of them, "
+            "with an --output_dir for each part"
+        )
     return [Variant(seed, rate) for rate in rates for seed in chosen]
 
 
@@ -127,7 +140,7 @@ def cells(summary: dict[str, Any]) -> list[list[str]]:
         [Path(run["output_dir"]).name, *(f"{run['scores'][name]:.4f}" for name in names)] for run in summary["runs"]
     ]
     for group in summary["by_learning_rate"]:
-        rate = "" if group["learning_rate"] is None else f", rate {group['learning_rate']:g}"
+        rate = "" if group["learning_rate"] is None else f", rate {_short(group['learning_rate'])}"
         head = f"mean of {group['runs']}{rate}"
         lines.append(
             [head, *(f"{group['mean'][name]:.4f} +- {group['standard_deviation'][name]:.4f}" for name in names)]
@@ -177,6 +190,11 @@ def _last_scores(job: Job) -> dict[str, float] | None:
         if line.get("step") == last and any(name.startswith(prefix) for name in line):
             scores = {name.removeprefix(prefix): score for name, score in line.items() if name.startswith(prefix)}
     return scores
+
+
+def _short(rate: float) -> str:
+    """A rate with six digits, or with as many as tell it from every other rate."""
+    return f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
 
 
 def _numbers(text: str, kind: Callable[[str], Any], flag: str, expected: str) -> list[Any]:

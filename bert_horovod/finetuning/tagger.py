@@ -12,6 +12,7 @@ from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
 from bert_horovod.corpus.reading.tagged_files import TaggedSentences, conll_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
 from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type, type_cells
 from bert_horovod.finetuning.initialisation import Finetuning, Packed
@@ -56,6 +57,7 @@ class TagFinetuning(Finetuning):
         epochs: float = 3.0,
         overrides: list[str] | tuple[str, ...] = (),
         world_size: int = 1,
+        early_stop: int | None = None,
         **options,
     ) -> Job:
         """Make the job of one run, and check it.
@@ -65,6 +67,7 @@ class TagFinetuning(Finetuning):
             epochs: over the train sentences.
             overrides: settings of the recipe, as `section.key=value`; a global_batch is in rows.
             world_size: ranks.
+            early_stop: evaluations without a better F1 after which the run ends; None: it does not.
             options: further fields of Job.
 
         Raises:
@@ -86,7 +89,7 @@ class TagFinetuning(Finetuning):
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, scores),
-            hooks=(partial(TagsHook, scores, self._test, notices),),
+            hooks=(partial(TagsHook, scores, self._test, notices), partial(BestCheckpoint, "f1", early_stop)),
             **options,
         )
 
@@ -174,13 +177,14 @@ class TagsHook(Hook):
     def finish(self) -> None:
         self.wait()
         run, data = self.run, self._scores.data
-        if run.state.progress.step < run.last_step:
+        if run.state.progress.step < run.last_step and not run.ended:
             return
         if self._test is not None:
             rows = run.job.dataset.rows(len(run.recipe.phase) - 1, self._test)
             predicted = predicted_tags(rows, self._logits("test", rows), data.labels).tags
             self._write("test", data.test, predicted)
-        if self._scores.predicted is None:  # nothing was left to train, but the files may be missing
+        # Nothing was left to train, but the files may be missing; or the run has ended after more steps than evaluated.
+        if self._scores.predicted is None or run.ended:
             rows = run.job.dataset.open(len(run.recipe.phase) - 1, "held_out")
             self._scores(rows, {"logits": self._logits("dev", rows)})
         predicted = self._scores.predicted

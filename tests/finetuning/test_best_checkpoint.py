@@ -1,6 +1,7 @@
 """The checkpoint with the best dev score is kept and named, and a run ends whose score no longer gets better."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ FAST = (
 )
 
 
-def job(files: dict[str, Path], output_dir: Path, early_stop: int | None, **options) -> Job:
+def job(files: dict[str, Path], output_dir: Path, early_stop: int | None, *overrides: str, **options) -> Job:
     finetuning = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
     output_dir.mkdir(exist_ok=True)
-    return finetuning.job(output_dir, 6, FAST, early_stop=early_stop, **options)
+    return finetuning.job(output_dir, 6, FAST + overrides, early_stop=early_stop, **options)
 
 
 @pytest.mark.full
@@ -47,6 +48,19 @@ def test_a_run_ends_early_keeps_its_best_checkpoint_and_is_then_finished(files, 
     train(job(files, ending.output_dir, early_stop=3), World())  # more patience goes on
     assert paths(ending.output_dir)[-1].name == "step-00000008"
     assert json.loads((ending.output_dir / "best.json").read_text())["step"] == 2
+
+
+@pytest.mark.full
+def test_a_better_score_is_saved_and_counts_where_no_checkpoint_is_due(files, tmp_path):
+    """Of the evaluations after steps 1, 2 and 3 the first is the best; checkpoints are due after step 4."""
+    settings = "execution.evaluate_steps=1", "execution.checkpoint_steps=4"
+    ending = job(files, tmp_path / "run", 2, *settings)
+    train(ending, World())
+    assert [path.name for path in paths(ending.output_dir)] == ["step-00000001", "step-00000003"]
+    assert json.loads((ending.output_dir / "best.json").read_text())["step"] == 1
+    shutil.rmtree(paths(ending.output_dir)[-1])  # as if the run was killed: it begins again after step 1
+    train(ending, World())
+    assert paths(ending.output_dir)[-1].name == "step-00000003", "evaluations after the checkpoint count once"
 
 
 def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) -> None:

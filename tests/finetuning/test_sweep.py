@@ -11,6 +11,7 @@ from bert_horovod.finetuning.sweep import Finished, Variant, cells, summary, tra
 from bert_horovod.finetuning.text_data import Files, glue_data
 from tests.toy_glue import write_checkpoint, write_glue
 
+SOME = Variant(4, 2e-5), Variant(None, 0.0012345678), Variant(None, 0.0012345679), Variant(None, 3e-5), Variant(1, None)
 FAST = ("execution.xla='off'", "execution.tensorboard=false")
 
 
@@ -18,8 +19,10 @@ def test_seeds_and_rates_are_all_pairs():
     assert variants(None, None) == []
     assert variants("3", None) == [Variant(0, None), Variant(1, None), Variant(2, None)]
     assert variants("4,2", "2e-5,3e-5") == [Variant(4, 2e-5), Variant(2, 2e-5), Variant(4, 3e-5), Variant(2, 3e-5)]
-    assert [variant.name for variant in (Variant(4, 2e-5), Variant(None, 3e-5), Variant(1, None))] == [
+    assert [variant.name for variant in SOME] == [
         "rate-2e-05-seed-4",
+        "rate-0.0012345678",
+        "rate-0.0012345679",
         "rate-3e-05",
         "seed-1",
     ]
@@ -35,6 +38,8 @@ def test_seeds_and_rates_are_all_pairs():
         ("a", None, "--seeds a: expected a number of seeds"),
         (None, "fast", "--learning_rates fast: expected numbers"),
         (None, "1e-5,1e-5", "none twice"),
+        ("99999999", None, "--seeds 99999999: a single number is how many runs .* is --set data.seed=99999999"),
+        ("600", "1e-5,2e-5", "--seeds and --learning_rates make 1,200 runs; expected at most 1,000"),
     ],
 )
 def test_what_is_no_seed_or_rate_is_refused(seeds, rates, match):

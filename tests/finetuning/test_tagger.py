@@ -20,7 +20,7 @@ from bert_horovod.finetuning.text_data import Files
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.checkpoint import path_of, paths, step_of
 from bert_horovod.tasks.token_classification import TokenClassification
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
@@ -131,6 +131,20 @@ def test_a_run_may_start_from_tags_in_another_order(files, whole, tmp_path):
     ).parameters
     np.testing.assert_array_equal(parameters["classifier.weight"], own["classifier.weight"][[0, 4, 3, 2, 1]])
     assert job_of(files | {"checkpoint": output_dir}, tmp_path).init_checkpoint == newest(output_dir)
+
+
+def test_a_run_ends_early_and_keeps_its_best_checkpoint(files, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    settings = "phase.0.learning_rate=1e-30", "execution.keep_checkpoints=1"
+    ending = job_of(files, tmp_path / "run", *settings, early_stop=2)
+    train(ending, World())
+    said = capsys.readouterr().out
+    best = json.loads((tmp_path / "run" / "best.json").read_text())
+    assert (best["metric"], best["evaluations_since"], best["ended"]) == ("f1", 2, True)
+    assert [step_of(path.name) for path in paths(tmp_path / "run")] == [best["step"], 3 * best["step"]]
+    assert f"best checkpoint: {path_of(tmp_path / 'run', best['step'])}, f1 " in said
+    assert "dev.tsv: f1 " in said
+    assert (tmp_path / "run" / "predictions" / "dev.tsv").is_file()
 
 
 def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) -> tuple[dict[str, float], list]:

@@ -58,6 +58,10 @@ class Hook:
         """
         return False
 
+    def wants_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint should be saved after this step, whose evaluation is done; equal on all ranks."""
+        return False
+
     def wants_to_end(self) -> bool:
         """Whether the run should end after the step that is done, with `run.ended`, the reason; asked before each step.
 

@@ -10,7 +10,7 @@ from bert_horovod.training.run import Run
 class CheckpointHook(Hook):
     """Saves every execution.checkpoint_steps steps, at the end of a phase, and when the run is asked to stop.
 
-    It saves step 0 too if execution.checkpoint_step_0 says so.
+    It saves step 0 too if execution.checkpoint_step_0 says so, and the steps that a hook wants.
     """
 
     def __init__(self, run: Run) -> None:
@@ -40,7 +40,7 @@ class CheckpointHook(Hook):
         return self._retry or self.run.save_due(step)
 
     def step(self, event: StepEvent) -> None:
-        if self.run.save_due(event.step):
+        if self.run.save_due(event.step) or any(hook.wants_checkpoint(event.step) for hook in self.run.hooks):
             self._save()
         elif self._retry and self._parts is not None:  # other ranks' parts are of the step that failed
             self._saver.again()
