@@ -20,6 +20,7 @@ from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_flags, refuse_other_tasks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
+from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
@@ -150,6 +151,8 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     settings: list[tuple[Path, list[str]]] = [(arguments.output_dir, [])]
     if made_of:
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
+        if launched.rank == 0:
+            print(f"{counted(len(settings), 'run')}, all checked before the first is trained", flush=True)
     if arguments.epochs is not None:
         options["epochs"] = arguments.epochs
     if arguments.early_stop is not None:
