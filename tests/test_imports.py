@@ -29,6 +29,12 @@ ORDER = (
     ("storage", "runtime"),
     ("errors", "wording"),
 )
+# What is needed to make a token store and train on it; rooms outside: finetuning, inference, measuring, reporting.
+CORE_COMMANDS = ("prepare", "pretrain", "vocab")
+CORE = {
+    *("batches", "collectives", "corpus", "costs", "errors", "exchange", "interchange", "model", "optimizers"),
+    *("recipe", "recipe_files", "runs", "runtime", "storage", "tasks", "training", "wording"),
+}
 FLOOR = {room: number for number, rooms in enumerate(ORDER) for room in rooms}
 
 
@@ -64,15 +70,38 @@ def test_every_room_has_a_floor():
     assert there - {"__init__"} == set(FLOOR)
 
 
+def imports_of_files() -> dict[Path, set[Path]]:
+    """The package's files that each file imports, anywhere in it."""
+    modules = {
+        ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES
+    }
+
+    def files(names: set[str]) -> set[Path]:
+        return {modules[each] for name in names for each in (name, name.rpartition(".")[0]) if each in modules}
+
+    return {path: files(imported(path)) - {path, PACKAGE / "__init__.py"} for path in FILES}
+
+
 def test_no_files_import_each_other_in_a_circle():
-    files = {".".join(path.relative_to(PROJECT).with_suffix("").parts): path for path in FILES}
-    modules = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    TopologicalSorter(imports_of_files()).prepare()  # raises CycleError with the circle
 
-    def module(name: str) -> str | None:
-        return next((each for each in (name, name.rpartition(".")[0]) if each in modules), None)
 
-    imports = {own: {module(name) for name in imported(path)} - {None, own} for own, path in modules.items()}
-    TopologicalSorter(imports).prepare()  # raises CycleError with the circle
+def test_the_core_imports_nothing_beyond_its_border_and_is_as_large_as_the_page_says():
+    imports = imports_of_files()
+    core: set[Path] = set()
+    beyond = {PACKAGE / "commands" / f"{name}.py" for name in CORE_COMMANDS}
+    while beyond:
+        core |= beyond
+        beyond = set().union(*(imports[path] for path in beyond)) - core
+    parts = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in core}
+    assert {path for path, names in parts.items() if names[0] not in CORE | {"commands", "cluster"}} == set()
+    assert {names[0] for names in parts.values()} == CORE | {"commands", "cluster"}
+    assert {names[1] for names in parts.values() if names[0] == "cluster" and names[1:]} <= {"__init__", "launching"}
+    assert {names[1] for names in parts.values() if names[0] == "commands"} == {*CORE_COMMANDS, "shared"}
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in core)
+    page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    said = int(re.search(r"these files have ([\d,]+) lines", page).group(1).replace(",", ""))
+    assert abs(lines - said) < 1500, f"docs/architecture.md says {said}; they have {lines}"
 
 
 def test_no_two_files_have_one_name():

@@ -7,11 +7,10 @@ To stop:         touch O/stop      (every rank saves at the same step)
 
 import argparse
 import contextlib
-from collections.abc import Callable
+import importlib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
 from bert_horovod.commands.shared.flags import RECIPE
@@ -21,7 +20,6 @@ from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
-    from bert_horovod.finetuning.probing import ProbeHook
     from bert_horovod.training.job import Job
 
 
@@ -51,9 +49,6 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.batches.text.priority_words import read_priority_words
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.finetuning.examples import find_split
-    from bert_horovod.finetuning.glue import TASKS
-    from bert_horovod.finetuning.tag_data import NER, find_tagged
     from bert_horovod.runs.trackers import require_trackers
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
@@ -65,10 +60,7 @@ def _look(arguments: argparse.Namespace) -> None:
     if arguments.init_checkpoint:
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     if recipe.execution.probe and arguments.probe_dir:
-        if recipe.execution.probe == NER:
-            find_tagged(arguments.probe_dir, "train")
-        else:
-            find_split(arguments.probe_dir, TASKS[recipe.execution.probe].title, "train")
+        _probing().find_files(recipe.execution.probe, arguments.probe_dir)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
@@ -79,9 +71,10 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.training.start import check_recipe, load_initial
 
     recipe, start = load_recipe(arguments.recipe, arguments.overrides), arguments.init_checkpoint
-    if bool(recipe.execution.probe) != bool(arguments.probe_dir):
+    probe = recipe.execution.probe
+    if bool(probe) != bool(arguments.probe_dir):
         raise UserError(
-            f"execution.probe = {recipe.execution.probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
+            f"execution.probe = {probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
             "expected both, a task and its files, or neither"
         )
     if start and launched.rank == 0:
@@ -95,7 +88,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         arguments.output_dir,
         arguments.index_dir,
         init_checkpoint=start,
-        hooks=(EpochHook, *_probe(recipe.execution.probe, arguments.probe_dir)),
+        hooks=(EpochHook, *([_probing().hook(probe, arguments.probe_dir)] if probe else [])),
         **options,
     )
     if start and launched.rank == 0:  # rank 0 sends its parameters to the others
@@ -108,9 +101,6 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     return job
 
 
-def _probe(task: str, data_dir: Path | None) -> "tuple[Callable[..., ProbeHook], ...]":
-    if not task or data_dir is None:
-        return ()
-    from bert_horovod.finetuning.probing import ProbeHook, probe_data
-
-    return (partial(ProbeHook, probe_data(task, data_dir)),)
+def _probing() -> Any:
+    """The module of probes; found by name when a recipe asks for it, because pre-training must not need fine-tuning."""
+    return importlib.import_module("bert_horovod.finetuning.probing")

@@ -5,16 +5,19 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.beginning import open_finetuning
 from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.examples import find_split
+from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.sweep import Variant, train_all
-from bert_horovod.finetuning.tag_data import NER, TagData, ner_data
+from bert_horovod.finetuning.tag_data import NER, TagData, find_tagged, ner_data
 from bert_horovod.finetuning.tagger import TagFinetuning
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import write_directory
@@ -27,6 +30,14 @@ from bert_horovod.training.run import Run
 STEPS = 300  # of a probe, at most
 EPOCHS = 3.0  # at most
 _PATIENCE_S = 3600.0  # for the run's watchdog; the probe has its own watchdog
+
+
+def find_files(task: str, data_dir: Path) -> None:
+    """Raise UserError if the directory has no train file of the task."""
+    if task == NER:
+        find_tagged(data_dir, "train")
+    else:
+        find_split(data_dir, TASKS[task].title, "train")
 
 
 def probe_data(task: str, data_dir: Path) -> TagData | TextData:
@@ -103,6 +114,11 @@ class ProbeHook(Hook):
                 done = train_all([job], [Variant(None, None)], run.world, lambda _: None)
         gc.collect()
         return done[0].scores if done else None
+
+
+def hook(task: str, data_dir: Path) -> Callable[[Run], Hook]:
+    """A factory of the run's hook that probes on a task, for Job.hooks; raises the errors of probe_data."""
+    return partial(ProbeHook, probe_data(task, data_dir))
 
 
 def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]]] | None:

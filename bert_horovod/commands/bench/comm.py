@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.shared.flags import add_step, step_recipe
+from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
