@@ -113,7 +113,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     size, length, rows = shapes[0]
     model = ["--model", size, "--length", str(length), "--rows", str(rows), "--steps", str(steps), "--json"]
     model += [word for each in [*toy, f"numerics.precision={device['precision']}"] for word in ("--set", each)]
-    profile = Job("operations", f"{size} {length}", [*BENCH, "compute", *model, "--profile", str(scratch / "trace")])
+    profile = Job("operations", f"{size} {length}", [str(PROJECT / "lab" / "operations.py"), *model])
     peers = [
         Job("peer", f"{shape[0]} {shape[1]}, {shape[2]} rows", peer_command(shape, device, toy, arguments), 45.0, 180.0)
         for shape in shapes

@@ -31,6 +31,7 @@ SIZES = {
     ),
 }
 SHORTEST_ROW = 8  # positions
+TRACED_STEPS = 2  # in the trace of `bench compute --profile`
 XLA_CHOICES = next(entry for entry in dataclasses.fields(Execution) if entry.name == "xla").metadata["choices"]
 
 

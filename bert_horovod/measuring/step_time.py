@@ -12,11 +12,14 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.text.masks import full_row_slots
-from bert_horovod.measuring.configuration import describe, step_flops
+from bert_horovod.errors import RunError, UserError
+from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.allocator import keep_freed_memory
@@ -110,6 +113,28 @@ def measure(step: TimedStep, steps: int) -> dict[str, Any]:
         "memory_bytes": memory,
         "first_step_s": first,
     }
+
+
+def trace(run: Callable[[], object], directory: Path) -> Path:
+    """Write a trace of TRACED_STEPS calls below the directory, for TensorBoard; returns the file *.xplane.pb.
+
+    Raises ReportedError if the directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        traces_before = set(directory.rglob("*.xplane.pb"))
+        tf.profiler.experimental.start(str(directory))
+        for _ in range(TRACED_STEPS):
+            run()
+        tf.profiler.experimental.stop()
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"--profile {directory}: cannot write a trace there ({error}); name another directory"
+        ) from error
+    written = set(directory.rglob("*.xplane.pb")) - traces_before
+    if not written:
+        raise RunError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
+    return max(written)
 
 
 def main() -> None:

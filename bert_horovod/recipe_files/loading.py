@@ -31,6 +31,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
     },
+    "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
 }
 
 

@@ -1,11 +1,8 @@
 """Serve the page of a running run, to browsers on this host only."""
 
-import contextlib
 import json
 import re
-import socket
 import sys
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,9 +14,7 @@ from bert_horovod.reporting.page import page
 _HOST = "127.0.0.1"
 # Names by which this host's own browser asks. Any other name is a foreign page's, made to lead here (DNS rebinding).
 _OWN_NAMES = re.compile(rf"(localhost|127\.0\.0\.1|\[::1\]|{re.escape(_HOST)})(:[0-9]{{1,5}})?", re.IGNORECASE)
-CONNECTIONS = 32  # at once; a new one then ends the oldest
-SILENCE_S = 10.0  # that a client may keep its connection without a word
-LONGEST_S = 60.0  # of a connection, however slowly its client speaks or reads
+_SILENCE_S = 10.0  # that a client may keep its connection without a word
 
 
 def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
@@ -49,38 +44,10 @@ class PageServer(ThreadingHTTPServer):
     """Answers requests of browsers on this host; arguments as in `serve`. Raises OSError if the port is taken."""
 
     daemon_threads = True
-    request_queue_size = 128
 
     def __init__(self, content: Callable[[], dict[str, Any]], port: int) -> None:
         self.content = content
-        self._open: dict[socket.socket, threading.Timer] = {}  # by age
-        self._changing, self._free = threading.Lock(), threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((_HOST, port), _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; if all are busy, end the oldest connection first."""
-        if not self._free.acquire(blocking=False):
-            with self._changing:
-                oldest = next(iter(self._open), None)
-            if oldest is not None:
-                _cut(oldest)
-            if not self._free.acquire(timeout=1.0):
-                super().shutdown_request(request)
-                return
-        timer = threading.Timer(LONGEST_S, _cut, [request])
-        timer.daemon = True
-        with self._changing:
-            self._open[request] = timer
-        timer.start()
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._changing:
-            timer = self._open.pop(request, None)
-        if timer is not None:
-            timer.cancel()
-            self._free.release()
-        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that has left, or was too slow."""
@@ -91,7 +58,7 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers requests for the page and for its new data."""
 
-    timeout = SILENCE_S
+    timeout = _SILENCE_S
     server: PageServer
 
     def do_GET(self) -> None:
@@ -120,9 +87,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *ignored: object) -> None:
         """Log nothing, because the page asks every 5 seconds."""
-
-
-def _cut(connection: socket.socket) -> None:
-    """End a connection whose thread waits for its client."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

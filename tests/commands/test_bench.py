@@ -42,9 +42,9 @@ def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
 
 
 @pytest.mark.full
-def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(bench, tmp_path):
+def test_the_profile_is_a_trace_beside_the_table(bench, tmp_path):
     words = ("--rows", "2", "--length", "16", "--steps", "2", "--profile", str(tmp_path / "trace"))
-    heading, row, *lines = bench(*words).splitlines()
+    heading, row, *_, told = bench(*words).splitlines()
     for column in (
         "configuration",
         "step s",
@@ -57,10 +57,8 @@ def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(bench, tmp_p
     ):
         assert column in heading
     assert "2 x 32, 2 rows x 16, float32, adamw, XLA" in row
-    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
-    kinds = {line.split()[-1] for line in lines if line[:1] == " "}
-    assert any("MatMul" in kind for kind in kinds)
-    assert not any("Executor" in kind or "Threadpool" in kind for kind in kinds)
+    (written,) = (tmp_path / "trace").rglob("*.xplane.pb")
+    assert told == f"trace: {written}"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ CASES: dict[str, dict[str, Any]] = {
     "powersgd, int8": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4, "dense_wire": "int8"}},
     "powersgd, chunks": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4, "words": "largest_chunks"}},
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}, "numerics": {"wire": "float16"}},
-    "frozen v alone": {"exchange": {"method": "onebit_adam", "dense": 0.4, "encoding": "none"}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 8, "variance_updates": 3}},
     "parameters": {"exchange": LOCAL},

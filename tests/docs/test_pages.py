@@ -222,3 +222,18 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "tutorials" / "classifier" / "index.html").is_file()
+
+
+@pytest.mark.full
+def test_the_hubs_own_command_has_the_flags_that_the_page_gives_it():
+    flags = set(
+        re.findall(
+            r"(?<= )--\w+", " ".join(re.findall(r"^ *hf upload .*", (DOCS / "checkpoints.md").read_text(), re.M))
+        )
+    )
+    command = [sys.executable, "-m", "huggingface_hub.cli.hf", "upload", "--help"]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=clean_environment(), timeout=PATIENCE_S
+    )
+    assert flags == {"--private", "--exclude", "--revision"}
+    assert all(flag in shown.stdout for flag in flags)

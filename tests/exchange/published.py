@@ -134,8 +134,6 @@ class Run:
     def compressed(self, mean: CompressedMean, moments: list[np.ndarray], v: np.ndarray) -> np.ndarray:
         """The mean over ranks of a bucket's moments, in the form of the recipe."""
         den = np.where(v > 0, np.sqrt(v) + self.settings.epsilon, 0)
-        if self.exchange.encoding == "none":
-            return np.where(v > 0, sum(moments) / RANKS, 0)
         if mean.form == "normalized":
             sent = [np.divide(each, den, out=np.zeros_like(den), where=den > 0) for each in moments]
             return mean.mean(sent) * den

@@ -7,14 +7,12 @@ from tests.exchange.published import onebit_adam
 
 pytestmark = pytest.mark.full
 
-SLOW = pytest.mark.slow
 FORMS = ("normalized", "published")
 RECIPES = {form: moments_recipe("onebit_adam", form=form) for form in FORMS}
-RECIPES["none"] = moments_recipe("onebit_adam", encoding="none")
 DENSE = 12
 
 
-@pytest.mark.parametrize("form", ["normalized", "published", pytest.param("none", marks=SLOW)])
+@pytest.mark.parametrize("form", FORMS)
 def test_two_ranks_follow_the_rule_over_the_freeze(two_ranks, form):
     recipe = RECIPES[form]
     ranks = [answer.value for answer in two_ranks.run(toy_run, recipe)]

@@ -212,7 +212,10 @@ def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
         ({"exchange": {"method": "onebit_adam", "dense": "never"}}, r"exchange\.dense = 'never'.*a number or 'auto'"),
         ({"exchange": {"method": "onebit_adam", "dense": 0.05}}, r"exchange\.dense = 0\.05.*phase\.0\.warmup = 0\.1"),
         ({"exchange": {"method": "onebit_adam", "form": "round"}}, r"exchange\.form = 'round': expected one of norm"),
-        ({"exchange": {"method": "onebit_adam", "encoding": "int8"}}, r"exchange\.encoding = 'int8': expected one of"),
+        (
+            {"exchange": {"method": "onebit_adam", "encoding": "none"}},
+            r"encoding = 'none': there is no such setting any more",
+        ),
         ({"exchange": {"method": "zero_one_adam", "variance_updates": 0}}, r"exchange\.variance_updates = 0"),
         (
             {

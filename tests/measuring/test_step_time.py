@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import VOCABULARY
+from bert_horovod.errors import UserError
 from bert_horovod.measuring import matrix, synthetic
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
-from bert_horovod.measuring.step_time import WARM_UP, TimedStep
+from bert_horovod.measuring.step_time import WARM_UP, TimedStep, trace
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from tests.horovod_runs import PATIENCE_S
@@ -111,3 +113,14 @@ def test_the_process_answers_each_number_with_as_many_seconds(products):
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [len(answer) for answer in answers] == [1, 2]
     assert all(seconds > 0 for answer in answers for seconds in answer)
+
+
+def test_a_second_trace_in_the_same_directory_is_told_from_the_first(tmp_path):
+    first = trace(lambda: tf.zeros([2]), tmp_path / "a")
+    assert trace(lambda: tf.zeros([2]), tmp_path / "b") != first
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write a trace there"):
+        trace(print, tmp_path / "file" / "below")

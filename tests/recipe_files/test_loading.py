@@ -350,6 +350,8 @@ def test_a_setting_that_was_removed_is_passed_over_at_its_old_default_and_else_r
     assert refusal({"data": {"shuffle_buffer": 5}}) == (
         "data.shuffle_buffer = 5: there is no such setting any more; rows are drawn without a buffer"
     )
+    signs = {"method": "onebit_adam", "encoding": "signs"}
+    assert recipe_from_table({"exchange": signs}) == recipe_from_table({"exchange": {"method": "onebit_adam"}})
     assert "shuffle_buffer" not in refusal({"data": {"sed": 5}}).partition("known are")[2]
 
 

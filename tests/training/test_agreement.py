@@ -140,7 +140,7 @@ sys.exit(dispatch(parse(["bert-horovod", "pretrain", *sys.argv[1:], *own])))
 def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_key(tmp_path, store):
     pytest.importorskip("horovod")
     (tmp_path / "rank.py").write_text(GROUPS)
-    run = "from bert_horovod.collectives.guarded_rendezvous import main; main()"
+    run = "from bert_horovod.collectives.horovodrun import main; main()"
     hosts = ["--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"]  # two hosts of two ranks each, for Horovod
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run")
     with (

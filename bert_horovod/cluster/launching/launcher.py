@@ -30,7 +30,7 @@ KEPT_LINES = 60  # of each rank's output, printed if it fails
 # The longest time from the first rank's end to the launcher's end: the launcher kills the other ranks after 5 s, but it
 # may wait for a host that has vanished.
 ENDING_S = 10.0
-_HOROVODRUN = "from bert_horovod.collectives.guarded_rendezvous import main; main()"
+_HOROVODRUN = "from bert_horovod.collectives.horovodrun import main; main()"
 _TAG = re.compile(r"\[(?:\d+,)?(\d+)\]<(?:stdout|(stderr))>:")  # [rank] of horovodrun, [job,rank] of Open MPI
 # The messages of horovodrun and mpirun that say which rank ended first, and with which exit code or signal.
 _ENDED = (

@@ -2,7 +2,7 @@
 
 bert-horovod bench compute --model base                                     BERT-base, 16 rows of 128
 bert-horovod bench compute --recipe F --set execution.xla=layers                a recipe's first phase
-bert-horovod bench compute --model mini --profile trace                     and its operations by time
+bert-horovod bench compute --model mini --profile trace                     and a trace of two steps
 
 One process, one micro-batch a step, no input pipeline. docs/speed.md says how to read it.
 """
@@ -19,9 +19,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
     add_step(parser)
-    parser.add_argument(
-        "--profile", type=Path, metavar="DIR", help="list operations, and write a TensorBoard trace of two steps to DIR"
-    )
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="write a TensorBoard trace of two steps to DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
@@ -31,19 +29,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")
     import_tensorflow()
-    from bert_horovod.measuring import operations
-    from bert_horovod.measuring.step_time import TimedStep, measure
+    from bert_horovod.measuring.step_time import TimedStep, measure, trace
     from bert_horovod.reporting.tables import table
     from bert_horovod.runtime.devices import use_devices
 
     use_devices(0, 1, recipe.execution.threads)
     step = TimedStep(recipe)
     measured = measure(step, arguments.steps)
-    listed, written = [], None
     if arguments.profile:
-        written = operations.trace(step.run, arguments.profile)
-        listed = operations.operations(written)[: operations.TOP]
-        measured |= {"trace": str(written), "operations": [operation._asdict() for operation in listed]}
+        measured["trace"] = str(trace(step.run, arguments.profile))
     if arguments.json:
         print(json.dumps(measured))
         return
@@ -52,5 +46,5 @@ def run(arguments: argparse.Namespace) -> None:
         f"matrix products alone: {measured['products_s']:.4g} s, "
         f"forward and backward {measured['forward_backward_s']:.4g} s"
     )
-    if written:
-        print(f"\n{operations.table(listed)}\ntrace: {written}")
+    if arguments.profile:
+        print(f"trace: {measured['trace']}")

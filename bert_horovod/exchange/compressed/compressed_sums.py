@@ -61,7 +61,7 @@ class CompressedSums:
         self._fused = fused
         self._world, self._shapes, self._buckets, self._name = world, shapes, plan.buckets, name
         self.form = Form(recipe.exchange.form, recipe.optimizer.epsilon)
-        self._encoded = world.size > 1 and recipe.exchange.encoding == "signs"
+        self._encoded = world.size > 1
         # Of each bucket's tensors, in numbers.
         self.sizes = [tuple(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
         self._two_steps = [TwoStep(world, sum(sizes), f"{name}.{i}") for i, sizes in enumerate(self.sizes)]
@@ -99,7 +99,7 @@ class CompressedSums:
     def sum(self, i: int, payload: tf.Tensor) -> tuple[tf.Tensor, Errors | None]:
         """The sum over ranks of bucket i, float32 [numbers], and its new errors, for `assign`; `payload`: `joined`."""
         if not self._encoded:
-            return self._world.all_reduce(payload, f"{self._name}.{i}"), None
+            return payload, None
         errors = Errors(*(tf.convert_to_tensor(error) for error in self._errors[i]))
         worker, server = self._signs[i]
         return self._two_steps[i].sum(payload, worker, errors, server)
@@ -112,17 +112,13 @@ class CompressedSums:
 
     def bytes_reduced(self) -> float:
         """Payload of one step in bytes, see exchange.base.Exchange.bytes_reduced."""
-        if self._world.size == 1:
-            return 0.0
         if not self._encoded:
-            return 4.0 * sum(map(sum, self.sizes))
+            return 0.0
         return sum(two_step.worker_shape[0] * Signs().sent_bytes(two_step.part) for two_step in self._two_steps)
 
     def wire_bytes(self) -> float:
         """Bytes that a rank sends in one step."""
-        if self._encoded:
-            return sum(two_step.sent_bytes(Signs()) for two_step in self._two_steps)
-        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced()
+        return sum(two_step.sent_bytes(Signs()) for two_step in self._two_steps) if self._encoded else 0.0
 
     def _signs_of(self, i: int) -> tuple[Signs, Signs]:
         """Two encodings for bucket i: one of the rows that this rank sends, one of the sums that it makes."""

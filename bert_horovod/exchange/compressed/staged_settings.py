@@ -12,6 +12,7 @@ from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, S
 
 # Plans assume this share for dense = "auto": published shares are 0.15 to 0.25 (arXiv 2102.02888).
 AUTO_DENSE = 0.2
+SIGNS = ("signs", "two_step")  # wire of compressed sums and the way to sum them, for a Stage
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,6 @@ class StagedSettings(ExchangeMethod):
     # The data that are compressed. normalized: the update, with one scale per tensor; published: the momentum, with one
     # scale per bucket, as in the papers' code; see exchange/compressed/compressed_sums.py
     form: str = setting("normalized", choices=("normalized", "published"))
-    # Numbers on the wire. signs: one bit each; none: float32, so that a comparison shows the loss of accuracy by the
-    # signs alone
-    encoding: str = setting("signs", choices=("signs", "none"))
 
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16")
     why_wires: ClassVar[str] = "decides the second moment by its dense gradients"
@@ -37,7 +35,7 @@ class StagedSettings(ExchangeMethod):
         learning = self.learning_steps(phase)
         return [
             Stage("dense", learning / phase.steps, recipe.numerics.wire, reduction),
-            Stage("compressed", (phase.steps - learning) / phase.steps, *self.compressed_sums()),
+            Stage("compressed", (phase.steps - learning) / phase.steps, *SIGNS),
         ]
 
     def learning_steps(self, phase: Phase) -> int:
@@ -45,12 +43,8 @@ class StagedSettings(ExchangeMethod):
         share = AUTO_DENSE if self.dense == "auto" else self.dense
         return min(phase.steps, max(1, *(whole_steps(phase.steps, fraction) for fraction in (share, phase.warmup))))
 
-    def compressed_sums(self) -> tuple[str, str]:
-        """The wire of compressed sums and the way to sum them, for a Stage."""
-        return ("signs", "two_step") if self.encoding == "signs" else ("float32", "ring")
-
     def kept_numbers(self, recipe: Recipe, shapes: dict[str, Shape]) -> float:
-        return sum(map(math.prod, shapes.values())) * (self.encoding == "signs")
+        return sum(map(math.prod, shapes.values()))
 
     def sums_by_host(self, reductions: tuple[str, ...]) -> bool:
         return True

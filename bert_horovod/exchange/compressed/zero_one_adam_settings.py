@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.compressed.staged_settings import StagedSettings
+from bert_horovod.exchange.compressed.staged_settings import SIGNS, StagedSettings
 from bert_horovod.optimizers.schedule import sync_period, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Phase, Recipe, Shape, Stage
@@ -35,11 +35,10 @@ class ZeroOneAdamSettings(StagedSettings):
         updates = warm + _v_updates(learning - warm, self.variance_updates)
         local = steps - learning
         syncs = _syncs(phase, learning + 1, recipe.optimizer.decay_power, self.interval)
-        sums = self.compressed_sums()
         return [
             Stage("dense", updates / steps, recipe.numerics.wire, reduction),
-            Stage("compressed", (learning - updates) / steps, *sums),
-            Stage("local", local / steps, *sums, during_backward=False, after=syncs / max(1, local)),
+            Stage("compressed", (learning - updates) / steps, *SIGNS),
+            Stage("local", local / steps, *SIGNS, during_backward=False, after=syncs / max(1, local)),
         ]
 
     @property

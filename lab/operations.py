@@ -1,16 +1,24 @@
-"""Write a TensorBoard trace of some steps, and list its operations by total time."""
+#!/usr/bin/env python3
+"""The operations of a training step by total time, from the trace that `bert-horovod bench compute --profile` writes.
 
+python lab/operations.py --model base --set numerics.precision=bfloat16      any words of `bench compute`
+python lab/operations.py --model base --json                                 its JSON, and the operations
+"""
+
+import argparse
+import json
 import re
+import subprocess
+import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import tensorflow as tf
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.measuring.configuration import TRACED_STEPS
 
-STEPS = 2
 TOP = 25
 _OPERATION = re.compile(r"[^:]*[^:]:([A-Za-z_]\w*)")  # node name:operation; the executor's own events have ::
 _MODULE = re.compile(r"a_(?:inference_+)?(.*?)(?:_\d+)*_*\.\d+")  # XLA's module name of a tf.function
@@ -24,29 +32,7 @@ class Operation(NamedTuple):
     calls_per_step: float
 
 
-def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Path:
-    """Write a trace of `steps` calls below the directory, for TensorBoard; returns the file *.xplane.pb.
-
-    Raises ReportedError if the directory cannot be written.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        traces_before = set(directory.rglob("*.xplane.pb"))
-        tf.profiler.experimental.start(str(directory))
-        for _ in range(steps):
-            run()
-        tf.profiler.experimental.stop()
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"--profile {directory}: cannot write a trace there ({error}); name another directory"
-        ) from error
-    written = set(directory.rglob("*.xplane.pb")) - traces_before
-    if not written:
-        raise RunError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
-    return max(written)
-
-
-def operations(path: Path, steps: int = STEPS) -> list[Operation]:
+def operations(path: Path, steps: int = TRACED_STEPS) -> list[Operation]:
     """A trace's operations by kind, the longest first; operations that XLA compiled by function and kind."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -109,3 +95,25 @@ def _name(plane, event) -> str | None:
             return f"XLA {matched[1] if matched else module}: {kind}"
     matched = _OPERATION.fullmatch(name)
     return matched[1] if matched else None
+
+
+def main() -> None:
+    """Trace a step and list its operations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments, words = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "bert_horovod", "bench", "compute", *words, "--profile", directory, "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+        measured = json.loads(done.stdout)
+        listed = operations(Path(measured.pop("trace")))[:TOP]
+    if arguments.json:
+        print(json.dumps(measured | {"operations": [operation._asdict() for operation in listed]}))
+    else:
+        print(table(listed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,9 @@
 """Traces of real steps, plain and compiled."""
 
-import pytest
 import tensorflow as tf
 
-from bert_horovod.errors import UserError
-from bert_horovod.measuring.operations import Operation, operations, table, trace
+from bert_horovod.measuring.step_time import trace
+from lab.operations import Operation, operations, table
 
 
 @tf.function(jit_compile=True, autograph=False)
@@ -36,17 +35,6 @@ def test_a_trace_tells_operations_and_compiled_functions_a_step(tmp_path):
     assert [operation.ms_per_step for operation in traced] == sorted(
         (operation.ms_per_step for operation in traced), reverse=True
     )
-
-
-def test_a_second_trace_in_the_same_directory_is_told_from_the_first(tmp_path):
-    first = trace(lambda: step().numpy(), tmp_path / "a")
-    assert trace(lambda: step().numpy(), tmp_path / "b") != first
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write a trace there"):
-        trace(step, tmp_path / "file" / "below")
 
 
 def test_the_table_has_a_line_for_each_of_the_longest():
