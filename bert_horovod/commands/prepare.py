@@ -8,6 +8,7 @@ Parquet; a directory that `datasets` saved (Arrow). Running the same command aga
 """
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,15 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         workers=workers,
         executor=executor,
     )
-    print(summary(prepared))
+    print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+
+
+def _start(named: str) -> str | None:
+    """What --vocab or --tokenizer names, if it is a checkpoint with weights, to go on from."""
+    from bert_horovod.interchange.pretrained import has_weights
+
+    directory = newest_configuration(path := Path(named))
+    return os.path.abspath(named) if has_weights(directory.parent if directory else path) else None
 
 
 def _of_directory(path: Path, cased: bool) -> tuple[Path, list[str], "TokenizerSettings"]:

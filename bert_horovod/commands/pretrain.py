@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration, require_checkpoint
 from bert_horovod.commands.shared.flags import RECIPE
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )
-    parser.add_argument("--init_checkpoint", type=Path, metavar="PATH", help=f"to start from: {CHECKPOINT}")
+    parser.add_argument(
+        "--init_checkpoint",
+        type=Path,
+        metavar="PATH",
+        help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
+    )
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -51,14 +57,14 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.runs.trackers import require_trackers
 
-    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    if arguments.init_checkpoint:
+        require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
+    recipe = _recipe(arguments)
     require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
         store = open_store(arguments.data_dir)
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
-    if arguments.init_checkpoint:
-        require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     if recipe.execution.probe and arguments.probe_dir:
         _probing().find_files(recipe.execution.probe, arguments.probe_dir)
 
@@ -70,7 +76,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
 
-    recipe, start = load_recipe(arguments.recipe, arguments.overrides), arguments.init_checkpoint
+    recipe, start = _recipe(arguments), arguments.init_checkpoint
     probe = recipe.execution.probe
     if bool(probe) != bool(arguments.probe_dir):
         raise UserError(
@@ -99,6 +105,18 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
 
         job = replace(job, init_checkpoint=read_checkpoint(start, check, "--init_checkpoint"))
     return job
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    """The recipe; what it leaves out of [model] is as in --init_checkpoint."""
+    start = arguments.init_checkpoint
+    if start is None:
+        return load_recipe(arguments.recipe, arguments.overrides)
+    from bert_horovod.interchange.pretrained import read_sizes
+
+    configuration = newest_configuration(start)  # none beside a TF1 checkpoint
+    model = read_sizes(configuration.parent if configuration else start)
+    return load_recipe(arguments.recipe, arguments.overrides, model)
 
 
 def _probing() -> Any:

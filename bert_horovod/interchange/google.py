@@ -93,7 +93,7 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     """
     shapes = _shapes(prefix)
     _require_data(prefix, shapes)
-    model = _read_model(prefix)
+    model = read_model(prefix)
     family = family_of(model)
     known = {_variable(family, name): name for name in _possible(family, model)}
     variables, unknown = Variables({}, [], []), []
@@ -208,7 +208,7 @@ def read_tokenizer(prefix: Path) -> TokenizerFound:
 
     If no file says whether text is lower-cased, the vocabulary tells; the reason is None if it does not tell.
     """
-    size, config = _read_model(prefix).vocab_size, _config(prefix).name
+    size, config = read_model(prefix).vocab_size, _config(prefix).name
     return tokenizer_files.read_tokenizer(prefix.parent, size, config, by_vocabulary=True)
 
 
@@ -288,7 +288,7 @@ def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
         refuse_lfs_pointer(file)
 
 
-def _read_model(prefix: Path) -> Model:
+def read_model(prefix: Path) -> Model:
     path = _config(prefix)
     config = read_json(path)
     for family in _FAMILIES:

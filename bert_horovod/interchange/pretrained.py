@@ -35,6 +35,12 @@ def is_pretrained(path: Path) -> bool:
     return (path / "config.json").is_file() or google.find_prefix(path) is not None
 
 
+def has_weights(path: Path) -> bool:
+    """Whether a checkpoint, or a directory that has only a tokenizer or a configuration, has weights."""
+    files = [path / WEIGHTS_FILE, path / INDEX_FILE, path.with_name(f"{path.name}.index")]
+    return any(file.is_file() for file in files) or any(path.glob("*.index"))
+
+
 def read_pretrained(path: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
     """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 
@@ -60,6 +66,13 @@ def describe(path: Path) -> Contents:
         return Contents(origin, model, shapes, google.architectures(prefix), variables.optimizer)
     model, shapes, architectures = describe_directory(path)
     return Contents(f"{path}, a Hugging Face directory", model, shapes, architectures, [])
+
+
+def read_sizes(path: Path) -> Model:
+    """The model that a checkpoint's configuration describes; raises ReportedError as read_pretrained does."""
+    if prefix := _google_prefix(path):
+        return google.read_model(prefix)
+    return read_model(path / "config.json")
 
 
 def read_configuration(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Phase, Recipe
 from bert_horovod.recipe_files.shipped import recipe_file
 
 # The dataclass of each section.
@@ -35,14 +35,21 @@ REMOVED: dict[str, dict[str, Removed]] = {
 }
 
 
-def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), start: Model | None = None) -> Recipe:
     """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError.
 
-    `path` may be the name of a recipe that comes with the program, as in "bert-base".
+    Args:
+        path: a file, or the name of a recipe that comes with the program, as in "bert-base".
+        overrides: as typed.
+        start: the model to start from, which has the settings of [model] that recipe and overrides leave out.
     """
     path = recipe_file(path)
     hint = "; `bert-horovod recipes` lists those that come with the program"
     table = _with_overrides(read_toml(path, "the recipe", hint), overrides)
+    if start is not None:
+        ours, theirs = table.get("model", {}), _with_lists(dataclasses.asdict(start))
+        if isinstance(ours, dict) and ours.get("architecture") in (None, theirs["architecture"]):
+            table["model"] = theirs | ours
     try:
         return recipe_from_table(table)
     except UserError as error:

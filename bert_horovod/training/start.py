@@ -65,7 +65,7 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
         settings = [f"model.{name} = {getattr(model, name)}" for name in (ours.chosen_by or theirs.chosen_by)]
         raise UserError(
             f"--init_checkpoint {directory} is {theirs.title}, the recipe's {' and '.join(settings)} make "
-            f"{ours.title}; start from {ours.title}, or set [model] as in its configuration"
+            f"{ours.title}; start from {ours.title}, or leave [model] out, which is then the checkpoint's"
         )
     if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
         first = next(
@@ -90,7 +90,7 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
         if name in shapes and shapes[name] != array.shape:
             raise UserError(
                 f"--init_checkpoint {directory}: {name} has shape {list(array.shape)}, the recipe's [model] "
-                f"makes it {list(shapes[name])}; set [model] as in its configuration"
+                f"makes it {list(shapes[name])}; leave [model] out, which is then the checkpoint's"
             )
     if (
         pretrained.model.layer_groups != model.layer_groups
@@ -98,14 +98,14 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
     ):
         raise UserError(
             f"--init_checkpoint {directory} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
-            f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
+            f"model.shared_layers = {model.shared_layers}; leave [model] out, which is then the checkpoint's"
         )
     for key in family_of(model).unseen_in_shapes:
         theirs, ours = getattr(pretrained.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
                 f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
-                "set [model] as in its configuration"
+                "leave [model] out, which is then the checkpoint's"
             )
     return {name: array for name, array in pretrained.parameters.items() if name in shapes}
 

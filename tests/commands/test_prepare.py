@@ -1,5 +1,6 @@
 """The prepare command, as it is typed."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -12,9 +13,15 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import clean_environment
+from tests.toys import toy_recipe
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"
 
@@ -44,6 +51,19 @@ def test_prepare_verify_and_again(files, capsys):
     assert "all as they were written" in capsys.readouterr().out
     assert command(*words) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_with_a_checkpoints_vocabulary_the_next_command_goes_on_from_it(files, capsys):
+    vocabulary = (files / "vocab.txt").read_text(encoding="utf-8").split()
+    model = dataclasses.replace(toy_recipe().model, vocab_size=len(vocabulary))
+    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
+    write_directory(files / "a model", model, Pretraining(True), values, vocabulary, UNCASED)
+    assert command("prepare", "--input", "a.txt", "--vocab", "a model", "--output_dir", "store") == 0
+    out = capsys.readouterr().out
+    assert (
+        f"next: bert-horovod pretrain --recipe domain --init_checkpoint '{files}/a model' --data_dir {files}/store"
+        in out
+    )
 
 
 def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Each mistake of a user is one clear message, and leaves nothing half-written."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from bert_horovod.__main__ import parse
+from bert_horovod.collectives.launched import launch
+from bert_horovod.commands import pretrain
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, UserError
@@ -126,6 +130,25 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
         "--init_checkpoint",
         str(tmp_path / "model"),
     )
+
+
+def test_what_a_recipe_leaves_out_of_model_is_the_checkpoints(files, tmp_path):
+    model = toy_recipe().model
+    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
+    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), UNCASED)
+    table = toy_recipe_table()
+    del table["model"]
+    files["recipe"].write_text(tomli_w.dumps(table), encoding="utf-8")
+    start = ("--init_checkpoint", str(tmp_path / "model"))
+
+    def model_of(*words: str):
+        return pretrain._job(parse(["bert-horovod", "pretrain", *flags(files, *start, *words)]), launch()).recipe.model
+
+    assert model_of() == model
+    changed = dataclasses.replace(model, hidden_dropout_prob=0.4)
+    assert model_of("--set", "model.hidden_dropout_prob=0.4") == changed
+    for setting in ("intermediate_size=8", "hidden_act=relu", "num_hidden_layers=1"):
+        refuse(files, "model", *start, "--set", f"model.{setting}")
 
 
 def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):

@@ -145,7 +145,7 @@ def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, sett
     write_model(tmp_path / "init", store, recipe_with(**settings).model)
     text = refusal(tmp_path / "init", store)
     assert tensor in text
-    assert "set [model] as in" in text
+    assert "leave [model] out" in text
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,11 @@ def _look(sources: list[SourceFile], settings: Settings) -> None:
             next(read_sections(reader, settings.documents), None)
 
 
-def summary(prepared: Result) -> str:
-    """The text that prepare prints at its end, with the next command to run."""
+def summary(prepared: Result, start: str | None = None) -> str:
+    """The text that prepare prints at its end, with the next command to run.
+
+    `start`: the checkpoint whose tokenizer was taken; None: there is none to start from.
+    """
     manifest, totals = prepared.manifest, prepared.manifest["totals"]
     state = "finished"
     if not prepared.made:
@@ -202,6 +205,8 @@ def summary(prepared: Result) -> str:
     recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
     if "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
         recipe += " --set objective.pair=none"
+    if start is not None:
+        recipe = f"domain --init_checkpoint {shlex.quote(start)}"
     store = shlex.quote(str(prepared.path.absolute()))
     lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
     return "\n".join(lines)
