@@ -93,6 +93,8 @@ def cells(kind: type, entry: dataclasses.Field) -> str:
     """Default, values and meaning of a setting, as cells of a table."""
     annotation, text = in_source(kind)[entry.name]
     default = json.dumps(list(entry.default) if isinstance(entry.default, tuple) else entry.default)
+    if condition := entry.metadata.get("read_if"):
+        text = f"{text}. Read with {condition.words} only".removeprefix(". ")
     text = text.replace("|", "\\|")
     return f"`{default}` | {values(entry, annotation)} | {text} |"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import RECIPE, require_least
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
+    for action in rows._group_actions:
+        read_with(action, "--row", lambda arguments: arguments.row is not None)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
-    from bert_horovod.commands.shared.parser import parse
+    from bert_horovod.commands.shared.parser import parse, refuse_unread
     from bert_horovod.errors import UserError
     from bert_horovod.runs.status_files import LAUNCHED_BY
     from bert_horovod.runtime.lasting_log import outlive_log
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
     parsed = parse(["bert-horovod", *command])  # finds a mistake in the flags here, once, before any rank starts
+    refuse_unread(parsed)
     require_least("-np", arguments.ranks)
     require_least("--restarts", arguments.restarts, 0)
     hosts = given_hosts(arguments)

@@ -15,6 +15,7 @@ import json
 import math
 from typing import Any
 
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.costs.clusters import DeviceSheet, device_of
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.gpus import gpu_peak
@@ -30,9 +31,10 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="print this recipe's file instead of the list")
-    parser.add_argument(
+    device = parser.add_argument(
         "--device", default="A100", metavar="NAME", help="a GPU with a known data sheet (default: %(default)s)"
     )
+    read_with(device, "the list or --json", lambda arguments: arguments.name is None or arguments.json)
     parser.add_argument("--json", action="store_true", help="print the list as JSON; with NAME that recipe's entry")
 
 

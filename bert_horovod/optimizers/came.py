@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -82,6 +82,7 @@ class Came(Optimizer):
     """Adafactor's second moment and a confidence in each update: half of Adam's memory."""
 
     name: str = named("came")
+    epsilon: float = setting(1e-6, above=0, read_if=ReadIf("another rule", lambda _: False))  # not read by CAME
     # Decay of the instability; the paper uses 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller value,
     # such as 0.999: see optimizers/came.py
     beta_3: float = setting(0.9999, minimum=0, below=1)

@@ -40,6 +40,15 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
+class ReadIf(NamedTuple):
+    """When a setting changes anything; elsewhere a value other than its default is refused (recipe/idle.py)."""
+
+    words: str  # the settings with which it does, for messages and docs/recipe.md
+    # Of the recipe; for a setting of a phase, of the recipe with this phase alone. None: it always does
+    holds: Callable[[Any], bool] | None = None
+    tasks: tuple[str, ...] = ()  # the tasks that read it (recipe/idle.py); (): all
+
+
 def setting(
     default: Any,
     *,
@@ -48,11 +57,13 @@ def setting(
     maximum: float | None = None,
     below: float | None = None,
     choices: tuple | None = None,
+    read_if: ReadIf | None = None,
 ) -> Any:
-    """A field of a recipe section with the limits of its value."""
+    """A field of a recipe section with the limits of its value, and the condition under which it is read."""
     limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "choices": choices}
+    metadata = limits | {"read_if": read_if}
     return dataclasses.field(
-        default=default, metadata={key: value for key, value in limits.items() if value is not None}
+        default=default, metadata={key: value for key, value in metadata.items() if value is not None}
     )
 
 
@@ -247,8 +258,9 @@ def _checked(value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     if type(value) is not kind:
         kind_name = _KIND_NAMES.get(type(value), type(value).__name__)
         raise ValueError(f"{' or '.join([_KIND_NAMES[kind], *map(repr, words)])}, found {kind_name}")
+    limits = {name: limit for name, limit in limits.items() if name in _LIMITS}
     if kind is int and abs(value) > _MOST:
-        limits = {"minimum": -_MOST, "maximum": _MOST} | dict(limits)
+        limits = {"minimum": -_MOST, "maximum": _MOST} | limits
     finite = kind is not float or math.isfinite(value)
     if not finite or not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()):
         allowed = [

@@ -11,12 +11,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 
 Shape = tuple[int, ...]
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 # Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/dense/reducer.py.
 REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
+# What is trained, as messages say it; ReadIf.tasks names some of them.
+PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "--task classification", "--task regression"
+MULTILABEL, SPANS, ENTITIES = "--task multilabel", "--task squad", "--task ner"
+_MASKS = ReadIf("pre-training", tasks=(PRETRAINING,))
+_SEVERAL_HEADS = ReadIf("objective.heads above 1", lambda recipe: recipe.objective.heads > 1, tasks=(CLASSIFICATION,))
+_FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
+_MOMENTS = ReadIf("a rule with moments, which 'sgd' has not", lambda recipe: bool(recipe.optimizer.slots))
+_CLIPS = ReadIf("a rule that clips, which 'lans' does not", lambda recipe: recipe.optimizer.rule.clips)
+_DECAYS = ReadIf(
+    "a decay: phase.N.warmup + hold below 1",
+    lambda recipe: any(phase.warmup + phase.hold < 1 for phase in recipe.phase),
+)
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
 
@@ -86,7 +98,10 @@ class Data:
 
     # Random seed of the row order, masks, dropout and initial parameters
     seed: int = setting(0, minimum=0, maximum=(1 << 63) - 1)
-    packing: bool = setting(True)  # several sequences share a row; each attends only to itself
+    packing: bool = setting(
+        True,
+        read_if=ReadIf("objective.label_attention = 0", lambda recipe: not recipe.objective.label_attention),
+    )  # several sequences share a row; each attends only to itself
 
 
 @dataclass(frozen=True)
@@ -95,30 +110,36 @@ class Objective:
 
     # Half of the sentence pairs are wrong, and the model learns to detect them. next_sentence: in a wrong pair the
     # second segment is from another document; sentence_order: the two segments are swapped; none: no pairs
-    pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
-    masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # fraction of a sequence's ordinary tokens
+    pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"), read_if=_MASKS)
+    masked_fraction: float = setting(
+        0.15, above=0, maximum=0.5, read_if=_MASKS
+    )  # fraction of a sequence's ordinary tokens
     # The same on held-out rows, so that losses of recipes with other fractions compare; 0: masked_fraction
-    held_out_masked_fraction: float = setting(0.0, minimum=0, maximum=0.5)
-    whole_word_masking: bool = setting(False)  # mask all pieces of a word or none
+    held_out_masked_fraction: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
+    whole_word_masking: bool = setting(False, read_if=_MASKS)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
-    ngram: int = setting(1, minimum=1, maximum=16)
+    ngram: int = setting(1, minimum=1, maximum=16, read_if=_MASKS)
     # File of words, one a line, that are always candidates: in each sequence they are masked before all others, as long
     # as masked_fraction allows, for example the terms of a domain. "": none
-    priority_words: str = setting("")
+    priority_words: str = setting("", read_if=_MASKS)
     # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
     # classifier
-    heads: int = setting(1, minimum=1, maximum=256)
+    heads: int = setting(1, minimum=1, maximum=256, read_if=ReadIf("--task classification", tasks=(CLASSIFICATION,)))
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
-    orthogonality: float = setting(1.0, minimum=0)
+    orthogonality: float = setting(1.0, minimum=0, read_if=_SEVERAL_HEADS)
     # A head is eliminated if its mean loss is above the mean of all remaining heads by more than this fraction
-    elimination: float = setting(0.005, minimum=0)
+    elimination: float = setting(0.005, minimum=0, read_if=_SEVERAL_HEADS)
     # Weights of a classifier's labels in the loss. balanced: rare labels weigh more, as their numbers of train examples
     # say (docs/finetuning.md); none: all examples weigh the same
-    class_weights: str = setting("none", choices=("none", "balanced"))
+    class_weights: str = setting(
+        "none",
+        choices=("none", "balanced"),
+        read_if=ReadIf("objective.heads = 1", lambda recipe: recipe.objective.heads == 1, (CLASSIFICATION, MULTILABEL)),
+    )
     # Label attention (docs/finetuning.md): windows of a document, at most, over all tokens of which each label attends;
     # 0: a classifier that reads [CLS]
-    label_attention: int = setting(0, minimum=0, maximum=1024)
+    label_attention: int = setting(0, minimum=0, maximum=1024, read_if=ReadIf("--task multilabel", tasks=(MULTILABEL,)))
 
     @property
     def pairs(self) -> bool:
@@ -140,17 +161,23 @@ class Optimizer:
     """
 
     name: str = named("")  # the update rule
-    beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
-    beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
-    epsilon: float = setting(1e-6, above=0)  # added to the square root of the second moment
+    beta_1: float = setting(0.9, minimum=0, below=1, read_if=_MOMENTS)  # decay of the first moment
+    beta_2: float = setting(0.999, minimum=0, below=1, read_if=_MOMENTS)  # decay of the second moment
+    epsilon: float = setting(1e-6, above=0, read_if=_MOMENTS)  # added to the square root of the second moment
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
-    max_grad_norm: float = setting(1.0, minimum=0)  # L2 norm to which gradients are clipped; 0: no clipping
+    max_grad_norm: float = setting(
+        1.0, minimum=0, read_if=_CLIPS
+    )  # L2 norm to which gradients are clipped; 0: no clipping
     # global: clip the mean gradient by the norm of the whole gradient. bucket: before the sum over ranks, clip each
     # bucket of each micro-batch's gradient to max_grad_norm / sqrt(number of buckets); execution.micro_batch and
     # execution.bucket_bytes then change the result, so a run must keep them: see docs/optimizers.md
-    clipping: str = setting("global", choices=("global", "bucket"))
+    clipping: str = setting(
+        "global",
+        choices=("global", "bucket"),
+        read_if=ReadIf("optimizer.max_grad_norm above 0", lambda recipe: recipe.optimizer.max_grad_norm > 0),
+    )
     # Power of the learning rate's decay. 1: linear, as in the papers; 0.5: as in NVIDIA's code
-    decay_power: float = setting(1.0, above=0)
+    decay_power: float = setting(1.0, above=0, read_if=_DECAYS)
 
     experimental: ClassVar[bool] = False  # measured, and did not pay
     rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
@@ -284,9 +311,9 @@ class Numerics:
     # Dtype of activations; parameters stay float32
     precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # dtype of gradients sent between ranks
-    initial_loss_scale: float = setting(32768.0, minimum=1)  # of the first step; precision float16 only
-    # Steps with finite gradients after which the loss scale doubles; precision float16 only
-    loss_scale_growth_steps: int = setting(2000, minimum=1)
+    initial_loss_scale: float = setting(32768.0, minimum=1, read_if=_FLOAT16)  # of the first step
+    # Steps with finite gradients after which the loss scale doubles
+    loss_scale_growth_steps: int = setting(2000, minimum=1, read_if=_FLOAT16)
     # Number of skipped updates in a row that counts as divergence; a loss scale that has fallen to 1 counts too
     max_skipped_steps: int = setting(50, minimum=1)
     # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more counts as divergence;
@@ -310,9 +337,9 @@ class Phase:
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
     # Form of the decay. power: linear, or as optimizer.decay_power says; one_minus_sqrt: 1 - sqrt of the decay's share
     # that is over, which falls fast first (Hägele et al. 2024, arXiv 2405.18392)
-    decay: str = setting("power", choices=("power", "one_minus_sqrt"))
+    decay: str = setting("power", choices=("power", "one_minus_sqrt"), read_if=_DECAYS)
     # Learning rate at the phase's end; above 0, the next phase can continue the same decay
-    end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4)
+    end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4, read_if=_DECAYS)
     # Layers of the model in this phase, for a model that grows (docs/growing.md); 0: model.num_hidden_layers
     num_hidden_layers: int = setting(0, minimum=0, maximum=1024)
     # Number of upper layers that train, together with the heads; the other layers do not change; 0: everything trains
@@ -365,10 +392,10 @@ class Execution:
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
     stall_s: float = setting(600.0, above=0)  # seconds; the run ends if one action (a step, a save) takes longer
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
-    evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
+    evaluate_rows: int = setting(1024, minimum=1, read_if=_MASKS)  # held-out rows per evaluation, at most
     # GLUE task, or ner: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its
     # scores go to metrics.jsonl; pretrain then needs --probe_dir
-    probe: str = setting("", choices=("", *GLUE_TASKS, "ner"))
+    probe: str = setting("", choices=("", *GLUE_TASKS, "ner"), read_if=_MASKS)
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
     # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
@@ -399,6 +426,7 @@ class Recipe:
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)
     card: Card = field(default_factory=Card)
+    notes: tuple[str, ...] = field(default=(), compare=False)  # no setting: what recipe_files/loading.py has to say
 
     @property
     def total_steps(self) -> int:

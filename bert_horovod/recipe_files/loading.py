@@ -13,11 +13,14 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Phase, Recipe
+from bert_horovod.recipe.idle import idle_settings, refuse_idle
+from bert_horovod.recipe.sections import PRETRAINING, WHAT_SECTIONS, Model, Phase, Recipe
 from bert_horovod.recipe_files.shipped import recipe_file
 
 # The dataclass of each section.
-SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {
+SECTIONS: dict[str, Any] = {
+    section.name: section.default_factory for section in dataclasses.fields(Recipe) if section.name != "notes"
+} | {
     "model": OneOf("architecture", MODELS),
     "optimizer": OneOf("name", RULES),
     "exchange": OneOf("method", METHODS),
@@ -36,7 +39,10 @@ REMOVED: dict[str, dict[str, Removed]] = {
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), start: Model | None = None) -> Recipe:
-    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError.
+    """Read a TOML recipe of pre-training, apply `key.path=value` overrides, check everything; raises ReportedError.
+
+    A setting that nothing reads is refused. But what an override made idle is said in Recipe.notes, and so is what the
+    recipe.toml of a run has, because it lists all settings.
 
     Args:
         path: a file, or the name of a recipe that comes with the program, as in "bert-base".
@@ -45,13 +51,16 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     """
     path = recipe_file(path)
     hint = "; `bert-horovod recipes` lists those that come with the program"
-    table = _with_overrides(read_toml(path, "the recipe", hint), overrides)
+    table = read_toml(path, "the recipe", hint)
+    overridden, left_out = _without_other_methods(_with_overrides(table, overrides), overrides)
     if start is not None:
-        ours, theirs = table.get("model", {}), _with_lists(dataclasses.asdict(start))
+        ours, theirs = overridden.get("model", {}), _with_lists(dataclasses.asdict(start))
         if isinstance(ours, dict) and ours.get("architecture") in (None, theirs["architecture"]):
-            table["model"] = theirs | ours
+            overridden["model"] = theirs | ours
     try:
-        return recipe_from_table(table)
+        recipe = recipe_from_table(overridden)
+        refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
+        return dataclasses.replace(recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values()))
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
 
@@ -68,9 +77,16 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     return recipe
 
 
+def overridden_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys of `key.path=value` overrides."""
+    return {override.partition("=")[0].strip() for override in overrides}
+
+
 def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
     """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
-    return _with_lists(dataclasses.asdict(recipe))
+    table = _with_lists(dataclasses.asdict(recipe))
+    del table["notes"]
+    return table
 
 
 def recipe_to_toml(recipe: Recipe) -> str:
@@ -105,6 +121,34 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             if before != after:
                 lines.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
     return lines
+
+
+def _idle_in_file(table: dict[str, Any]) -> set[str]:
+    """The settings of a recipe that nothing reads, as its author left it; none in a file that lists all settings."""
+    if set(WHAT_SECTIONS) <= set(table) and {entry.name for entry in dataclasses.fields(Model)} <= set(table["model"]):
+        return set()  # a run wrote it
+    try:
+        return set(idle_settings(recipe_from_table(table), PRETRAINING))
+    except UserError:  # it needs the overrides
+        return set()
+
+
+def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The table without what it says of another method than that of an override, and sentences about these settings."""
+    keys, left_out = overridden_keys(overrides), []
+    for name, one_of in SECTIONS.items():
+        if not isinstance(one_of, OneOf) or f"{name}.{one_of.key}" not in keys or not isinstance(table[name], dict):
+            continue
+        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
+        chosen = table[name][one_of.key]
+        of_others = set().union(*kinds.values()) - kinds.get(chosen, set()) - {key.split(".")[1] for key in keys}
+        left_out += [
+            f"{name}.{key} = {value!r} of the recipe is left out: {name}.{one_of.key} = {chosen!r} has no such setting"
+            for key, value in table[name].items()
+            if key in of_others
+        ]
+        table[name] = {key: value for key, value in table[name].items() if key not in of_others}
+    return table, left_out
 
 
 def _with_lists(value: Any) -> Any:

@@ -21,6 +21,8 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
+    for note in recipe.notes:
+        print(f"bert-horovod: note: {note}", flush=True)
     peak = find_peak(precision, recipe.model)
     policy = compute_policy(recipe)
     kernels = ", Triton kernels" if policy.kernels == "triton" else ""

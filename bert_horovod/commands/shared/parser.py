@@ -3,13 +3,14 @@
 import argparse
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
+from bert_horovod.errors import UserError
 from bert_horovod.wording import did_you_mean
 
 _OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # other programs' names
@@ -85,7 +86,31 @@ def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: 
             inherited_absl_flags=None,
         )
         module.add_arguments(subparser)
-        subparser.set_defaults(**{runs: module.run})
+        subparser.set_defaults(**{runs: module.run, "parser": subparser})
+
+
+def read_with(action: argparse.Action, words: str, holds: Callable[[argparse.Namespace], bool]) -> None:
+    """Declare that a flag is read only under a condition; given elsewhere it is refused before its command runs.
+
+    Args:
+        action: of add_argument.
+        words: the other flags with which it is read, as in "--row".
+        holds: whether the command line has these.
+    """
+    action.read_with = words, holds  # type: ignore[attr-defined]
+
+
+def refuse_unread(arguments: argparse.Namespace) -> None:
+    """Raise UserError if a flag is given that its command would not read, as `read_with` has declared it."""
+    parser = getattr(arguments, "parser", None)
+    for action in parser._actions if parser else ():
+        words, holds = getattr(action, "read_with", ("", None))
+        value = getattr(arguments, action.dest, None)
+        if holds is None or value == action.default or holds(arguments):
+            continue
+        flag = max(action.option_strings, key=len)
+        given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
+        raise UserError(f"{given}: it is read only with {words}; leave it out, or give that")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
