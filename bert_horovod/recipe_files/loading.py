@@ -141,7 +141,7 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
             continue
         kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         chosen = table[name][one_of.key]
-        of_others = set().union(*kinds.values()) - kinds.get(chosen, set()) - {key.split(".")[1] for key in keys}
+        of_others = set().union(*kinds.values()) - kinds.get(str(chosen), set()) - {key.split(".")[1] for key in keys}
         left_out += [
             f"{name}.{key} = {value!r} of the recipe is left out: {name}.{one_of.key} = {chosen!r} has no such setting"
             for key, value in table[name].items()
