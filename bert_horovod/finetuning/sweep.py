@@ -20,7 +20,6 @@ from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 
-
 _MOST_RUNS = 1000  # each has a directory, and a job that is made and checked before the first one is trained
 
 
