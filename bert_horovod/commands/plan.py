@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.costs.choices import (
     alternatives,
     choices,
@@ -84,10 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--device", metavar="NAME", help="a GPU with a known data sheet, as in --device 'V100 32GB'")
-    device.add_argument(
+    tflops = device.add_argument(
         "--tflops", type=float, metavar="X", help="or its peak in TFLOP/s, of matrix products in the recipe's precision"
     )
-    parser.add_argument(
+    product_share = parser.add_argument(
         "--product_share",
         type=float,
         metavar="X",
@@ -98,14 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory_rate", metavar="RATE", help="memory rate of a device, as in 900GB/s (default: the data sheet's)"
     )
-    parser.add_argument(
+    link_share = parser.add_argument(
         "--link_share",
         type=float,
         default=LINK_SHARE,
         metavar="X",
         help="share of the link's rate that all-reduces reach (default: %(default)s, as over TCP up to 10 Gb/s)",
     )
-    parser.add_argument(
+    latency_ms = parser.add_argument(
         "--latency_ms",
         type=float,
         default=1e3 * HOP_LATENCY_S,
@@ -115,6 +116,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--efficiency", type=float, default=0.8, metavar="X", help="efficiency to aim for (default: %(default)s)"
     )
+    for action in (tflops, product_share):  # with --cluster the message of _cluster says what to do
+        read_with(action, "a data sheet, not a measurement (--compute)", lambda it: it.compute is None or it.cluster)
+    for action in (link_share, latency_ms):
+        read_with(action, "--link RATE", lambda it: it.cluster or (it.link is not None and _is_rate(it.link)))
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the parts of a step's time")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 

@@ -1,0 +1,28 @@
+"""A flag that its command would not read is refused before anything is looked for, in words that name what it needs."""
+
+import pytest
+
+from bert_horovod.__main__ import dispatch
+from bert_horovod.commands.shared.parser import parse
+
+PLAN = ["plan", "--recipe", "bert-base"]
+CASES = [
+    (["inspect", "--data_dir", "none", "--rows", "3"], "--rows 3: it is read only with --row; leave it out"),
+    (["inspect", "--data_dir", "none", "--split", "held_out"], "--split held_out: it is read only with --row"),
+    (["inspect", "--data_dir", "none", "--set", "data.seed=3"], "--set data.seed=3: it is read only with --row"),
+    (["recipes", "bert-base", "--device", "V100"], "--device V100: it is read only with the list or --json"),
+    ([*PLAN, "--device", "A100", "--latency_ms", "1"], "--latency_ms 1.0: it is read only with --link RATE"),
+    ([*PLAN, "--device", "A100", "--link", "link.json", "--link_share", "0.5"], "--link_share 0.5: it is read only"),
+    ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only with a data sheet, not a measurement"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), CASES, ids=[" ".join(words) for words, _ in CASES])
+def test_a_flag_that_nothing_reads_is_refused(capsys, words, told):
+    assert dispatch(parse(["bert-horovod", *words])) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_default_may_be_given(capsys):
+    assert dispatch(parse(["bert-horovod", "recipes", "bert-base", "--device", "A100"])) == 0
+    assert "[model]" in capsys.readouterr().out
