@@ -10,6 +10,7 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
+from bert_horovod.corpus.reading.tokenizers_library import cutting
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
@@ -84,7 +85,8 @@ class MaskedTokenPredictor:
         if len(pieces) == 1:
             raise UserError(f"no {MASK} in the text {text!r}; write {MASK} (in capitals) where a word is to be guessed")
         if isinstance(settings, JsonTokenizer):  # it knows which spaces belong to a mask
-            ids = np.array(settings.library().encode(settings.special_tokens.mask.join(pieces)).ids)
+            with cutting(settings):
+                ids = np.array(settings.library().encode(settings.special_tokens.mask.join(pieces)).ids)
         else:
             ids, lengths = self._tokenizer(
                 [piece.replace("\n", " ") for piece in pieces]

@@ -5,15 +5,15 @@ XLM-R do not say them, because their classes in transformers do; then the rows t
 and the last token, and usual names of special tokens tell the others.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens
+from bert_horovod.corpus.reading.tokenizers_library import library_at_work
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.runtime.quiet import native_messages_held_back
+from bert_horovod.interchange.tokenizer_classes import GENERAL, as_transformers
+from bert_horovod.interchange.tokenizer_soundness import require_sound, require_text_tokens
 from bert_horovod.storage.reading import shown
 
 # Keys of the roles in files of transformers.
@@ -23,7 +23,13 @@ _USUAL_NAMES = {"pad": ("<pad>", "[PAD]"), "unknown": ("<unk>", "[UNK]"), "mask"
 
 
 def json_tokenizer(
-    file: Path, content: dict[str, Any], stated: dict[str, Any], vocab_size: int | None
+    file: Path,
+    content: dict[str, Any],
+    stated: dict[str, Any],
+    vocab_size: int | None,
+    added: dict[str, Any],
+    name: str = GENERAL,
+    model_type: str | None = None,
 ) -> JsonTokenizer:
     """The tokenizer of a tokenizer.json.
 
@@ -32,22 +38,23 @@ def json_tokenizer(
         content: what it holds.
         stated: the settings of the files beside it: cls_token and so on, as texts or as added tokens.
         vocab_size: the model's number of rows for tokens; None: there is no model.
+        added: added_tokens.json: ids by token.
+        name: of its class in transformers.
+        model_type: of the model.
 
     Raises:
         UserError: a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or the
             model has too few rows.
         DamagedData: the tokenizers library cannot read it.
     """
-    from tokenizers import Tokenizer
-
-    with _of_library(file):
-        tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+    require_sound(file, content)
+    damaged = f"{file} is damaged: the tokenizers library cannot read it"
+    with library_at_work(damaged):
+        tokenizer = as_transformers(file, content, stated, added, name, model_type)
         most = max(tokenizer.get_vocab().values(), default=-1)
     if most >= MOST_TOKENS:  # one token with such an id would need gigabytes
         raise UserError(f"{file} has ids up to {most:,}; expected ids below {MOST_TOKENS:,}, the limit of a vocabulary")
-    with _of_library(file):
+    with library_at_work(damaged):
         settings = JsonTokenizer(text=tokenizer.to_str())
         vocabulary, special = settings.facts.vocabulary, settings.facts.special
         row = tokenizer.encode("a")
@@ -83,26 +90,19 @@ def json_tokenizer(
             f"{file} has ids up to {len(vocabulary) - 1}, but the model has vocab_size = {vocab_size}: expected the "
             "tokenizer that the model was trained with"
         )
-    return JsonTokenizer(text=settings.text, special_tokens=SpecialTokens(**names))
-
-
-@contextlib.contextmanager
-def _of_library(file: Path) -> Iterator[None]:
-    """Raise DamagedData for what the tokenizers library raises: Exception, or for a panic of its Rust code another."""
-    try:
-        with native_messages_held_back():
-            yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DamagedData(f"{file} is damaged: the tokenizers library cannot read it: {shown(error)}") from error
+    settings = JsonTokenizer(text=settings.text, special_tokens=SpecialTokens(**names))
+    require_text_tokens(file, settings)
+    return settings
 
 
 def general_config(settings: JsonTokenizer, max_length: int) -> dict[str, Any]:
     """The content of tokenizer_config.json beside a tokenizer.json; max_length in tokens."""
-    tokens = settings.special_tokens._asdict()
+    tokens, cut = settings.special_tokens._asdict(), json.loads(settings.text).get("pre_tokenizer") or {}
+    # transformers 4 obeys this key, 5 tokenizer.json.
+    prefix = {"add_prefix_space": cut["add_prefix_space"]} if cut.get("type") == "ByteLevel" else {}
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # everything is as tokenizer.json says
+        "tokenizer_class": GENERAL,
+        **prefix,
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_length,
         **{key: tokens[role] for role, key in ROLES.items() if tokens[role]},

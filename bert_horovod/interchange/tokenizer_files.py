@@ -4,6 +4,7 @@ A BertTokenizer is read as transformers reads it, or refused by the name of the 
 tokenizers of other classes are read from tokenizer.json (any_tokenizer.py). All commands read them here.
 """
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,9 @@ from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSetti
 from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
+from bert_horovod.interchange.tokenizer_classes import GENERAL, GENERAL_5, OF_MODEL_TYPE, WAY_OUT, is_known
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
+from bert_horovod.runtime.lasting_log import warn
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -26,19 +29,24 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 _CLASSES = ("BertTokenizer", "BertTokenizerFast")  # transformers reads both with one class
-_FROM_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # everything is as tokenizer.json says
+_FROM_JSON = (GENERAL, GENERAL_5)
+# Settings that change ids whatever the class is, and the values that do not.
+_REQUIRED_OF_ALL = {
+    "auto_map": None,
+    "fast_tokenizer_files": ["tokenizer.json"],
+    "init_inputs": [],
+    "split_special_tokens": False,
+    "truncation_side": "right",
+}
 # Other settings that change ids, in classes or versions of transformers, and the values that BertTokenizer has.
 _REQUIRED = {
-    "auto_map": None,
+    **_REQUIRED_OF_ALL,
     "clean_text": True,
     "do_basic_tokenize": True,
     "do_subword_tokenize": True,
     "do_word_tokenize": True,
-    "init_inputs": [],
     "never_split": [],
-    "split_special_tokens": False,
     "subword_tokenizer_type": "wordpiece",
-    "truncation_side": "right",
     "word_tokenizer_type": "basic",
     "wordpieces_prefix": "##",
 }
@@ -112,18 +120,37 @@ def read_tokenizer(
             contradict each other.
         DamagedData: a file is damaged.
     """
+    found = _read(directory, vocab_size, config, by_vocabulary)
+    tokens = len(list(filter(None, found.vocabulary or [])))
+    if vocab_size and found.vocabulary and tokens < vocab_size / 2:
+        _warn_once(
+            f"{directory}: the tokenizer has {tokens:,} tokens, but {config} has vocab_size = {vocab_size:,}: is it "
+            "the tokenizer that the model was trained with?"
+        )
+    return found
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warn(text)
+
+
+def _read(directory: Path, vocab_size: int | None, config: str, by_vocabulary: bool) -> TokenizerFound:
     settings, file = _optional(directory / "tokenizer_config.json"), directory / "tokenizer.json"
     of_model = _optional(directory / config)
-    name = settings.get("tokenizer_class") or of_model.get("tokenizer_class")
-    unnamed = name is None and (not of_model or of_model.get("model_type", "bert") != "bert")
-    if os.path.lexists(file) and (unnamed or name not in (None, *_CLASSES)):
-        if unnamed or name in _FROM_JSON:  # it may be BERT's
-            with suppress(UserError):
-                return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
-        stated = _optional(directory / "special_tokens_map.json") | settings
-        tokenizer = json_tokenizer(file, read_json(file), stated, vocab_size)
-        return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
-    return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
+    name, model_type = settings.get("tokenizer_class") or of_model.get("tokenizer_class"), of_model.get("model_type")
+    unnamed = name is None and (not of_model or (model_type or "bert") != "bert")
+    if not os.path.lexists(file) or not (unnamed or name not in (None, *_CLASSES)):
+        return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
+    if unnamed or name in _FROM_JSON:  # it may be BERT's
+        with suppress(UserError):
+            return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
+    _refuse_other_settings(directory / "tokenizer_config.json", settings, _REQUIRED_OF_ALL)
+    special = _optional(directory / "special_tokens_map.json") if "added_tokens_decoder" not in settings else {}
+    name = name or (OF_MODEL_TYPE.get(model_type, model_type) if model_type else GENERAL_5)
+    added = _optional(directory / "added_tokens.json")
+    tokenizer = json_tokenizer(file, read_json(file), settings | special, vocab_size, added, name, model_type)
+    return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
 
 
 def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: bool) -> TokenizerFound:
@@ -132,7 +159,7 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
     settings = _optional(config_file)
     from_json = _class_from_json(directory, settings, config)
     special = _optional(directory / "special_tokens_map.json") if "added_tokens_decoder" not in settings else {}
-    _refuse_other_settings(config_file, settings)
+    _refuse_other_settings(config_file, settings, _REQUIRED)
     for source, values in ((config_file, settings), (directory / "special_tokens_map.json", special)):
         _refuse_other_special_tokens(source, values)
     flags, stated = {key: settings.get(key, default) for key, default in _FLAGS.items()}, "do_lower_case" in settings
@@ -182,15 +209,18 @@ def _class_from_json(directory: Path, settings: dict[str, Any], config: str) -> 
     if name in _FROM_JSON and os.path.lexists(directory / "tokenizer.json"):
         return True
     if name is not None and name not in _CLASSES:
-        raise UserError(
-            f"{source}: tokenizer_class = {shown(name)} is not supported without tokenizer.json: write that file in "
-            "Python with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+        way_out = (
+            "write that file in Python with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+            if isinstance(name, str) and is_known(name)
+            else "take another checkpoint, or if transformers has a tokenizer of the tokenizers library for that class "
+            "(t.is_fast; none for BertJapaneseTokenizer): " + WAY_OUT
         )
+        raise UserError(f"{source}: tokenizer_class = {shown(name)} is not supported without tokenizer.json: {way_out}")
     return False
 
 
-def _refuse_other_settings(source: Path, settings: dict[str, Any]) -> None:
-    for key, expected in _REQUIRED.items():
+def _refuse_other_settings(source: Path, settings: dict[str, Any], required: dict[str, Any]) -> None:
+    for key, expected in required.items():
         value = settings.get(key)
         if value is not None and value != expected:
             raise UserError(f"{source}: {key} = {shown(value)} is not supported: expected {_json(expected)}")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.tokenizer_soundness import require_sound
 from bert_horovod.storage.reading import shown
 
 # By part: the values of BERT's tokenizer. A part or value may be missing.
@@ -48,7 +49,8 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
         DamagedData: it is damaged.
     """
     try:
-        model = content["model"]
+        if not isinstance(model := content.get("model"), dict):
+            raise DamagedData(f"{path} is damaged: its model is {shown(model)}: expected a WordPiece")
         kind = model.get("type", "WordPiece" if "continuing_subword_prefix" in model else None)
         if kind != "WordPiece":
             raise UserError(f"{path}: its model is {shown(kind)}: expected 'WordPiece', as BERT's")
@@ -61,6 +63,7 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
                         "BertTokenizer has it"
                     )
         _refuse_other_rows(path, content)
+        require_sound(path, content)
         ids = model["vocab"]
         wrong = next(([token, number] for token, number in ids.items() if type(number) is not int or number < 0), None)
         if wrong:

@@ -170,7 +170,13 @@ REFUSED = {
     "config.json: tokenizer_class = 'BertJapaneseTokenizer'": {
         "config": {"model_type": "bert", "vocab_size": ROWS, "tokenizer_class": "BertJapaneseTokenizer"}
     },
-    "tokenizer_class = 'AlbertTokenizer'": {"settings": {"tokenizer_class": "AlbertTokenizer"}, "vocabulary": None},
+    "tokenizer_class = 'AlbertTokenizer' is not supported without tokenizer.json: write that file": {
+        "settings": {"tokenizer_class": "AlbertTokenizer"},
+        "vocabulary": None,
+    },
+    "'TapasTokenizer' is not supported without tokenizer.json: take another checkpoint": {
+        "settings": {"tokenizer_class": "TapasTokenizer"}
+    },
     "unk_token = '<unk>' is not supported: expected '[UNK]'": {"settings": {"unk_token": "<unk>"}},
     "pad_token = None": {"settings": {"pad_token": None}},
     "special_tokens_map.json: cls_token = '<s>'": {"special_tokens_map": {"cls_token": {"content": "<s>"}}},
@@ -210,6 +216,12 @@ REFUSED = {
         "tokenizer": tokenizer_json([*SPECIAL, "a\n"])
     },
     "has no [MASK]": {"vocabulary": VOCABULARY[:4]},
+    "vocab.txt has special tokens alone": {"vocabulary": [*SPECIAL, "[unused1]"]},
+    "tokenizer.json has special tokens alone": {"tokenizer": tokenizer_json(SPECIAL)},
+    "tokenizer.json has an empty vocabulary": {"tokenizer": tokenizer_json(vocab={})},
+    "tokenizer.json is damaged: its model is None: expected a WordPiece": {
+        "tokenizer": tokenizer_json() | {"model": None}
+    },
     "line 6: 'a ' has blanks around it": {"vocabulary": [*SPECIAL, "a "]},
     "line 6: 'a\\xa0' has blanks around it": {"vocabulary": [*SPECIAL, "a\u00a0"]},
 }
@@ -254,3 +266,10 @@ def test_an_added_token_that_one_file_lacks_is_refused(tmp_path):
     directory = write(tmp_path / "checkpoint", [*SPECIAL, "a"], settings, added_tokens={"new": 6})
     with pytest.raises(UserError, match="the added token 'new' is not in added_tokens_decoder"):
         read_tokenizer(directory, ROWS)
+
+
+def test_a_model_with_far_more_rows_than_tokens_is_told(tmp_path, capfd):
+    read_tokenizer(write(tmp_path / "checkpoint"), 2 * len(VOCABULARY))
+    assert "tokens, but config.json" not in capfd.readouterr().err
+    read_tokenizer(write(tmp_path / "checkpoint"), 2 * len(VOCABULARY) + 1)
+    assert "the tokenizer has 25 tokens, but config.json has vocab_size = 51: is it" in capfd.readouterr().err

@@ -11,7 +11,8 @@ import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.word_boundaries import WordBoundaries
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, library_tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import NO_ID, TokenizerSettings, library_tokenizer, token_ids
+from bert_horovod.corpus.reading.tokenizers_library import cutting
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
 
@@ -62,14 +63,16 @@ def read_priority_words(path: str, vocabulary: list[str], settings: TokenizerSet
     except ValueError as error:
         raise UserError(f"{name} is not UTF-8 text; expected a word a line") from error
     tokenizer, words = library_tokenizer(vocabulary, settings), []
+    unknown_id = token_ids(vocabulary).get(settings.special_tokens.unknown, NO_ID)
     for number, line in enumerate(lines, 1):
-        encoding = tokenizer.encode(line, add_special_tokens=False)
+        with cutting(settings):
+            encoding = tokenizer.encode(line, add_special_tokens=False)
         if len(set(encoding.word_ids)) > 1:
             raise UserError(
                 f"{name}, line {number}: {shown(line.strip())} is several words to the tokenizer "
                 f"({' '.join(encoding.tokens[:8])}); expected one word a line"
             )
-        if settings.special_tokens.unknown in encoding.tokens:
+        if unknown_id in encoding.ids:
             raise UserError(
                 f"{name}, line {number}: the vocabulary reads {shown(line.strip())} as "
                 f"{settings.special_tokens.unknown}; remove it"

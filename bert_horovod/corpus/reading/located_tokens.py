@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, library_tokenizer
+from bert_horovod.corpus.reading.tokenizers_library import cutting
 
 _TEXTS_AT_ONCE = 256
 
@@ -34,7 +35,7 @@ class LocatingTokenizer:
     """
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings) -> None:
-        self._tokenizer = library_tokenizer(vocabulary, settings)
+        self._tokenizer, self._settings = library_tokenizer(vocabulary, settings), settings
 
     def __call__(self, texts: list[str]) -> LocatedTokens:
         """Tokenise texts, best many at once."""
@@ -53,7 +54,9 @@ class LocatingTokenizer:
     def _encodings(self, texts: list[str]) -> Iterator[tuple[tokenizers.Encoding, str]]:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             some = texts[first : first + _TEXTS_AT_ONCE]
-            yield from zip(self._tokenizer.encode_batch(some, add_special_tokens=False), some, strict=True)
+            with cutting(self._settings):
+                encodings = self._tokenizer.encode_batch(some, add_special_tokens=False)
+            yield from zip(encodings, some, strict=True)
 
 
 def _take_in_marks(text: str, places: np.ndarray) -> None:

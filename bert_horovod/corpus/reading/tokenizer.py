@@ -22,6 +22,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import (
     normalizer,
     token_ids,
 )
+from bert_horovod.corpus.reading.tokenizers_library import cutting
 
 _RUN = re.compile("[^\n\x20-\x7e]+")
 _PRINTABLE = bytes([10, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that is not an ASCII control character
@@ -181,7 +182,8 @@ class Tokenizer:
         if not sentences:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         if self._library is not None:
-            encodings = self._library.encode_batch_fast(sentences, add_special_tokens=False)
+            with cutting(self.settings):
+                encodings = self._library.encode_batch_fast(sentences, add_special_tokens=False)
             rows = [np.array(encoding.ids, np.int32) for encoding in encodings]
             return np.concatenate(rows), np.array([len(row) for row in rows], np.int64)
         text = "\n".join(sentences)

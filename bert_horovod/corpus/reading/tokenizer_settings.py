@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
+_UNREACHED = "\ue000\uf8ff"  # private-use characters before a token that no text is to reach
 NO_ID = -1  # of a token that a tokenizer does not have
 
 
@@ -129,11 +130,18 @@ class JsonTokenizer(TokenizerSettings):
         """SHA-256, in hexadecimal, of tokenizer.json."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def library(self) -> "tokenizers.Tokenizer":
-        """A new tokenizer of the library, which finds special tokens in text, as transformers does."""
+    def library(self, roles_are_text: bool = False) -> "tokenizers.Tokenizer":
+        """A new tokenizer of the library, which finds special tokens in text, as transformers does.
+
+        `roles_are_text`: the text of the five tokens with a role is plain text.
+        """
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_str(self.text)
+        tokenizer = Tokenizer.from_str(_roles_as_text(self.text, self.special_tokens) if roles_are_text else self.text)
+        tokenizer.encode_special_tokens = roles_are_text
+        if not roles_are_text:  # transformers finds those too that the file has in its vocabulary alone
+            found = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+            tokenizer.add_special_tokens([token for token in self.special_tokens if token and token not in found])
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer
@@ -178,6 +186,26 @@ class _Facts(NamedTuple):
     kind: str  # for people
     joint: str  # a space if text after a space has other ids, as in RoBERTa's byte-level BPE; else nothing
     pairs: bool  # whether two texts become [CLS] A [SEP] B [SEP]
+
+
+def _roles_as_text(text: str, roles: SpecialTokens) -> str:
+    """A tokenizer.json whose only special tokens are those of `roles`, which its model does not make of text either."""
+    content = json.loads(text)
+    for token in content["added_tokens"]:
+        token["special"] = token["content"] in roles
+    model = content["model"]
+    if model.get("type") != "BPE":  # its merges make no special token
+        names = {role: f"{_UNREACHED}{role}" for role in roles if role}
+        for token in content["added_tokens"]:
+            token["content"] = names.get(token["content"], token["content"])
+        vocabulary = model["vocab"]
+        if isinstance(vocabulary, dict):
+            model["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+        else:
+            model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
+        if model.get("unk_token"):
+            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    return json.dumps(content, ensure_ascii=False)
 
 
 @functools.lru_cache(4)
@@ -225,9 +253,7 @@ def library_tokenizer(vocabulary: Sequence[str], settings: TokenizerSettings) ->
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     if isinstance(settings, JsonTokenizer):
-        tokenizer = settings.library()
-        tokenizer.encode_special_tokens = True  # as plain text
-        return tokenizer
+        return settings.library(roles_are_text=True)
     tokenizer = Tokenizer(
         models.WordPiece(token_ids(vocabulary), unk_token="[UNK]", max_input_chars_per_word=MAXIMUM_WORD_CHARACTERS)
     )

@@ -89,12 +89,17 @@ def require_tokens(tokens: list[str], source: str, place: str) -> None:
 
 
 def require_special_tokens(tokens: list[str], source: str) -> None:
-    """Raise UserError if a special token is missing; `source` names the vocabulary in the message."""
+    """Raise UserError if a special token is missing, or there is no other; `source` names the vocabulary."""
     missing_tokens = sorted(set(SPECIAL_TOKENS).difference(tokens), key=SPECIAL_TOKENS.index)
     if missing_tokens:
         raise UserError(
             f"{source} has no {' '.join(missing_tokens)}; expected {' '.join(SPECIAL_TOKENS)} "
             f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?"
+        )
+    if not any(token and token not in SPECIAL_TOKENS and not token.startswith("[unused") for token in tokens):
+        raise UserError(
+            f"{source} has special tokens alone, so that no text can be made of it; expected the vocabulary that the "
+            "model was trained with (transformers 5 writes such files where it finds none)"
         )
 
 
