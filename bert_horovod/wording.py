@@ -13,6 +13,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(names: Iterable[str], most: int = 200) -> str:
+    """Names with commas between, of at most about `most` characters; with quotes if a name holds a comma or a blank.
+
+    >>> listed(["yes", "no"]), listed(["no, never", "yes"])
+    ('yes, no', "'no, never', 'yes'")
+    """
+    names = list(names)
+    plain = not any(not name or "," in name or name != "".join(name.split()) for name in names)
+    text = ", ".join(names if plain else map(repr, names))
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A question for a message, which names the known word nearest to this one; "" if none is near.
 

@@ -23,7 +23,7 @@ from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.table_files import Dialect, Table, require_columns, require_table_name
-from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, read_tagged, read_texts
+from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, tagged_blocks, text_blocks
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
@@ -175,15 +175,15 @@ def _look(
 
 
 def _look_for_words(source: Path, output: Path, column: str | None) -> None:
-    """The same for entity recognition."""
+    """The same for entity recognition; the rest of a long file is left to the predictor."""
     kind = kind_of_input(source, column)
     if kind != "words":  # tagged words are written as CoNLL whatever the output's name
         require_table_name("--output", output)
     require_output(output, [source])
-    if kind == "table":
-        read_texts(source, column)
-    elif kind == "words":
-        read_tagged(source, USUAL if column is None else TagColumns(column), tagged=False)
+    if kind == "words":
+        next(tagged_blocks(source, USUAL if column is None else TagColumns(column), tagged=False))
+    else:
+        next(text_blocks(source, kind, column), None)
 
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:

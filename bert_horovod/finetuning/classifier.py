@@ -33,6 +33,7 @@ from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
+from bert_horovod.wording import listed
 
 EXAMPLES = 32  # approximately, in a step
 SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
@@ -184,6 +185,6 @@ class TextFinetuning(Finetuning):
         elif rows != sorted(rows):
             notices.append("the checkpoint's head has these labels in another order; it is put into this one by name")
         if self.data.format.labels:
-            notices.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
+            notices.append("labels: " + listed(self.data.format.labels.values(), 300))
         notices.append(f"tokenizer: the checkpoint's, {self.tokenizer_settings}")
         return notices

@@ -12,6 +12,7 @@ from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table, read_
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import GlueTask
 from bert_horovod.storage.reading import shown
+from bert_horovod.wording import listed
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,8 @@ def read_labelled(path: Path, form: Format) -> Split:
     labels: list[list] = []
     for (line, _), names in zip(table.rows, form.labels_of(table), strict=True):
         if unknown := [name for name in names if form.labels and name not in numbers]:
-            expected = ", ".join(numbers)
-            raise UserError(f"{path}, line {line}: the label is {shown(unknown[0])}, expected one of {expected:.200}")
-        labels.append(sorted(numbers[name] for name in names) if numbers else [_real(table, line, names[0])])
+            raise UserError(f"{path}, line {line}: the label is {shown(unknown[0])}, expected one of {listed(numbers)}")
+        labels.append(sorted(numbers[name] for name in names) if numbers else [real(path, line, names[0])])
     if form.separator is not None:
         return Split(path, LabelledTexts(_texts(table, columns), LabelSets(labels, len(numbers))), table.skipped)
     return Split(path, LabelledTexts(_texts(table, columns), [label for (label,) in labels]), table.skipped)
@@ -161,13 +161,24 @@ def read_unlabelled(path: Path, form: Format) -> Split:
     return Split(path, LabelledTexts(_texts(table, places), [0] * len(table.rows)), 0)
 
 
+def real(path: Path, line: int, text: str, what: str = "the label") -> float:
+    """The finite number in a field; raises UserError, which says `what` it is, for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{path}, line {line}: {what} is {shown(text)}, expected a number")
+    return number
+
+
 def refuse_one_label(split: Split, form: Format) -> None:
     """Raise UserError if all train examples have the same label, or labels: nothing can be learned."""
     labels = split.examples.labels
     if len(labels) and all(label == labels[0] for label in labels):
         only: Any = labels[0]
         if form.separator is not None:
-            only = ", ".join(list(form.labels)[number] for number in only)
+            only = listed(list(form.labels)[number] for number in only)
         elif form.labels:
             only = list(form.labels)[only]
         raise UserError(
@@ -181,16 +192,6 @@ _MOST_LABELS = 10_000
 
 def _texts(table: Table, columns: list[int]) -> tuple[list[str], ...]:
     return tuple([fields[column] for _, fields in table.rows] for column in columns)
-
-
-def _real(table: Table, line: int, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{table.path}, line {line}: the label is {shown(text)}, expected a number")
-    return number
 
 
 def _label_order(label: str) -> tuple[bool, float, str]:

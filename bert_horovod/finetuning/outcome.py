@@ -21,6 +21,7 @@ from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.multilabel import THRESHOLD, Multilabel
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import FIRST_STEP_S, Run
+from bert_horovod.wording import listed
 
 DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file that a run writes
 CONFUSION = Path("predictions", "confusion.tsv")
@@ -104,7 +105,7 @@ class Outcome(Hook):
         if (predicted == predicted[0]).all():
             names = [name for name, given in zip(self.run.task.labels, predicted[0], strict=True) if given]
             self.run.say(
-                f"collapsed: every example gets the same labels ({', '.join(names)[:200] or 'none'}); choose the "
+                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); choose the "
                 "threshold on the dev set (--threshold dev), or try more epochs or another learning rate"
             )
 

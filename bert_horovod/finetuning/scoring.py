@@ -1,5 +1,7 @@
 """Official scores of a file of predictions, without a model: a scorer for each task."""
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ from bert_horovod.corpus.reading.tag_schemes import recognise
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type
-from bert_horovod.finetuning.examples import Format, find_split, glue_format, label_names, read_labelled
+from bert_horovod.finetuning.examples import Format, find_split, glue_format, label_names, read_labelled, real
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.multilabel_scores import at_threshold, ranking_scores
 from bert_horovod.finetuning.scores import score
@@ -23,6 +25,7 @@ from bert_horovod.finetuning.tag_data import NER, find_tagged
 from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.storage.reading import shown
+from bert_horovod.wording import listed
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,7 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
         return _score_labels(form, gold, table)
     labels = [label for (label,) in form.labels_of(gold)]
     if name == "regression":
-        try:
-            numbers = np.array([float(label) for label in labels])
-        except ValueError as error:
-            raise UserError(f"{request.dev_file}: {error}, in the column {request.label_column!r}") from error
+        numbers = np.array([real(gold.path, line, label) for (line, _), label in zip(gold.rows, labels, strict=True)])
         return score(_predicted(table, gold.path, len(labels), {}), numbers, OWN_METRICS[name])
     (place,) = table.places(("prediction",))
     predicted = [fields[place] for _, fields in _in_order(table, gold.path, len(labels))]
@@ -112,11 +112,10 @@ def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
     scores = at_threshold(*hits)
     if ranked and len(ranked) == len(names):
         places = table.places(tuple(f"{_PROBABILITY}{name}" for name in ranked))
-        try:
-            probabilities = np.array([[float(fields[place]) for place in places] for _, fields in rows])
-        except ValueError as error:
-            raise UserError(f"{table.path}: a probability is no number: {error}") from error
-        scores |= ranking_scores(probabilities, hits[1])
+        probabilities = [
+            [real(table.path, line, fields[place], "a probability") for place in places] for line, fields in rows
+        ]
+        scores |= ranking_scores(np.array(probabilities), hits[1])
     return scores
 
 
@@ -128,13 +127,12 @@ def _predicted(table: Table, gold: Path, count: int, numbers: dict[str, int]) ->
     _, prediction = table.places(("index", "prediction"))
     predictions: list[float] = []
     for line, fields in _in_order(table, gold, count):
-        try:
-            predictions.append(numbers[fields[prediction]] if numbers else float(fields[prediction]))
-        except (KeyError, ValueError) as error:
+        text = fields[prediction]
+        if numbers and text not in numbers:
             raise UserError(
-                f"{table.path}, line {line}: the prediction is {shown(fields[prediction])}; expected "
-                + (f"one of {', '.join(numbers)}" if numbers else "a number")
-            ) from error
+                f"{table.path}, line {line}: the prediction is {shown(text)}; expected one of {listed(numbers)}"
+            )
+        predictions.append(numbers[text] if numbers else real(table.path, line, text, "the prediction"))
     return np.array(predictions)
 
 
@@ -174,7 +172,7 @@ def score_squad(request: Request) -> dict[str, float]:
     predictions = _by_id(request.predictions, questions.ids, str, "a text")
     odds = None
     if request.null_odds is not None:
-        odds = _by_id(request.null_odds, questions.ids, (int, float), "a number")
+        odds = _by_id(request.null_odds, questions.ids, float, "a number")
         if missing_ids := [number for number in questions.ids if number not in odds]:
             raise UserError(
                 f"{request.null_odds} has no value for {len(missing_ids):,} questions, such as {missing_ids[0]}"
@@ -182,11 +180,12 @@ def score_squad(request: Request) -> dict[str, float]:
     return squad_scores(questions, predictions, odds, request.threshold)
 
 
-def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: str) -> dict[str, Any]:
+def _by_id(path: Path, ids: list[str], kind: type, expected: str) -> dict[str, Any]:
     """Read a JSON object with a value for each question's id; it must have at least one of `ids`."""
     by_id = read_json(path)
     for number, answer in by_id.items():
-        if not isinstance(answer, kind) or isinstance(answer, bool):
+        is_number = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
+        if not (is_number if kind is float else isinstance(answer, str)):
             raise UserError(f"{path}: {shown(number)} has {shown(answer)}; expected {expected} for each question's id")
     if by_id.keys().isdisjoint(ids):
         raise UserError(f"{path} has none of the dev file's {len(ids):,} questions; expected an object by their ids")
@@ -195,6 +194,8 @@ def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: 
 
 def score_ner(request: Request) -> dict[str, Any]:
     """The scores of entity_scores, the scheme of the right tags, and `by_type`: the scores of each type.
+
+    What was not read as it stands in the files is told on standard error.
 
     The file of predictions is CoNLL, with the predicted tag in the last column, or JSON Lines. The right tags are those
     of the dev file; without one, those of the column before the last.
@@ -215,6 +216,8 @@ def score_ner(request: Request) -> dict[str, Any]:
     else:
         gold = read_tagged(request.dev_file or find_tagged(request.data_dir, "dev"))
         _require_same_words(gold, predicted)
+    for notice in dict.fromkeys([*gold.notices(), *predicted.notices()]):
+        print(notice, file=sys.stderr)
     scheme = recognise(gold.tags)
     return {
         **entity_scores(gold.tags, predicted.tags, scheme),

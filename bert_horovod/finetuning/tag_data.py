@@ -13,12 +13,13 @@ from bert_horovod.corpus.reading.tag_schemes import (
     recognise,
     split_tag,
     strict_entities,
+    without_bilou,
 )
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.text_data import Files
 from bert_horovod.storage.reading import shown
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, listed
 
 NER = "ner"
 _NAMES = {  # of files in a data directory, without suffixes; the first that exists is taken
@@ -48,7 +49,9 @@ class TagData:
     def notices(self) -> list[str]:
         """Lines about the data, printed at a run's start."""
         kinds = sorted({split_tag(label)[1] for label in self.labels if label != OUTSIDE})
-        lines = [f"tags: {self.scheme}, {counted(len(kinds), 'type')}: {', '.join(kinds)[:300]}"]
+        lines = [f"tags: {self.scheme}, {counted(len(kinds), 'type')}: {listed(kinds, 300)}"]
+        for split in filter(None, (self.train, self.dev, self.test)):
+            lines += split.notices()
         for split in (self.train, self.dev):
             lines += odd_notices(split, self.scheme)
         known = set(self.labels)
@@ -56,7 +59,7 @@ class TagData:
         if unseen:
             lines.append(
                 f"warning: {self.dev.path} has tags that the train file lacks, and no prediction will be: "
-                f"{', '.join(sorted(unseen))[:200]}"
+                f"{listed(sorted(unseen))}"
             )
         return lines
 
@@ -83,10 +86,11 @@ def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
     """
     if len(files.dev) > 1 or len(files.test) > 1:
         raise UserError("--task ner takes one --dev_file and at most one --test_file")
-    if repeated := [name for name, count in Counter(columns.names).items() if count > 1]:
-        raise UserError(f"--tag_names names {repeated[0]} twice; expected each tag once")
     if bad := [name for name in columns.names if not is_tag(name)]:
         raise UserError(f"--tag_names {shown(bad[0])}: expected O, or B-, I-, E- or S- before a type, as B-PER")
+    columns = columns._replace(names=tuple(map(without_bilou, columns.names)))
+    if repeated := [name for name, count in Counter(columns.names).items() if count > 1]:
+        raise UserError(f"--tag_names names {repeated[0]} twice; expected each tag once")
     if columns.names and OUTSIDE not in columns.names:
         raise UserError(
             f"--tag_names {','.join(columns.names)[:200]} lacks {OUTSIDE}, the tag of words outside entities; expected "

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +16,11 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
-from bert_horovod.corpus.reading.table_files import Table, read_table, table_text
+from bert_horovod.corpus.reading.table_files import table_parts
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
+from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
@@ -31,6 +32,14 @@ from bert_horovod.tasks.span import Span
 _LENGTH = 384  # positions of a row, if the length at which the checkpoint was trained is unknown
 _QUESTIONS_AT_ONCE = 1024
 _COLUMNS = ("question", "context")
+
+
+class Answered(NamedTuple):
+    """A question's answers."""
+
+    id: str  # in SQuAD's file, or the number of a table's row
+    answers: Answers
+    kept: list[str]  # the fields of a table's row that stand beside the answer
 
 
 class SpanPredictor:
@@ -78,18 +87,26 @@ class SpanPredictor:
         Raises:
             UserError: `source` is not such a file, or `output` cannot be written.
         """
-        table = None if _is_squad(source) else self._read_table(source)
-        questions = self._questions(source, table) if table else read_squad(source)
-        rules = self._rules(questions.version_2)
-        answers = list(self._in_parts(questions, rules, progress))
+        questions = read_squad(source) if _is_squad(source) else None
+        rules = self._rules(questions.version_2 if questions else False)
+        columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
+        if questions:
+            count, kept_names = len(questions.ids), []
+            blocks = self._of_squad(questions, rules, progress)
+        else:
+            table = InputTable(source, self._columns, columns, self._options)
+            count, kept_names = table.count, table.kept_names
+            blocks = self._of_table(table, rules, progress)
         if output.suffix == ".json":
-            texts = {number: answer.best.text for number, answer in zip(questions.ids, answers, strict=True)}
+            texts = {each.id: each.answers.best.text for block in blocks for each in block}
             write_output(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
         elif output.is_dir():
-            write_answers(output, questions.ids, answers)
+            answered = [each for block in blocks for each in block]
+            write_answers(output, [each.id for each in answered], [each.answers for each in answered])
         else:
-            write_output(output, _text(output, questions, answers, rules, table, self._options))
-        return f"{len(answers):,} answers: {output}"
+            rows = ([_row(each, rules) for each in block] for block in blocks)
+            write_output(output, table_parts(output, [*columns, *kept_names], rows))
+        return f"{count:,} answers: {output}"
 
     def predict_line(self, line: str) -> str:
         """The answer, its probability and its place in the context; a line is a question, a tab and a context."""
@@ -109,25 +126,7 @@ class SpanPredictor:
         may_abstain = of_file if self._may_abstain is None else bool(self._may_abstain)
         return AnswerRules(may_abstain, self._threshold or 0.0)
 
-    def _read_table(self, source: Path) -> Table:
-        columns = self._columns
-        return read_table(source, dialect=self._options.dialect, may_be_list=lambda column: column not in columns)
-
-    def _questions(self, source: Path, table: Table) -> Questions:
-        question, context = table.places(self._columns, "--text_columns")
-        rows = [fields for _, fields in table.rows]
-        count = len(rows)
-        return Questions(
-            source,
-            [fields[context] for fields in rows],
-            [str(number) for number in range(count)],
-            [fields[question] for fields in rows],
-            list(range(count)),
-            [[]] * count,
-            [False] * count,
-        )
-
-    def _in_parts(self, questions: Questions, rules: AnswerRules, progress: Progress) -> Iterator[Answers]:
+    def _of_squad(self, questions: Questions, rules: AnswerRules, progress: Progress) -> Iterator[list[Answered]]:
         count = len(questions.ids)
         for first in range(0, count, _QUESTIONS_AT_ONCE):
             last = min(first + _QUESTIONS_AT_ONCE, count)
@@ -138,8 +137,18 @@ class SpanPredictor:
                 [number - context_of[0] for number in context_of],
                 [None] * (last - first),
             )
-            yield from self._answers(texts, rules, self._length, packing=True)
+            answers = self._answers(texts, rules, self._length, packing=True)
             progress(last, count)
+            yield [Answered(*pair, []) for pair in zip(questions.ids[first:last], answers, strict=True)]
+
+    def _of_table(self, table: InputTable, rules: AnswerRules, progress: Progress) -> Iterator[list[Answered]]:
+        for first, (asked, contexts), kept in table:
+            count = len(asked)
+            texts = SpanTexts(contexts, asked, list(range(count)), [None] * count)
+            answers = self._answers(texts, rules, self._length, packing=True)
+            progress(first + count, table.count)
+            ids = map(str, range(first, first + count))
+            yield [Answered(*each) for each in zip(ids, answers, kept, strict=True)]
 
     def _answers(self, texts: SpanTexts, rules: AnswerRules, length: int, packing: bool) -> list[Answers]:
         tokens = tokenised_spans(texts, self._tokenizer)
@@ -154,21 +163,7 @@ def _is_squad(path: Path) -> bool:
     return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower() == ".json"
 
 
-def _text(
-    output: Path,
-    questions: Questions,
-    answers: list[Answers],
-    rules: AnswerRules,
-    table: Table | None,
-    options: Options,
-) -> str:
-    columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
-    rows: list[list[Any]] = []
-    for number, of_question in zip(questions.ids, answers, strict=True):
-        best = of_question.best
-        odds = [of_question.null_odds] if rules.may_abstain else []
-        rows.append([number, best.text, np.round(best.probability, 6).item(), best.begin, best.end, *odds])
-    if table is not None:
-        names, kept = options.kept(table, columns)
-        columns, rows = [*columns, *names], [[*row, *fields] for row, fields in zip(rows, kept, strict=True)]
-    return table_text(output, columns, rows)
+def _row(answered: Answered, rules: AnswerRules) -> list[Any]:
+    best, odds = answered.answers.best, [answered.answers.null_odds] if rules.may_abstain else []
+    probability = np.round(best.probability, 6).item()
+    return [answered.id, best.text, probability, best.begin, best.end, *odds, *answered.kept]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,17 +14,17 @@ from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedToke
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.corpus.reading.table_files import kind_of, table_text
+from bert_horovod.corpus.reading.table_files import kind_of, table_parts
 from bert_horovod.corpus.reading.tag_schemes import entities, is_tag
 from bert_horovod.corpus.reading.tagged_files import (
     USUAL,
     TagColumns,
     conll_text,
     kind_of_input,
-    open_lines,
-    read_tagged,
-    read_texts,
+    tagged_blocks,
+    text_blocks,
 )
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
@@ -38,7 +39,7 @@ from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.token_classification import TokenClassification
 
-_AT_ONCE = 1024  # sentences, or texts
+_LABELS = 16  # with more, a block has fewer texts, because each token has a number for each label
 _SPAN_COLUMNS = ("begin", "end", "type", "probability", "entity")
 
 
@@ -80,6 +81,7 @@ class TagPredictor:
         self._vocabulary, self._settings = pretrained.vocabulary, pretrained.tokenizer_settings
         self._locating = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._boundaries = WordBoundaries(pretrained.vocabulary, pretrained.tokenizer_settings)
+        self._block = BLOCK_BYTES * _LABELS // max(_LABELS, len(self._task.labels))
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
@@ -98,22 +100,24 @@ class TagPredictor:
         kind = kind_of_input(source, self._column)
         if kind == "words":
             return self._tag_words(source, output, progress)
-        if kind == "table":
-            texts = read_texts(source, self._column)
-            name, places, starts = "index", list(range(len(texts))), [0] * len(texts)
-        else:
-            with open_lines(source) as reader:
-                texts = [line for _, line in reader.lines()]
-            name, places = "line", list(range(1, len(texts) + 1))
-            starts = np.append(0, np.cumsum([len(text) + 1 for text in texts])).tolist()[:-1]
-        rows: list[list[Any]] = []
-        for first in range(0, len(texts), _AT_ONCE):
-            some = texts[first : first + _AT_ONCE]
-            for place, start, spans in zip(places[first:], starts[first:], self.spans(some), strict=False):
-                rows += [[place, span.begin + start, span.end + start, *span[2:]] for span in spans]
-            progress(first + len(some), len(texts))
-        write_output(output, table_text(output, [name, *_SPAN_COLUMNS], rows))
-        return f"{len(rows):,} entities in {len(texts):,} {'lines' if name == 'line' else 'texts'}: {output}"
+        name, noun, first = ("index", "texts", 0) if kind == "table" else ("line", "lines", 1)
+        read = partial(text_blocks, source, kind, self._column, self._block)
+        total, entity_count = sum(map(len, read())), 0  # reads all, so that mistakes are told before the first answer
+
+        def blocks() -> Iterator[list[list[Any]]]:
+            nonlocal entity_count
+            done = start = 0
+            for texts in read():
+                rows: list[list[Any]] = []
+                for place, (text, spans) in enumerate(zip(texts, self.spans(texts), strict=True), first + done):
+                    rows += [[place, span.begin + start, span.end + start, *span[2:]] for span in spans]
+                    start += len(text) + 1 if kind == "text" else 0
+                done, entity_count = done + len(texts), entity_count + len(rows)
+                progress(done, total)
+                yield rows
+
+        write_output(output, table_parts(output, [name, *_SPAN_COLUMNS], blocks()))
+        return f"{entity_count:,} entities in {total:,} {noun}: {output}"
 
     def predict_line(self, line: str) -> str:
         """The spans of a line of text, with tabs between: begin-end, type, probability and characters of each."""
@@ -129,34 +133,44 @@ class TagPredictor:
         word_starts = np.append(np.flatnonzero(starts_word), len(located.ids))
         words_before = np.append(0, np.cumsum(starts_word))[text_starts]  # of each text
         tokens = TaggedTokens(located.ids, word_starts, words_before, np.zeros(len(word_starts) - 1, np.int32))
-        begins, ends = located.begins[word_starts[:-1]], located.ends[word_starts[1:] - 1]
+        begins, ends = located.begins[word_starts[:-1]].tolist(), located.ends[word_starts[1:] - 1].tolist()
         tagged, spans = self._tags(tokens, packing), []
         for text, tags, shares, first in zip(texts, *tagged, words_before[:-1].tolist(), strict=True):
+            # Pieces of other tokenizers hold blanks around a word. Blanks alone are no word.
+            own = slice(first, first + len(tags))
+            words = [_trimmed(text, *span) for span in zip(begins[own], ends[own], strict=True)]
+            kept = [place for place, (begin, end) in enumerate(words) if begin < end]
             found = []
-            for kind, begin, end in entities(tags):
-                to = int(ends[first + end - 1])
-                entity = text[int(begins[first + begin]) : to].lstrip()  # a piece may begin with the space before it
-                share = round(float(np.mean(shares[begin:end])), 6)
-                found.append(Span(to - len(entity), to, kind, share, entity))
+            for kind, begin, end in entities([tags[place] for place in kept]):
+                start, to = words[kept[begin]][0], words[kept[end - 1]][1]
+                share = round(float(np.mean([shares[place] for place in kept[begin:end]])), 6)
+                found.append(Span(start, to, kind, share, text[start:to]))
             spans.append(found)
         return spans
 
     def _tag_words(self, source: Path, output: Path, progress: Progress) -> str:
-        sentences = read_tagged(source, TagColumns(word=self._column or USUAL.word), tagged=False)
+        columns = TagColumns(word=self._column or USUAL.word)
+        read = partial(tagged_blocks, source, columns, tagged=False, most=self._block)
+        total, entity_count = sum(len(sentences.words) for sentences in read()), 0
         tokenizer = Tokenizer(self._vocabulary, self._settings)
-        tagged = WordTags([], [])
-        for first in range(0, len(sentences.words), _AT_ONCE):
-            words = sentences.words[first : first + _AT_ONCE]
-            part = self._tags(tokenised_words(words, [[]] * len(words), tokenizer))
-            tagged.tags.extend(part.tags)
-            tagged.shares.extend(part.shares)
-            progress(first + len(words), len(sentences.words))
-        if kind_of(output) == "json" or not sentences.fields:
-            write_output(output, "".join(_objects(sentences.words, tagged)))
-        else:
-            write_output(output, conll_text(_with_tags(sentences.fields, tagged.tags)))
-        count = sum(len(entities(tags)) for tags in tagged.tags)
-        return f"{count:,} entities in {len(sentences.words):,} sentences: {output}"
+        notices: list[str] = []
+
+        def parts() -> Iterator[str]:
+            nonlocal entity_count, notices
+            done = 0
+            for sentences in read():
+                words = sentences.words
+                tagged = self._tags(tokenised_words(words, [[]] * len(words), tokenizer))
+                entity_count += sum(len(entities(tags)) for tags in tagged.tags)
+                if kind_of(output) == "json" or not sentences.fields:
+                    yield "".join(_objects(words, tagged))
+                else:
+                    yield "\n" * (done > 0) + conll_text(_with_tags(sentences.fields, tagged.tags))
+                done, notices = done + len(words), sentences.notices()
+                progress(done, total)
+
+        write_output(output, parts())
+        return "\n".join([*notices, f"{entity_count:,} entities in {total:,} sentences: {output}"])
 
     def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
         if not len(tokens.ids):
@@ -167,6 +181,12 @@ class TagPredictor:
             at_once = block_rows(length) if packing else 1
             self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
         return predicted_tags(rows, self._outputs[length](self._parameters, rows)["logits"], self._task.labels)
+
+
+def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
+    """A place in a text without the blanks at its ends."""
+    begin += len(text[begin:end]) - len(text[begin:end].lstrip())
+    return begin, begin + len(text[begin:end].rstrip())
 
 
 def _with_tags(fields: Sequence[Sequence[list[str]]], tags: list[list[str]]) -> Iterator[list[list[str]]]:

@@ -1,5 +1,6 @@
 """Predict with a classifier or a regression: for files of texts, and for lines of standard input."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from bert_horovod.batches.examples.documents import DocumentRows
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.table_files import kind_of, read_table, table_text
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.table_files import kind_of, table_parts
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
+from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answer_rows, answers, label_sets, probabilities, sigmoid
@@ -26,6 +29,8 @@ from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.multilabel import SEPARATOR, THRESHOLD, Multilabel
 from bert_horovod.tasks.regression import Regression
+
+_LABELS = 256  # with more, a block has fewer texts, because each text has a number for each label
 
 
 class TextPredictor:
@@ -75,21 +80,26 @@ class TextPredictor:
         """
         if not self._columns:
             raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
-        columns = self._columns
-        table = read_table(source, dialect=self._options.dialect, may_be_list=lambda column: column not in columns)
-        places = table.places(self._columns, "--text_columns")
-        texts = tuple([fields[place] for _, fields in table.rows] for place in places)
-        logits = self.logits(texts, self._length, packing=True, progress=progress)
-        predictions = self._said(logits)
         ours = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
-        names, kept = self._options.kept(table, ours)
-        if isinstance(self.task, Multilabel) and kind_of(output) == "json":
-            named = label_sets(sigmoid(logits), self.labels, self.task.threshold)
-            predictions = [[names, *row[1:]] for names, row in zip(named, predictions, strict=True)]
-        pairs = enumerate(zip(predictions, kept, strict=True))
-        text = table_text(output, [*ours, *names], [[number, *row, *fields] for number, (row, fields) in pairs])
-        write_output(output, text)
-        return f"{len(predictions):,} predictions: {output}"
+        most = BLOCK_BYTES * _LABELS // max(_LABELS, len(self.labels))
+        table = InputTable(source, self._columns, ours, self._options, most)
+
+        def blocks() -> Iterator[list[list[Any]]]:
+            for first, texts, kept in table:
+
+                def of_block(done: int, of: int, first: int = first, texts: tuple[list[str], ...] = texts) -> None:
+                    progress(first + max(1, len(texts[0]) * done // of), table.count)
+
+                logits = self.logits(texts, self._length, packing=True, progress=of_block)
+                predictions = self._said(logits)
+                if isinstance(self.task, Multilabel) and kind_of(output) == "json":
+                    named = label_sets(sigmoid(logits), self.labels, self.task.threshold)
+                    predictions = [[names, *row[1:]] for names, row in zip(named, predictions, strict=True)]
+                rows = enumerate(zip(predictions, kept, strict=True), first)
+                yield [[number, *row, *fields] for number, (row, fields) in rows]
+
+        write_output(output, table_parts(output, [*ours, *table.kept_names], blocks()))
+        return f"{table.count:,} predictions: {output}"
 
     def predict_line(self, line: str) -> str:
         """The prediction, then each label's probability, with tabs between; a pair's texts have a tab between."""

@@ -28,24 +28,29 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+def write_atomically(path: Path, text: str | Iterable[str], mode: int | None = None) -> None:
     """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
 
-    `mode`: the file's permissions; None: as the process's umask says.
+    Args:
+        path: of the file.
+        text: the whole, or parts that are written as they come.
+        mode: the file's permissions; None: as the process's umask says.
     """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
         with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # an existing one may be a link or a FIFO
-            file.write(text)
+            file.writelines(_parts(text))
             file.flush()
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
@@ -59,8 +64,8 @@ def require_output(path: Path, inputs: Iterable[Path] = (), makes_parent: bool =
         raise UserError(f"{flag} {path} is the input {same[0]}, which would be lost; name another file")
 
 
-def write_output(path: Path, text: str) -> None:
-    """Write UTF-8 text to a file that the user named: a new or regular file as write_atomically does it.
+def write_output(path: Path, text: str | Iterable[str]) -> None:
+    """Write UTF-8 text, or its parts, to a file that the user named: a new or regular file as write_atomically does it.
 
     A link is followed to its target, and a file keeps its permissions. Character devices, FIFOs and open descriptors
     (/dev/stdout, /dev/fd/63 of a shell's `>(command)`) stay, and the text is written into them. Raises UserError for a
@@ -85,10 +90,14 @@ def write_output(path: Path, text: str) -> None:
     write_atomically(Path(os.path.realpath(path)), text, None if mode is None else stat.S_IMODE(mode))
 
 
-def _write_into(place: Path | int, text: str) -> None:
+def _write_into(place: Path | int, text: str | Iterable[str]) -> None:
     sys.stdout.flush()  # it may be the same place
     with open(place, "w", encoding="utf-8", newline="\n", closefd=not isinstance(place, int)) as file:
-        file.write(text)
+        file.writelines(_parts(text))
+
+
+def _parts(text: str | Iterable[str]) -> Iterable[str]:
+    return [text] if isinstance(text, str) else text
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:

@@ -36,7 +36,7 @@ def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpo
     output = capsys.readouterr()
     assert output.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"
     assert "predicting: 100%" in output.err
-    assert "1/1 [" in output.err, "both texts are in one packed row; padding does not count"
+    assert "2/2 [" in output.err
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 

@@ -4,18 +4,21 @@ import csv
 import dataclasses
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bert_horovod.corpus.reading.located_tokens import LocatedTokens
 from bert_horovod.corpus.reading.tag_schemes import entities
 from bert_horovod.corpus.reading.tagged_files import read_tagged
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.inference.tag_predictor import TagPredictor
+from bert_horovod.inference.word_tags import WordTags
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values
@@ -161,14 +164,50 @@ def test_labels_that_are_no_tags_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["robertas", "xlm_robertas"])
-def test_entities_of_other_tokenizers_begin_with_no_space(tmp_path, kind):
+def test_entities_of_other_tokenizers_begin_and_end_with_no_space(tmp_path, kind):
     found = read_tokenizer(write_kind(tmp_path / "tokenizer", kind), None)
     model = dataclasses.replace(MODEL, vocab_size=len(found.vocabulary))
     parameters = initial_values(TASK.parameters(model), 0.2, 1)
     write_directory(tmp_path / "tagger", model, TASK, parameters, found.vocabulary, found.settings)
-    text = TEXT[0]
-    (spans,) = open_predictor(tmp_path / "tagger", Options()).spans([text])
-    assert spans
-    for begin, end, _kind, _share, entity in spans:
-        assert entity == text[begin:end] == entity.strip()
-        assert begin == 0 or not text[begin - 1 : begin + 1].isalpha()  # where a word begins
+    texts = [TEXT[0], f"   {TEXT[0].replace(' ', '   ')}  \u00a0 "]
+    whole, spaced = open_predictor(tmp_path / "tagger", Options()).spans(texts)
+    assert whole
+    assert spaced
+    for text, spans in zip(texts, (whole, spaced), strict=True):
+        for begin, end, _kind, _share, entity in spans:
+            assert entity == text[begin:end] == entity.strip() != ""
+            assert begin == 0 or not text[begin - 1 : begin + 1].isalpha()  # where a word begins
+
+
+def test_blanks_are_no_word_of_an_entity(predictor, monkeypatch):
+    """As if a tokenizer made a piece of the blanks, and the model gave it a tag."""
+    text = "good   film "
+    located = LocatedTokens(*(np.array(part, np.int32) for part in ([5, 9, 11], [0, 4, 6], [5, 6, 12], [3])))
+    monkeypatch.setattr(predictor, "_locating", lambda texts: located)
+    monkeypatch.setattr(predictor, "_tags", lambda *_: WordTags([["B-X", "O", "I-X"]], [[1.0, 0.5, 0.5]]))
+    assert predictor.spans([text]) == [[(0, 11, "X", 0.75, "good   film")]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("in.conll", "the\nfilms\n\ngood\n\nplot\n"),
+        ("in.txt", "".join(f"{t}\n" for t in TEXTS)),
+        ("in.csv", "text\ngood films\nbad plot\n"),
+    ],
+)
+def test_blocks_have_the_answers_of_the_whole_file_in_its_order(
+    tmp_path, directory, predictor, monkeypatch, name, text
+):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    report = predictor.predict_file(tmp_path / name, tmp_path / "whole.tsv", quiet)
+    monkeypatch.setattr("bert_horovod.inference.tag_predictor.BLOCK_BYTES", 1)
+    done = []
+    in_blocks = open_predictor(directory, Options())
+    again = in_blocks.predict_file(tmp_path / name, tmp_path / "blocks.tsv", lambda *progress: done.append(progress))
+    assert again.partition(":")[0] == report.partition(":")[0]
+    assert done == [(number, len(done)) for number in range(1, len(done) + 1)]
+    assert len(done) > 1
+    lines, others = ((tmp_path / f"{kind}.tsv").read_text(encoding="utf-8").split("\n") for kind in ("whole", "blocks"))
+    rounded = re.compile(r"\t(0\.\d+)\t")  # rows of other texts: other rounding
+    assert [rounded.sub("", line) for line in others] == [rounded.sub("", line) for line in lines]

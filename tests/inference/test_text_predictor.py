@@ -87,6 +87,28 @@ def test_a_files_answers_are_those_of_transformers(tmp_path, predictor, expected
     np.testing.assert_allclose([[float(share) for share in line[2:]] for line in lines], expected, atol=1e-5)
 
 
+def test_blocks_have_the_answers_of_the_whole_file_in_its_order(tmp_path, directory, predictor, monkeypatch):
+    source = tmp_path / "in.csv"
+    source.write_text("second,first\n" + "".join(f"{b},{a}\n" for a, b in PAIRS), encoding="utf-8")
+    predictor.predict_file(source, tmp_path / "whole.jsonl", quiet)
+    monkeypatch.setattr("bert_horovod.inference.text_predictor.BLOCK_BYTES", 1)
+    done = []
+    in_blocks = open_predictor(directory, Options(keep=None))
+    in_blocks.predict_file(source, tmp_path / "blocks.jsonl", lambda *progress: done.append(progress))
+    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    whole, blocks = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("whole", "blocks")
+    )
+    for row, other, (first, second) in zip(whole, blocks, PAIRS, strict=True):
+        assert other == pytest.approx(row | {"second": second, "first": first}, abs=2e-6)
+    source.write_text(source.read_text() + "one field\n")
+    (tmp_path / "blocks.jsonl").unlink()
+    with pytest.raises(UserError, match="line 6: 1 fields, expected 2"):
+        in_blocks.predict_file(source, tmp_path / "blocks.jsonl", lambda *_: pytest.fail("answered before it was read"))
+    assert [path.name for path in tmp_path.glob("*blocks*")] == []
+
+
 def test_a_lines_answer_is_that_of_the_file(predictor, expected):
     for (first, second), shares in zip(PAIRS, expected, strict=True):
         label, *columns = predictor.predict_line(f"{first}\t{second}").split("\t")

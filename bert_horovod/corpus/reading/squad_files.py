@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
+from bert_horovod.corpus.reading.table_files import refuse_other_tables
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
 
@@ -117,6 +118,7 @@ def _member(path: Path, table: Any, place: str, key: str, kind: type) -> Any:
 def _read_json(path: Path) -> Any:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; expected one in SQuAD's format")
+    refuse_other_tables(path, ".json in SQuAD's format")
     content = bytearray()
     with SourceReader(SourceFile(path, path.name, path.stat().st_size)) as reader:
         for _, block in reader.blocks():

@@ -1,4 +1,4 @@
-"""Tables of texts: TSV, CSV, or JSON Lines, plain or compressed, read whole."""
+"""Tables of texts: TSV, CSV, or JSON Lines, plain or compressed, read whole or in blocks of rows."""
 
 import codecs
 import csv
@@ -6,10 +6,11 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES, WHOLE, in_blocks
 from bert_horovod.corpus.reading.compression import COMPRESSIONS
 from bert_horovod.corpus.reading.sources import JSON_SUFFIXES, SourceFile, SourceReader
 from bert_horovod.errors import UserError, file_error
@@ -34,7 +35,7 @@ PLAIN = Dialect()
 
 
 class Table(NamedTuple):
-    """A file's rows."""
+    """A file's rows, or a block of them."""
 
     path: Path
     columns: list[str]
@@ -58,7 +59,20 @@ def read_table(
     dialect: Dialect = PLAIN,
     may_be_list: Callable[[str], bool] = lambda _: False,
 ) -> Table:
-    """Read a table: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
+    """Read a whole table; see table_blocks."""
+    (table,) = table_blocks(path, headless, skip_broken, dialect, may_be_list, WHOLE)
+    return table
+
+
+def table_blocks(
+    path: Path,
+    headless: tuple[str, ...] = (),
+    skip_broken: bool = False,
+    dialect: Dialect = PLAIN,
+    may_be_list: Callable[[str], bool] = lambda _: False,
+    most: float = BLOCK_BYTES,
+) -> Iterator[Table]:
+    """Read a table in blocks: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
 
     The suffix of a compression may follow. A CSV whose first line has semicolons or tabs and no comma is separated by
     these. In TSV quotation marks are text, as in GLUE's files, unless `dialect` says otherwise. In JSON Lines a row is
@@ -69,41 +83,42 @@ def read_table(
         headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
         skip_broken: whether rows with another number of fields than the first are skipped, and counted.
         dialect: how the file is written.
-        may_be_list: tells by a column's name whether JSON Lines may have a list of strings and numbers in it; a list
-            becomes JSON's text for it.
+        may_be_list: tells by a column's name whether JSON Lines may have in it null, which becomes an empty text, or a
+            list of strings and numbers, which becomes JSON's text for it.
+        most: bytes of a block, about; see in_blocks.
 
     Raises:
         UserError: the file cannot be read or is not in its encoding, has no rows, or a row has another form than the
             first.
         DamagedData: the file is compressed and damaged.
     """
-    with _opened(path) as reader:
+    with opened(path) as reader:
         columns, numbered = _columns_and_rows(path, reader, dialect, may_be_list)
+        if not columns:
+            raise _empty(path)
         if kind_of(path) != "json" and headless and len(columns) == len(headless):
             numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
-        rows, skipped = [], 0
-        for number, fields in numbered:
-            if len(fields) == len(columns):
-                rows.append((number, fields))
-            elif skip_broken:
-                skipped += 1
-            else:
+        if len(set(columns)) < len(columns):
+            raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
+        has_rows = False
+        for block in in_blocks(numbered, most, lambda row: sum(map(len, row[1]))):
+            rows = [row for row in block if len(row[1]) == len(columns)]
+            if len(rows) < len(block) and not skip_broken:
+                number, fields = next(row for row in block if len(row[1]) != len(columns))
                 raise UserError(
                     f"{path}, line {number}: {len(fields)} fields, expected {len(columns)} as in its first line, with "
                     f"{_separators(path)}{_quoting_hint(path, fields, dialect)}"
                 )
-    if len(set(columns)) < len(columns):
-        raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
-    if not columns:
-        raise _empty(path)
-    if not rows:
+            if rows:
+                has_rows = True
+                yield Table(path, columns, rows, len(block) - len(rows))
+    if not has_rows:
         raise UserError(f"{path} has no rows{'' if headless else ' under its header'}; expected one for each example")
-    return Table(path, columns, rows, skipped)
 
 
 def require_columns(path: Path, names: tuple[str, ...], flag: str, dialect: Dialect = PLAIN) -> list[str]:
     """The columns of a file; raises the errors of read_table and Table.places that its first row shows."""
-    with _opened(path) as reader:
+    with opened(path) as reader:
         columns, _ = _columns_and_rows(path, reader, dialect)
     if not columns:
         raise _empty(path)
@@ -122,13 +137,22 @@ def require_encoding(encoding: str) -> str:
     return encoding
 
 
-def _opened(path: Path) -> SourceReader:
-    if path.suffix.lower() in _OTHER_TABLES:
-        raise UserError(f"{path}: no table is read from {path.suffix}; save it as .csv, .tsv or .jsonl, in UTF-8")
+def opened(path: Path, forms: str = ".csv, .tsv or .jsonl") -> SourceReader:
+    """Open a file for its checked lines.
+
+    Raises UserError if it cannot be read, or by its name is a table that is no text; `forms`: the names to give it.
+    """
+    refuse_other_tables(path, forms)
     try:
         return SourceReader(SourceFile(path, path.name, path.stat().st_size), bad_lines="refuse")
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+
+
+def refuse_other_tables(path: Path, forms: str) -> None:
+    """Raise UserError if a file is by its name a table that is no text; `forms`: the names to give it."""
+    if path.suffix.lower() in _OTHER_TABLES:
+        raise UserError(f"{path}: no table is read from {path.suffix}; save it as {forms}, in UTF-8")
 
 
 def _empty(path: Path) -> UserError:
@@ -155,17 +179,30 @@ def _columns_and_rows(
 
 def _decoded_lines(path: Path, reader: SourceReader, encoding: str) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a file that is not in UTF-8."""
-    encoded = b"".join(block for _, block in reader.blocks())
-    try:
-        text = encoded.decode(encoding)
-    except ValueError as error:
-        raise UserError(f"{path} is not in the encoding of --encoding {encoding}: {error}; name another one") from error
-    if half := SURROGATE.search(text):  # UTF-7 and escapes can hold one
+    decoder, number, rest = codecs.getincrementaldecoder(encoding)(), 1, ""
+    for block in itertools.chain((block for _, block in reader.blocks()), [b""]):
+        try:
+            text = decoder.decode(block, final=not block)
+        except ValueError as error:
+            raise UserError(
+                f"{path} is not in the encoding of --encoding {encoding}: after line {number - 1:,} {error}; name "
+                "another one"
+            ) from error
+        *lines, rest = f"{rest}{text}".split("\n")
+        yield from enumerate((_whole(path, at, line, encoding) for at, line in enumerate(lines, number)), number)
+        number += len(lines)
+    if rest:
+        yield number, _whole(path, number, rest, encoding)
+
+
+def _whole(path: Path, number: int, line: str, encoding: str) -> str:
+    """A decoded line without the byte order mark; raises UserError if it holds half a character, as UTF-7 may."""
+    if half := SURROGATE.search(line):
         raise UserError(
-            f"{path}: by --encoding {encoding}, character {half.start() + 1:,} is {half[0]!r}, half a character; name "
-            "another one"
+            f"{path}, line {number}: by --encoding {encoding}, character {half.start() + 1:,} is {half[0]!r}, half a "
+            "character; name another one"
         )
-    yield from enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1)
+    return line.removeprefix("\ufeff") if number == 1 else line
 
 
 def _quoting_hint(path: Path, fields: list[str], dialect: Dialect) -> str:
@@ -235,7 +272,7 @@ def _json_rows(
     columns = list(first[1])
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        for number, fields in (first, *objects):
+        for number, fields in itertools.chain([first], objects):
             if missing := [name for name in columns if name not in fields]:
                 raise UserError(
                     f"{path}, line {number}: no {missing[0]!r} in it; expected the keys of the first line in every line"
@@ -260,8 +297,10 @@ def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) ->
         return value
     if isinstance(value, int | float):  # true and false too
         return json.dumps(value)
+    if list_allowed and value is None:
+        return ""
     if list_allowed and isinstance(value, list):
-        return json.dumps([_text(path, number, name, item, False) for item in value])
+        return json.dumps([item if item is None else _text(path, number, name, item, False) for item in value])
     squad = name == "data" and isinstance(value, list)
     why = "; a file in SQuAD's format is for question answering alone" if squad else ""
     raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")
@@ -269,11 +308,18 @@ def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) ->
 
 def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
     """A table's text, of the kind of `path`; tabs and line ends within a TSV field become blanks."""
+    return "".join(table_parts(path, columns, [rows]))
+
+
+def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]]) -> Iterator[str]:
+    """Yield a table's text in parts: its header, if it has one, and its rows block by block; see table_text."""
     kind = kind_of(path)
-    if kind == "json":
-        return "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
-    if kind == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-        return text.getvalue()
-    return "".join("\t".join(str(field).translate(_BLANKS) for field in row) + "\n" for row in [columns, *rows])
+    for rows in blocks if kind == "json" else itertools.chain([[columns]], blocks):
+        if kind == "json":
+            yield "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+        elif kind == "csv":
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows(rows)
+            yield text.getvalue()
+        else:
+            yield "".join("\t".join(str(field).translate(_BLANKS) for field in row) + "\n" for row in rows)

@@ -1,7 +1,8 @@
 """Tags of entities: which of IOB1, IOB2 and IOBES a file has, and the entities that a sentence's tags stand for.
 
 The rules are those of seqeval 1.2.2 (its get_entities, and the patterns of its strict mode), so that scores are equal.
-A tag is O, or a prefix of B, I, E and S with a type after a hyphen; without a type it is "_".
+A tag is O, or a prefix of B, I, E and S with a type after a hyphen; without a type it is "_". L and U, as BILOU has
+them, stand for E and S.
 """
 
 import re
@@ -10,7 +11,8 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 SCHEMES = ("IOB2", "IOB1", "IOBES")
-_TAG = re.compile(r"O|[BIES](-(?!_$).+)?")  # B-_ would be B
+_TAG = re.compile(r"O|[BIESLU](-(?!_$).+)?")  # B-_ would be B
+_BILOU = {"L": "E", "U": "S"}
 _PREFIXES = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES"}
 
 
@@ -34,11 +36,25 @@ def is_tag(text: str) -> bool:
 def split_tag(tag: str) -> tuple[str, str]:
     """Prefix and type.
 
-    >>> split_tag("B-PER"), split_tag("O")
-    (('B', 'PER'), ('O', '_'))
+    >>> split_tag("B-PER"), split_tag("L-PER"), split_tag("O")
+    (('B', 'PER'), ('E', 'PER'), ('O', '_'))
     """
     prefix, _, kind = tag.partition("-")
-    return prefix, kind or "_"
+    return _BILOU.get(prefix, prefix), kind or "_"
+
+
+def is_bilou(tag: str) -> bool:
+    """Whether a tag has a prefix that BILOU alone has."""
+    return tag[0] in _BILOU
+
+
+def without_bilou(tag: str) -> str:
+    """A tag with E for BILOU's L and S for its U.
+
+    >>> without_bilou("U-PER"), without_bilou("I-PER")
+    ('S-PER', 'I-PER')
+    """
+    return _BILOU.get(tag[0], tag[0]) + tag[1:]
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -94,7 +110,7 @@ def recognise(sentences: Iterable[Sequence[str]]) -> str:
     'IOB1'
     """
     sentences = list(sentences)
-    if any(tag[0] in "ES" for tags in sentences for tag in tags):
+    if any(split_tag(tag)[0] in "ES" for tags in sentences for tag in tags):
         return "IOBES"
     counts = {scheme: sum(len(odd_places(tags, scheme)) for tags in sentences) for scheme in ("IOB2", "IOB1")}
     return min(counts, key=lambda scheme: counts[scheme])

@@ -1,23 +1,30 @@
 """Sentences as words with tags: CoNLL files, and JSON Lines with the lists `tokens` and `tags`.
 
 A CoNLL file has a word a line, in columns with tabs or blanks between, and a blank line between sentences. Lines of
--DOCSTART- are passed over.
+-DOCSTART- are passed over, and so are comments: lines that begin with `# id`, `# sent_id`, `# text` and others of
+CoNLL-U, or with # and that have another number of columns than the words.
 """
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader, suffixes
-from bert_horovod.corpus.reading.table_files import SURROGATE, kind_of, read_table
-from bert_horovod.corpus.reading.tag_schemes import is_tag
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES, WHOLE, in_blocks
+from bert_horovod.corpus.reading.sources import suffixes
+from bert_horovod.corpus.reading.table_files import SURROGATE, kind_of, opened, table_blocks
+from bert_horovod.corpus.reading.tag_schemes import is_bilou, is_tag, without_bilou
+from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
+from bert_horovod.wording import counted
 
 DOCUMENT = "-DOCSTART-"
 _WORD_KEYS, _TAG_KEYS = ("tokens", "text"), ("tags", "ner_tags", "label")
 _BLANKS = str.maketrans("\t\n\r", "   ")
+_COMMENT = re.compile(r"#[ \t]+(?:id|sent_id|text|newdoc|newpar|global\.columns)(?![^\s=:])")
+_BETWEEN = re.compile("[ \t]+")  # a word may hold other blanks, such as U+00A0
 
 
 class TagColumns(NamedTuple):
@@ -35,37 +42,70 @@ USUAL = TagColumns()
 
 
 class TaggedSentences(NamedTuple):
-    """A file's sentences."""
+    """A file's sentences, or a block of them."""
 
     path: Path
     words: list[list[str]]
     tags: list[list[str]]  # as many; of a file that was read without tags each is empty
     lines: list[int]  # of a sentence's first word in a CoNLL file, or of its object
     fields: list[list[list[str]]]  # of a CoNLL file: each word's columns; else empty
+    comments: list[int]  # the lines of a CoNLL file that were passed over, so far
+    bilou: bool  # whether E and S stand for L and U of the file
 
     def line(self, sentence: int, word: int) -> int:
         """The line of a word."""
-        return self.lines[sentence] + (word if self.fields else 0)
+        line = self.lines[sentence]
+        if not self.fields:
+            return line
+        for comment in [comment for comment in self.comments if comment > line]:
+            word += comment <= line + word
+        return line + word
+
+    def notices(self) -> list[str]:
+        """What was not read as it stands in the file, as lines for people."""
+        lines = [f"{self.path}: tags of BILOU; its L and U are read as E and S"] if self.bilou else []
+        if self.comments:
+            comments = counted(len(self.comments), "comment")
+            lines.append(f"{self.path}: {comments} passed over, beginning with #, the first in line {self.comments[0]}")
+        return lines
 
 
 def read_tagged(path: Path, columns: TagColumns = USUAL, tagged: bool = True) -> TaggedSentences:
-    """Read a file: JSON Lines if it is called so (.jsonl, .ndjson, .json, also compressed), else CoNLL.
+    """Read a whole file; see tagged_blocks."""
+    (sentences,) = tagged_blocks(path, columns, tagged, WHOLE)
+    return sentences
+
+
+def tagged_blocks(
+    path: Path, columns: TagColumns = USUAL, tagged: bool = True, most: float = BLOCK_BYTES
+) -> Iterator[TaggedSentences]:
+    """Read a file in blocks: JSON Lines if it is called so (.jsonl, .ndjson, .json, also compressed), else CoNLL.
 
     Args:
         path: the file.
         columns: where words and tags are.
         tagged: whether tags are read.
+        most: bytes of a block, about; see in_blocks.
 
     Raises:
         UserError: the file cannot be read, has no sentence, or a line is not as described.
         DamagedData: the file is compressed and damaged.
     """
-    with open_lines(path) as reader:
-        read = _read_json if kind_of(path) == "json" else _read_conll
-        sentences = read(path, reader.lines(), columns, tagged)
-    if not sentences.words:
+    comments: list[int] = []
+    with opened(path, _FORMS) as reader:
+        if kind_of(path) == "json":
+            sentences = _read_json(path, reader.lines(), columns, tagged)
+        else:
+            sentences = _read_conll(path, reader.lines(), columns, tagged, comments)
+        is_empty = True
+        for block in in_blocks(sentences, most, lambda sentence: sum(map(len, sentence.words))):
+            is_empty = False
+            words, tags, lines, fields = map(list, zip(*block, strict=True))
+            if bilou := any(is_bilou(tag) for of_sentence in tags for tag in of_sentence):
+                tags = [[without_bilou(tag) for tag in of_sentence] for of_sentence in tags]
+            yield TaggedSentences(path, words, tags, lines, fields if fields[0] else [], comments, bilou)
+    if is_empty:
         raise UserError(f"{path} has no sentence; expected a word and its tag in each line, or {_OBJECT}")
-    return sentences
 
 
 def kind_of_input(path: Path, column: str | None = None) -> str:
@@ -82,28 +122,43 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
     if suffix in (".txt", ".csv"):
         return "text" if suffix == ".txt" else "table"
     if kind_of(path) == "json":
-        with open_lines(path) as reader:
+        with opened(path, _FORMS) as reader:
             _, record = next(_json_objects(path, reader.lines()), (0, {}))
         return "table" if isinstance(record.get(_key(record, column or USUAL.word, _WORD_KEYS)), str) else "words"
     return "words" if column is None or column.removeprefix("-").isdecimal() else "table"
 
 
-def read_texts(path: Path, column: str | None = None) -> list[str]:
-    """The texts of a table, or of the objects of JSON Lines; raises UserError if there are none in this column."""
-    name = column or USUAL.word
-    if kind_of(path) != "json":
-        table = read_table(path)
-        (place,) = table.places((name,), "--text_columns")
-        return [fields[place] for _, fields in table.rows]
-    with open_lines(path) as reader:
-        records = list(_json_objects(path, reader.lines()))
-    for number, record in records:
+def text_blocks(path: Path, kind: str, column: str | None = None, most: float = BLOCK_BYTES) -> Iterator[list[str]]:
+    """Read in blocks the texts of a table, or of the objects of JSON Lines, or the lines of a plain text.
+
+    Args:
+        path: the file.
+        kind: of kind_of_input, "table" or "text".
+        column: of a table, as in TagColumns.
+        most: bytes of a block, about; see in_blocks.
+
+    Raises:
+        ReportedError: the file cannot be read, or has no texts in this column.
+    """
+    if kind == "table" and kind_of(path) != "json":
+        for table in table_blocks(path, most=most):
+            (place,) = table.places((column or USUAL.word,), "--text_columns")
+            yield [fields[place] for _, fields in table.rows]
+        return
+    with opened(path, _FORMS) as reader:
+        lines = reader.lines()
+        texts = (line for _, line in lines) if kind == "text" else _json_texts(path, lines, column or USUAL.word)
+        yield from in_blocks(texts, most, len)
+
+
+def _json_texts(path: Path, lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
+    for number, record in _json_objects(path, lines):
         if not isinstance(record.get(name), str):
             raise UserError(
                 f"{path}, line {number}: {name!r} is {shown(record.get(name))[:60]}, its keys are "
                 f"{shown(list(record))}; expected a text there; --text_columns names another key"
             )
-    return [record[name] for _, record in records]
+        yield record[name]
 
 
 def conll_text(fields: Iterable[Sequence[Sequence[str]]]) -> str:
@@ -114,36 +169,43 @@ def conll_text(fields: Iterable[Sequence[Sequence[str]]]) -> str:
     )
 
 
-def open_lines(path: Path) -> SourceReader:
-    """Open a file for its checked lines; raises UserError if it cannot be read."""
-    try:
-        return SourceReader(SourceFile(path, path.name, path.stat().st_size), bad_lines="refuse")
-    except OSError as error:
-        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-
-
+_FORMS = "CoNLL, or as .jsonl"
 _OBJECT = 'JSON Lines (.jsonl) as {"tokens": ["a", "word"], "tags": ["O", "B-X"]}'
 
 
-def _read_conll(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool) -> TaggedSentences:
-    sentences = TaggedSentences(path, [], [], [], [])
-    separator, count, places, first = None, 0, (0, 0), True
-    within = False
+class _Sentence(NamedTuple):
+    words: list[str]
+    tags: list[str]
+    line: int
+    fields: list[list[str]]
+
+
+def _read_conll(
+    path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool, comments: list[int]
+) -> Iterator[_Sentence]:
+    """Yield the sentences; the numbers of lines that are comments are added to `comments`."""
+    (number, first), lines = _first_of_words(lines)
+    separator = "\t" if "\t" in first else None
+    count = len(_fields(first, separator))
+    if count:
+        places = _place(columns.word, 1, count, path), _place(columns.tag, -1, count, path)
+        if tagged and places[0] == places[1]:
+            raise UserError(
+                f"{path}, line {number}: {count} column{'s' * (count > 1)}, of which word and tag are the same; "
+                "expected a word and its tag, with a tab or blanks between"
+            )
+    sentence: _Sentence | None = None
     for number, line in lines:
         line = line.removesuffix("\r")
         if not line.strip() or line.startswith(DOCUMENT):
-            within = False
+            if sentence:
+                yield sentence
+            sentence = None
             continue
-        if first:
-            first, separator = False, "\t" if "\t" in line else None
-            count = len(line.split(separator))
-            places = _place(columns.word, 1, count, path), _place(columns.tag, -1, count, path)
-            if tagged and places[0] == places[1]:
-                raise UserError(
-                    f"{path}, line {number}: {count} column{'s' * (count > 1)}, of which word and tag are the same; "
-                    "expected a word and its tag, with a tab or blanks between"
-                )
-        fields = line.split(separator)
+        fields = _fields(line, separator)
+        if _COMMENT.match(line) or (len(fields) != count and line.startswith("#")):
+            comments.append(number)
+            continue
         if len(fields) != count:
             raise UserError(
                 f"{path}, line {number}: {len(fields)} columns, expected {count} as in its first line, with "
@@ -152,20 +214,36 @@ def _read_conll(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumn
         word, tag = fields[places[0]], fields[places[1]].strip()
         if not word:
             raise UserError(f"{path}, line {number}: the word is empty; expected one in column {places[0] + 1}")
-        if not within:
-            within = True
-            for column in (sentences.words, sentences.tags, sentences.fields):
-                column.append([])
-            sentences.lines.append(number)
-        sentences.words[-1].append(word)
-        sentences.fields[-1].append(fields)
+        sentence = sentence or _Sentence([], [], number, [])
+        sentence.words.append(word)
+        sentence.fields.append(fields)
         if tagged:
-            sentences.tags[-1].append(_checked(tag, path, number, "--label_column names another column"))
-    return sentences
+            sentence.tags.append(_checked(tag, path, number, "--label_column names another column"))
+    if sentence:
+        yield sentence
 
 
-def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool) -> TaggedSentences:
-    sentences = TaggedSentences(path, [], [], [], [])
+def _first_of_words(lines: Iterator[tuple[int, str]]) -> tuple[tuple[int, str], Iterator[tuple[int, str]]]:
+    """The first line that is a word's, (0, "") if there is none, and all lines again.
+
+    It begins with # only if each line does.
+    """
+    head: list[tuple[int, str]] = []
+    for number, line in lines:
+        head.append((number, line))
+        if line.strip() and not line.startswith((DOCUMENT, "#")):
+            return head[-1], itertools.chain(head, lines)
+    words = (each for each in head if each[1].startswith("#") and not _COMMENT.match(each[1]))
+    return next(words, (0, "")), iter(head)
+
+
+def _fields(line: str, separator: str | None) -> list[str]:
+    """A line's columns, which have tabs or, without a separator, blanks between."""
+    line = line.removesuffix("\r")
+    return line.split(separator) if separator else [field for field in _BETWEEN.split(line) if field]
+
+
+def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool) -> Iterator[_Sentence]:
     for number, record in _json_objects(path, lines):
         word_key, tag_key = (
             _key(record, name, usual) for name, usual in ((columns.word, _WORD_KEYS), (columns.tag, _TAG_KEYS))
@@ -183,10 +261,7 @@ def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns
                 )
             tags = [_named(tag, columns.names, path, number) for tag in tags]
         if words:
-            sentences.words.append(words)
-            sentences.tags.append(tags)
-            sentences.lines.append(number)
-    return sentences
+            yield _Sentence(words, tags, number, [])
 
 
 def _json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:

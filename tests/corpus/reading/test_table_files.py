@@ -2,11 +2,19 @@
 
 import bz2
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.corpus.reading.table_files import Dialect, kind_of, read_table, require_table_name, table_text
+from bert_horovod.corpus.reading.table_files import (
+    Dialect,
+    kind_of,
+    read_table,
+    require_table_name,
+    table_blocks,
+    table_text,
+)
 from bert_horovod.errors import DamagedData, UserError
 
 
@@ -113,6 +121,24 @@ def test_bytes_that_are_no_utf8_damaged_compression_and_a_missing_file_are_refus
         read_table(tmp_path / "absent.tsv")
 
 
+@pytest.mark.parametrize(("name", "encoding"), [("a.csv", "latin-1"), ("a.jsonl", "utf-8"), ("a.tsv", "utf-16")])
+def test_a_table_is_read_in_blocks_whose_memory_does_not_grow_with_it(tmp_path, name, encoding):
+    rows = [[str(number), "caf\xe9 " * 2000] for number in range(1600)]
+    (tmp_path / name).write_text(table_text(Path(name), ["index", "text"], rows), encoding=encoding)
+    tracemalloc.start()
+    try:
+        numbers = [
+            fields[0]
+            for table in table_blocks(tmp_path / name, dialect=Dialect(encoding), most=1)
+            for _, fields in table.rows
+        ]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert numbers == [row[0] for row in rows]
+    assert peak < 8e6 < (tmp_path / name).stat().st_size
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv"])
 def test_what_is_written_is_read_again(tmp_path, name):
     rows = [["0", 'a "b", c'], ["1", "d"]]
@@ -208,5 +234,7 @@ def test_a_file_that_is_not_in_the_named_encoding_is_refused(tmp_path):
 
 def test_an_encoding_that_makes_half_characters_is_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"text,label\n+2AA-,x\n")
-    with pytest.raises(UserError, match=r"a\.csv: by --encoding utf-7, character 12 is '\\ud800', half a character"):
+    with pytest.raises(
+        UserError, match=r"a\.csv, line 2: by --encoding utf-7, character 1 is '\\ud800', half a character"
+    ):
         read_table(tmp_path / "a.csv", dialect=Dialect("utf-7"))

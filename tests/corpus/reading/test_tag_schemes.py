@@ -79,6 +79,6 @@ def test_labels_are_complete_by_type():
     assert complete_labels(["B"], "IOB1") == ("O", "B", "I")
 
 
-@pytest.mark.parametrize("text", ["", "PER", "B_PER", "L-PER", "B-", "B-_", "OO", "b-PER", "O-PER"])
+@pytest.mark.parametrize("text", ["", "PER", "B_PER", "X-PER", "B-", "B-_", "OO", "b-PER", "O-PER"])
 def test_what_is_no_tag_is_told(text):
     assert not is_tag(text)

@@ -11,7 +11,8 @@ from bert_horovod.corpus.reading.tagged_files import (
     conll_text,
     kind_of_input,
     read_tagged,
-    read_texts,
+    tagged_blocks,
+    text_blocks,
 )
 from bert_horovod.errors import UserError
 
@@ -36,6 +37,8 @@ def lines(*records: object) -> str:
         "\ufeffEU\tB-ORG\r\nrejects\tO\r\n\r\nPeter\tB-PER\r\n",
         "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n",
         "EU B-ORG \nrejects O\n-DOCSTART- O\nPeter B-PER\n",
+        "# id 1\tdomain=en\nEU _ _ B-ORG\nrejects _ _ O\n\n# id 2\tdomain=en\nPeter _ _ B-PER\n",
+        "# a licence\n# newdoc\n# sent_id = 1\n# text = EU\nEU\tB-ORG\n#!\nrejects\tO\n\n# text\tx\nPeter\tB-PER\n",
     ],
 )
 def test_columns_have_tabs_or_blanks_between_and_documents_are_passed_over(tmp_path, text):
@@ -44,6 +47,36 @@ def test_columns_have_tabs_or_blanks_between_and_documents_are_passed_over(tmp_p
     for number, words in enumerate(WORDS):
         for place, word in enumerate(words):
             assert word in text.splitlines()[sentences.line(number, place) - 1]
+
+
+def test_comments_are_counted_and_a_word_may_begin_with_their_sign(tmp_path):
+    sentences = read_tagged(write(tmp_path / "a.conll", "# id = 1\n# O\n#eu B-X\n# this is said\nx O\n"))
+    assert (sentences.words, sentences.comments) == ([["#", "#eu", "x"]], [1, 4])
+    assert sentences.notices() == [
+        f"{tmp_path / 'a.conll'}: 2 comments passed over, beginning with #, the first in line 1"
+    ]
+    assert read_tagged(write(tmp_path / "b.conll", "#a O\n#b O\n")).words == [["#a", "#b"]]
+
+
+def test_bilou_is_read_as_iobes(tmp_path):
+    sentences = read_tagged(write(tmp_path / "a.conll", "a B-X\nb L-X\n\nc U-Y\nd O\n"))
+    assert sentences.tags == [["B-X", "E-X"], ["S-Y", "O"]]
+    assert sentences.notices() == [f"{tmp_path / 'a.conll'}: tags of BILOU; its L and U are read as E and S"]
+    path = write(tmp_path / "a.jsonl", lines({"tokens": ["c"], "tags": [1]}))
+    assert read_tagged(path, TagColumns(names=("O", "U-Y"))).tags == [["S-Y"]]
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2028", "\u3000", "\x1c"])
+def test_other_blanks_are_part_of_a_word(tmp_path, blank):
+    sentences = read_tagged(write(tmp_path / "a.conll", f"New{blank}York  B-X\n{blank}\tO \n"))
+    assert (sentences.words, sentences.tags) == ([[f"New{blank}York", blank]], [["B-X", "O"]])
+
+
+def test_blocks_hold_the_sentences_in_their_order(tmp_path):
+    path = write(tmp_path / "a.conll", "# id = 1\nEU O\n\n# id = 2\nPeter B-PER\n# it is said\ncame O\n")
+    first, second = tagged_blocks(path, most=1)
+    assert (first.words, second.words) == ([["EU"]], [["Peter", "came"]])
+    assert [second.line(0, word) for word in range(2)] == [5, 7]
 
 
 def test_flags_name_other_columns(tmp_path):
@@ -123,7 +156,7 @@ def test_half_a_character_is_refused_where_it_is(tmp_path):
     ):
         path = write(tmp_path / f"{number}.jsonl", lines({"text": "a", **OBJECTS[0]}, record))
         with pytest.raises(UserError, match=rf"{number}\.jsonl, line 2: '\\ud.* is half a character"):
-            read_texts(path) if "text" in record else read_tagged(path)
+            list(text_blocks(path, "table")) if "text" in record else read_tagged(path)
 
 
 def test_a_number_without_a_name_is_refused(tmp_path):
@@ -152,7 +185,7 @@ def test_a_files_name_and_content_tell_what_it_holds(tmp_path, name, text, colum
 
 def test_texts_are_read_from_tables_and_objects(tmp_path):
     path = write(tmp_path / "a.jsonl", lines({"text": "EU", "more": [1]}, {"text": ""}))
-    assert read_texts(path) == ["EU", ""]
-    assert read_texts(write(tmp_path / "a.csv", "id,body\n1,EU\n"), "body") == ["EU"]
+    assert list(text_blocks(path, "table")) == [["EU", ""]]
+    assert list(text_blocks(write(tmp_path / "a.csv", "id,body\n1,EU\n"), "table", "body")) == [["EU"]]
     with pytest.raises(UserError, match=r"line 2: 'text' is None, its keys are \['body'\]"):
-        read_texts(write(tmp_path / "b.jsonl", lines({"text": "EU"}, {"body": "EU"})))
+        list(text_blocks(write(tmp_path / "b.jsonl", lines({"text": "EU"}, {"body": "EU"})), "table"))

@@ -1,0 +1,56 @@
+"""A table whose rows are answered in blocks, in their order, so that memory does not grow with it."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.table_files import table_blocks
+from bert_horovod.inference.options import Options
+
+
+class InputRows(NamedTuple):
+    """Some rows of a table."""
+
+    first: int  # the number of the first one in the table, from 0
+    texts: tuple[list[str], ...]  # of each column of text
+    kept: list[list[str]]  # the fields that stand beside the answers
+
+
+class InputTable:
+    """Reads a table once at the start, so that mistakes are told before the first answer, and again in blocks.
+
+    Args:
+        source: the file.
+        text_columns: names of the columns of text.
+        ours: the columns of the answers, see Options.kept.
+        options: the user's.
+        most: bytes of a block, about.
+
+    Attributes: `count`, the number of rows; `kept_names`, those of the columns to keep.
+
+    Raises:
+        ReportedError: the file cannot be read, or is no such table.
+    """
+
+    def __init__(
+        self, source: Path, text_columns: tuple[str, ...], ours: list[str], options: Options, most: int = BLOCK_BYTES
+    ) -> None:
+        self._columns, self._ours, self._options = text_columns, ours, options
+        self._read = partial(
+            table_blocks, source, dialect=options.dialect, may_be_list=lambda name: name not in text_columns, most=most
+        )
+        self.count = 0
+        for table in self._read():
+            table.places(text_columns, "--text_columns")
+            self.kept_names, _ = options.kept(table, ours)
+            self.count += len(table.rows)
+
+    def __iter__(self) -> Iterator[InputRows]:
+        first = 0
+        for table in self._read():
+            places = table.places(self._columns, "--text_columns")
+            texts = tuple([fields[place] for _, fields in table.rows] for place in places)
+            yield InputRows(first, texts, self._options.kept(table, self._ours)[1])
+            first += len(table.rows)
