@@ -163,6 +163,11 @@ def change_of(part, value):
     return change
 
 
+def special_tokens_alone(content):
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["special"]]
+    content["model"] |= {"vocab": {token["content"]: token["id"] for token in content["added_tokens"]}, "merges": []}
+
+
 def repeated(character, count, times):
     step = {"type": "Replace", "pattern": {"String": character}, "content": character * count}
     return {"type": "Sequence", "normalizers": [step] * times}
@@ -178,10 +183,7 @@ MEASURELESS = base64.b64encode(struct.pack("<I", 4) + bytes(4) + bytes([97]) * 1
         (change_of("model", {"dropout": 0.1}), "model.dropout = 0.1 cuts words at random"),
         (change_of("model", {"merges": []}), "its BPE has no merges, so that no text is ever cut into"),
         (change_of("model", {"vocab": {}}), "has an empty vocabulary"),
-        (
-            change_of("model", {"vocab": {"[CLS]": 1, "[SEP]": 2}, "merges": []}),
-            "makes no token of any text but special",
-        ),
+        (special_tokens_alone, "makes no token of any text but special ones (it has 6 tokens, 0 of them ordinary)"),
         (change_of("normalizer", {"type": "Prepend", "prepend": "a" * 300}), "puts 300 characters before it"),
         (change_of("normalizer", repeated("a", 100, 8)), "makes a text up to 10,000,000,000,000,000 times as long"),
         (change_of("decoder", repeated("a", 100, 1)), "its decoder makes a text up to 100 times as long"),
@@ -205,7 +207,8 @@ def test_what_the_library_cannot_use_is_told_with_the_file(tmp_path, capfd, chan
     (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}', encoding="utf-8")
     with pytest.raises(ReportedError) as caught:
         read_tokenizer(directory, None)
-    assert f"tokenizer.json {message}" in str(caught.value).replace("json:", "json")
+    assert "tokenizer.json" in str(caught.value)
+    assert message in str(caught.value)
     assert "panicked" not in capfd.readouterr().err
 
 
