@@ -23,7 +23,8 @@ import numpy as np
 
 from bert_horovod.cluster.doctor.facts import horovod_with
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
-from bert_horovod.corpus.store import Shard, Store, open_store, token_dtype, write_manifest, write_shard
+from bert_horovod.corpus.shard import Shard, shard_file, token_dtype, write_shard
+from bert_horovod.corpus.store import Store, open_store, write_manifest, write_sources
 from bert_horovod.costs.gpus import data_sheet, gpu_peak
 from bert_horovod.errors import RunError
 from bert_horovod.measuring.configuration import size_recipe
@@ -178,7 +179,7 @@ def make_store(path: Path, vocabulary_size: int) -> Store:
         document_hashes=np.zeros((DOCUMENTS, 2), np.uint64),
         titles=np.full(DOCUMENTS, ord("\n"), np.uint8),
     )
-    entry = write_shard(path / "shard-00000", shard, 1)
+    entry = write_shard(shard_file(path, "shard-00000"), [shard], 1)
     source = {"name": "made", "bytes": 1, "sha256": "0", "unknown_tokens": 0}
     of_sections = np.diff(shard.sentences[shard.sections])
     counts = {
@@ -193,7 +194,7 @@ def make_store(path: Path, vocabulary_size: int) -> Store:
             "format": FORMAT,
             "shards": [entry],
             "settings": {},
-            "sources": [source | {name: entry[name] for name in ("documents", "tokens")}],
+            "sources": write_sources(path, [source | {name: entry[name] for name in ("documents", "tokens")}]),
             "totals": {count: entry[count] for count in COUNTS} | counts,
             "passed_over": {},
             "duplicates": {"documents": 0, "tokens": 0, "sha256": None},

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.rows import Rows
-from bert_horovod.corpus.store import ARRAYS, Shard, Store, open_store
+from bert_horovod.corpus.shard import Shard, file_bytes
+from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.recipe.sections import Objective
 
 LENGTHS = (512, 128)
@@ -72,7 +73,7 @@ def measure(store: Store, length: int, pair: str, packing: bool, directory: str)
     sequences, lengths = index.classes.sequences, np.arange(length + 1)
     positions = sequences @ lengths
     index_bytes = sum(file.stat().st_size for file in index.path.iterdir())
-    store_bytes = sum(getattr(shard, name).nbytes for shard in store.shards for name in ARRAYS)
+    store_bytes = sum(map(file_bytes, store.manifest["shards"]))
     rows = Rows(store, index, special_ids(store.vocabulary), length, Objective(pair=pair), 0)
     speed, labels = _assembly(rows)
     return (
@@ -115,7 +116,7 @@ def main() -> None:
         if arguments.short_documents:
             stores[f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"] = short_documents(stores[str(path)])
         for name, store in stores.items():
-            print(f"\n{name}: {sum(len(shard.tokens) for shard in store.shards):,} tokens")
+            print(f"\n{name}: {store.manifest['totals']['tokens']:,} tokens")
             print(
                 "length  pair           packed    fill  context  seqs/row   S  slots   index  build_s   rows/s   wrong"
             )

@@ -137,7 +137,7 @@ def _full_disk(place: Path) -> None:
 
 def _token_store(place: Path) -> None:
     store = _store(place)
-    _flip(store.path / "shard-00001" / "tokens.npy")
+    _flip(store.path / "shard-00001.safetensors")
     arguments = parse(["bert-horovod", "verify", "--data_dir", str(store.path)])
     arguments.run(arguments)
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import COUNTS, FORMAT
-from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
+from bert_horovod.corpus.earlier_shards import ARRAYS, hash_directory
+from bert_horovod.corpus.manifest import EARLIER_FORMAT, FORMAT, Source
+from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, write_shard
+from bert_horovod.corpus.store import Store, open_store, write_array, write_duplicates, write_manifest, write_sources
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
@@ -55,21 +58,32 @@ def write_toy_store(
 
 
 def write_store(
-    path: Path, shards: list[Shard], vocabulary: list[str] = VOCABULARY, duplicates: tuple[int, ...] = ()
+    path: Path,
+    shards: Sequence[Shard | list[Shard]],
+    vocabulary: list[str] = VOCABULARY,
+    duplicates: tuple[int, ...] = (),
+    earlier: bool = False,
 ) -> Store:
-    """Write and open a store of these shards."""
+    """Write and open a store of these shards, or of shards of these parts; `earlier`: in the format of directories."""
     path.mkdir()
     text = "\n".join(vocabulary) + "\n"
     (path / "vocab.txt").write_text(text, encoding="utf-8")
-    entries = [write_shard(path / f"shard-{number:05d}", shard, 1) for number, shard in enumerate(shards)]
+    entries = []
+    for number, shard in enumerate(shards):
+        if earlier:
+            entries.append(_write_directory(path / f"shard-{number:05d}", shard))
+        else:
+            parts = shard if isinstance(shard, list) else [shard]
+            entries.append(write_shard(shard_file(path, f"shard-{number:05d}"), parts, 1))
+    sources = [Source(name="a.txt", bytes=9, sha256="0", documents=1, tokens=9, unknown_tokens=0)]
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_manifest(
         path,
         {
-            "format": FORMAT,
+            "format": EARLIER_FORMAT if earlier else FORMAT,
             "shards": entries,
             "settings": {},
-            "sources": [{"name": "a.txt", "bytes": 9, "sha256": "0", "documents": 1, "tokens": 9, "unknown_tokens": 0}],
+            "sources": sources if earlier else write_sources(path, sources),
             "totals": {count: sum(entry[count] for entry in entries) for count in COUNTS}
             | dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents"), 0),
             "passed_over": {},
@@ -82,6 +96,14 @@ def write_store(
         },
     )
     return open_store(path)
+
+
+def _write_directory(path: Path, shard: Shard) -> dict[str, Any]:
+    path.mkdir()
+    for name in ARRAYS:
+        write_array(path / f"{name}.npy", getattr(shard, name))
+    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens), 1)
+    return {"name": path.name, **dict(zip(COUNTS, counts, strict=True)), "sha256": hash_directory(path)}
 
 
 def toy_shard(

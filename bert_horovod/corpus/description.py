@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.corpus.manifest import Source
 from bert_horovod.corpus.statistics import Lengths, LongDocument, measure_lengths, silent_sources, some
 from bert_horovod.corpus.store import Store
 from bert_horovod.wording import counted
@@ -19,14 +20,14 @@ _SHORT = 5  # exponent: documents under 2^5 = 32 tokens are very short
 
 def report(store: Store) -> str:
     """Totals, lengths, unknown tokens by source, the longest documents and warnings."""
-    lengths = measure_lengths(store)
+    lengths, sources = measure_lengths(store), store.sources()
     parts = [
         [f"{store.path}: token store {store.hash}", *_totals(store)],
         ["documents by tokens, without duplicates:", *histogram(lengths.documents)],
         ["sentences by tokens:", *histogram(lengths.sentences)],
-        _unknown(store.manifest["sources"]),
+        _unknown(sources),
         ["longest documents:", *map(_described, lengths.longest)],
-        [f"warning: {warning}" for warning in warnings(store.manifest, lengths)] or ["nothing looks wrong"],
+        [f"warning: {warning}" for warning in warnings(store.manifest, sources, lengths)] or ["nothing looks wrong"],
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -47,9 +48,9 @@ def histogram(counts: np.ndarray) -> list[str]:
     return lines
 
 
-def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
+def warnings(manifest: dict[str, Any], sources: list[Source], lengths: Lengths) -> list[str]:
     """Warnings about a store; each tells what the user should check."""
-    totals, sources = manifest["totals"], manifest["sources"]
+    totals = manifest["totals"]
     lines = []
     rate = totals["unknown_tokens"] / totals["tokens"]
     if rate > _MUCH_UNKNOWN:
@@ -74,7 +75,7 @@ def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
             f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: are they whole documents? "
             "See --documents of prepare"
         )
-    silent = silent_sources(manifest)
+    silent = silent_sources(sources)
     if silent:
         lines.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
     if 0 < totals["held_out_tokens"] < _FEW_HELD_OUT:
@@ -113,7 +114,7 @@ def _totals(store: Store) -> list[str]:
     return [f"  {name:15} {text}" for name, text in described.items()]
 
 
-def _unknown(sources: list[dict[str, Any]]) -> list[str]:
+def _unknown(sources: list[Source]) -> list[str]:
     ordered = _by_rate(sources)
     lines = ["unknown tokens by source, the worst first:"]
     lines += [
@@ -125,12 +126,12 @@ def _unknown(sources: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _by_rate(sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_rate(sources: list[Source]) -> list[Source]:
     """Sources that gave text, by their share of unknown tokens, descending."""
     return sorted((source for source in sources if source["tokens"]), key=_rate, reverse=True)
 
 
-def _rate(source: dict[str, Any]) -> float:
+def _rate(source: Source) -> float:
     return source["unknown_tokens"] / source["tokens"] if source["tokens"] else 0.0
 
 

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any, TypedDict
 
+from bert_horovod.corpus.shard import ARRAYS, COUNTS, layout
 from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
 from bert_horovod.storage.reading import read_json, shown
 from bert_horovod.storage.typed import check_type
 
-FORMAT = 2
-COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")
+FORMAT, EARLIER_FORMAT = 3, 2
+SOURCES_FILE = "sources.jsonl"
 _LIMIT_BYTES = 4 << 30  # room for 10 million sources
 
 
@@ -22,9 +23,14 @@ class _Counts(TypedDict):
     bytes: int
 
 
-class _Shard(_Counts):
+class _EarlierShard(_Counts):
     name: str
     sha256: str
+
+
+class _Shard(_EarlierShard):
+    parts: int
+    arrays: dict[str, list[int]]  # by name: its first byte in the file, its bytes, its CRC-32 (tokens: 0)
 
 
 class _Totals(_Counts):
@@ -56,7 +62,9 @@ class _Vocabulary(_TokenizerSettings):
     lowercase: bool
 
 
-class _Source(TypedDict):
+class Source(TypedDict):
+    """A file of the input."""
+
     name: str
     bytes: int
     sha256: str
@@ -71,15 +79,28 @@ class _Duplicates(TypedDict):
     sha256: str | None
 
 
-class _Manifest(TypedDict):
+class _Sources(TypedDict):
+    files: int
+    sha256: str
+
+
+class _AnyManifest(TypedDict):
     format: int
     settings: dict[str, bool | float | str]
     vocabulary: _Vocabulary
-    sources: list[_Source]
-    shards: list[_Shard]
     totals: _Totals
     passed_over: dict[str, int]
     duplicates: _Duplicates
+
+
+class _Manifest(_AnyManifest):
+    sources: _Sources
+    shards: list[_Shard]
+
+
+class _EarlierManifest(_AnyManifest):
+    sources: list[Source]
+    shards: list[_EarlierShard]
 
 
 def manifest_text(manifest: dict[str, Any]) -> str:
@@ -92,9 +113,11 @@ def read_manifest(store: Path) -> dict[str, Any]:
     path = store / "manifest.json"
     try:
         manifest = read_json(path, inside=store, limit_bytes=_LIMIT_BYTES)
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise UserError(f"{path}: expected a token store of format {FORMAT}; prepare the data again")
-        check_type(manifest, _Manifest, "the manifest")
+        if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, EARLIER_FORMAT):
+            raise UserError(
+                f"{path}: expected a token store of format {FORMAT} or {EARLIER_FORMAT}; prepare the data again"
+            )
+        check_type(manifest, _Manifest if manifest["format"] == FORMAT else _EarlierManifest, "the manifest")
         _check(manifest)
     except OSError as error:
         raise unreadable(error, path) or file_error(
@@ -108,13 +131,18 @@ def read_manifest(store: Path) -> dict[str, Any]:
 
 
 def _check(manifest: dict[str, Any]) -> None:
-    """Raise ValueError if the manifest's counts disagree or a shard's name is not that of a directory in the store."""
+    """Raise ValueError if the manifest's counts disagree or a shard's name leads out of the store."""
     names = [shard["name"] for shard in manifest["shards"]]
     for i, name in enumerate(names):
         if not re.fullmatch(r"shard-[0-9]{5,20}", name):
             raise ValueError(
-                f"shards.{i}.name is {shown(name)}, expected a directory of the store, such as shard-00000"
+                f"shards.{i}.name is {shown(name)}, expected that of a shard of the store, such as shard-00000"
             )
+    for shard in manifest["shards"]:
+        if manifest["format"] == FORMAT:
+            if shard["arrays"].keys() != set(ARRAYS) or any(len(numbers) != 3 for numbers in shard["arrays"].values()):
+                raise ValueError(f"{shard['name']}.arrays: expected three numbers for each of {', '.join(ARRAYS)}")
+            layout(shard, manifest["vocabulary"]["size"])
     if not names or len(set(names)) < len(names):
         raise ValueError(f"shards has {len(names)} entries, expected one or more, each once")
     for count in COUNTS:

@@ -2,11 +2,12 @@
 
 import heapq
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.store import Shard, Store
+from bert_horovod.corpus.manifest import Source
+from bert_horovod.corpus.shard import Shard
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 
 
@@ -17,11 +18,9 @@ def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
     """
     size = len(store.vocabulary)
     training, held_out = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    first = 0
-    for shard in store.shards:
+    for number, shard in enumerate(store.shards):
         begins = section_token_starts(shard)
-        is_kept = kept_sections(shard, store.duplicates - first)
-        first += len(shard.documents) - 1
+        is_kept = kept_sections(shard, store.repeated(number))
         for i in np.flatnonzero(is_kept):
             held = shard.held_out[i]
             counts = held_out if held else training
@@ -89,12 +88,11 @@ class Lengths:
 def measure_lengths(store: Store, longest: int = 5) -> Lengths:
     """Measure a store shard by shard, and find its longest documents, `longest` of them."""
     documents, sentences = np.zeros(33, np.int64), np.zeros(33, np.int64)
-    tokens = first = 0
+    tokens = 0
     # (tokens, -shard, -document): negated, because nlargest then keeps the first of equally long documents.
     top: list[tuple[int, int, int]] = []
     for number, shard in enumerate(store.shards):
-        is_kept = kept_documents(shard, store.duplicates - first)
-        first += len(is_kept)
+        is_kept = kept_documents(shard, store.repeated(number))
         sizes = np.diff(section_token_starts(shard)[np.asarray(shard.documents)]).astype(np.int64)
         per_document = np.diff(np.asarray(shard.sections)[np.asarray(shard.documents)])
         documents += _powers(sizes[is_kept])
@@ -118,9 +116,9 @@ def document_title(shard: Shard, number: int) -> str:
     return titles[begin : ends[number]].tobytes().decode(errors="replace")
 
 
-def silent_sources(manifest: dict[str, Any]) -> list[str]:
+def silent_sources(sources: list[Source]) -> list[str]:
     """Names of the files of a store's input that are not empty but gave no text."""
-    return [source["name"] for source in manifest["sources"] if source["bytes"] and not source["tokens"]]
+    return [source["name"] for source in sources if source["bytes"] and not source["tokens"]]
 
 
 def some(names: list[str]) -> str:

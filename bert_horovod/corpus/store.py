@@ -1,67 +1,67 @@
-"""The token store: a directory with `manifest.json`, the tokenizer and shards of flat, memory-mapped arrays.
+"""The token store: a directory with `manifest.json`, the tokenizer and shards, each one file of arrays.
 
     store/
         manifest.json
         vocab.txt                 the WordPiece vocabulary, or
         tokenizer.json            a tokenizer of another kind (see JsonTokenizer)
-        shard-00000/
-            tokens.npy            uint16 (uint32 when the vocabulary needs it) [tokens]
-            sentences.npy         uint32 [sentences + 1]   sentence i is tokens[sentences[i]:sentences[i + 1]]
-            sections.npy          uint32 [sections + 1]    section i is sentences sections[i] to sections[i + 1]
-            documents.npy         uint32 [documents + 1]   document i is sections documents[i] to documents[i + 1]
-            held_out.npy          bool   [sections]        true: never trained on
-            document_hashes.npy   uint64 [documents, 2]    first 128 bits of the SHA-256 of the document's text
-            titles.npy            uint8  [bytes]           UTF-8, a line for each document: its title, or nothing
-            part.json             how the shard was made (see parts.py)
+        shard-00000.safetensors   see shard.py; up to about a thousand, which are larger the more text there is
+        sources.jsonl             a line for each file of the input: name, bytes, SHA-256, counts
         duplicates.npy            int64  [duplicates]      documents, counted over all shards, that repeat an earlier
                                                            one, ascending; no file if there are none
 
-No sentence and no document is empty, none lies in two shards. No masks, no padding and no special tokens are stored.
-The manifest holds counts, SHA-256 of every shard, the vocabulary's hash, the sources and the settings; no times,
-hosts or absolute paths, so that the same input gives the same bytes.
+The manifest holds counts, SHA-256 of every shard and file, where a shard's arrays begin, and the settings; no times,
+hosts or absolute paths, so that the same input gives the same bytes. Opening a store reads the manifest and the
+tokenizer alone. Stores of format 2 (see earlier_shards.py; their manifest lists the sources) are read as they are.
 """
 
+import functools
 import hashlib
+import json
 import os
-import resource
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
+from bert_horovod.corpus.earlier_shards import hash_directory, map_directory
+from bert_horovod.corpus.manifest import SOURCES_FILE, Source, manifest_text, read_manifest
+from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
+from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file, token_dtype
 from bert_horovod.errors import DamagedData, damaged, unreadable
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
+from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import write_atomically
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
-ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles")
+_AGAIN = "run the same prepare command again: it makes it anew"
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One shard's arrays, as the module's docstring states them."""
+class Shards(Sequence[Shard]):
+    """The shards of a store by number: each access maps the shard's file and checks it, as map_shard says."""
 
-    tokens: np.ndarray
-    sentences: np.ndarray
-    sections: np.ndarray
-    documents: np.ndarray
-    held_out: np.ndarray
-    document_hashes: np.ndarray
-    titles: np.ndarray
+    def __init__(self, store: Path, manifest: dict[str, Any]) -> None:
+        self._store, self._entries = store, manifest["shards"]
+        self._vocabulary_size = manifest["vocabulary"]["size"]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, number: int) -> Shard:  # type: ignore[override]  # no slices
+        return open_shard(self._store, self._entries[number], self._vocabulary_size)
 
 
 @dataclass(frozen=True)
 class Store:
-    """An opened token store; its arrays are memory-mapped, not loaded."""
+    """An opened token store; what is not read at once is mapped or read where it is asked for."""
 
     path: Path
     manifest: dict[str, Any]
-    shards: list[Shard]
+    shards: Sequence[Shard]
     vocabulary: list[str]
-    duplicates: np.ndarray  # int64, ascending: documents, counted over all shards, that repeat an earlier one
     tokenizer_settings: TokenizerSettings  # how its text was normalised and cut
 
     @property
@@ -69,25 +69,25 @@ class Store:
         """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
         return _hash_text(manifest_text(self.manifest))
 
+    @functools.cached_property
+    def duplicates(self) -> np.ndarray:
+        """Documents, counted over all shards, that repeat an earlier one: int64, ascending, mapped and checked."""
+        return _read_duplicates(self.path, self.manifest)
 
-def token_dtype(vocabulary_size: int) -> np.dtype:
-    """The narrowest dtype that holds every id of a vocabulary."""
-    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
+    @functools.cached_property
+    def first_documents(self) -> np.ndarray:
+        """The number of each shard's first document, counted over all shards, and of all: int64 [shards + 1]."""
+        return np.cumsum([0, *(shard_entry["documents"] for shard_entry in self.manifest["shards"])])
 
+    def repeated(self, shard: int) -> np.ndarray:
+        """The duplicates of a shard, counted from its first document: int64, ascending."""
+        first, last = self.first_documents[shard : shard + 2]
+        low, high = np.searchsorted(self.duplicates, [first, last])
+        return np.asarray(self.duplicates[low:high]) - first
 
-def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any]:
-    """Write a shard's arrays into a new directory and sync them; return its entry in the manifest."""
-    directory.mkdir()
-    for name in ARRAYS:
-        write_array(directory / f"{name}.npy", getattr(shard, name))
-    counts = (
-        len(shard.documents) - 1,
-        len(shard.sections) - 1,
-        len(shard.sentences) - 1,
-        len(shard.tokens),
-        text_bytes,
-    )
-    return {"name": directory.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(directory)}
+    def sources(self) -> list[Source]:
+        """What the manifest or sources.jsonl says about each file of the input; raises DamagedData."""
+        return read_sources(self.path, self.manifest)
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
@@ -124,9 +124,22 @@ def open_store(path: str | Path) -> Store:
 
 def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
     vocabulary, settings = _read_tokenizer(path, manifest["vocabulary"])
-    _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
-    shards = [open_shard(path, shard_entry, len(vocabulary)) for shard_entry in manifest["shards"]]
-    return Store(path, manifest, shards, vocabulary, _read_duplicates(path, manifest), settings)
+    for shard_entry in manifest["shards"]:
+        _require_size(path, shard_entry)
+    return Store(path, manifest, Shards(path, manifest), vocabulary, settings)
+
+
+def _require_size(path: Path, shard_entry: dict[str, Any]) -> None:
+    """Raise DamagedData if a shard is missing or cut short."""
+    if "arrays" in shard_entry:
+        file, expected = shard_file(path, shard_entry["name"]), file_bytes(shard_entry)
+    else:
+        file, expected = path / shard_entry["name"] / "tokens.npy", 2 * shard_entry["tokens"]
+    try:
+        if (size := file.stat().st_size) < expected:
+            raise ValueError(f"it has {size:,} bytes, expected {expected:,}")
+    except (OSError, ValueError) as error:
+        raise damaged(error, file, "run the same prepare command again: it makes the damaged shards anew") from error
 
 
 def _read_tokenizer(path: Path, recorded: dict[str, Any]) -> tuple[list[str], TokenizerSettings]:
@@ -149,26 +162,45 @@ def _read_tokenizer(path: Path, recorded: dict[str, Any]) -> tuple[list[str], To
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store and compare all files with their hashes; raises DamagedData that names damaged shards."""
+    """Open a store and compare all files with their hashes, showing progress; raises DamagedData that names shards."""
     path = Path(path)
     manifest = read_manifest(path)
-    damaged_shards = [
-        shard_entry["name"]
-        for shard_entry in manifest["shards"]
-        if _is_damaged(path, shard_entry, manifest["vocabulary"]["size"])
-    ]
-    if damaged_shards:
+    size = manifest["vocabulary"]["size"]
+    total = sum(shard_bytes(shard_entry, size) for shard_entry in manifest["shards"])
+
+    def look(shard_entry: dict[str, Any]) -> bool:
+        is_damaged = _is_damaged(path, shard_entry, size)
+        progress.add(shard_bytes(shard_entry, size))
+        return is_damaged
+
+    # Hashing releases the GIL.
+    with ReadingProgress("verify", total) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        found = list(threads.map(look, manifest["shards"]))
+    names = [entry["name"] for entry, is_damaged in zip(manifest["shards"], found, strict=True) if is_damaged]
+    if names:
         raise DamagedData(
-            f"{path}: damaged shards: {', '.join(damaged_shards[:20])}; their content is not what the manifest "
+            f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
             "says. Run the same prepare command again: it makes the damaged shards anew"
         )
-    return _open_store(path, manifest)
+    store = _open_store(path, manifest)
+    store.sources()
+    store.duplicates  # noqa: B018  # compares its hash
+    return store
+
+
+def shard_bytes(shard_entry: dict[str, Any], vocabulary_size: int) -> int:
+    """About the bytes of a shard on the disk."""
+    if "arrays" in shard_entry:
+        return file_bytes(shard_entry)
+    return shard_entry["tokens"] * token_dtype(vocabulary_size).itemsize
 
 
 def _is_damaged(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> bool:
     try:
         open_shard(path, shard_entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
-        return hash_shard(path / shard_entry["name"]) != shard_entry["sha256"]
+        if "arrays" in shard_entry:
+            return hash_file(shard_file(path, shard_entry["name"])) != shard_entry["sha256"]
+        return hash_directory(path / shard_entry["name"]) != shard_entry["sha256"]
     except DamagedData:
         return True
     except OSError as error:
@@ -177,18 +209,9 @@ def _is_damaged(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -
         return True
 
 
-def hash_shard(directory: Path) -> str:
-    """SHA-256, in hexadecimal, over a shard's files in a fixed order; missing files count as empty."""
-    digest = hashlib.sha256()
-    for name in ARRAYS:
-        file = directory / f"{name}.npy"
-        size = file.stat().st_size if file.is_file() else 0
-        digest.update(f"{name} {size}\n".encode())
-        if size:
-            with open_regular(file) as content:
-                while block := content.read(1 << 20):
-                    digest.update(block)
-    return digest.hexdigest()
+def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
+    """Map the shard of a manifest entry, and check all but its tokens; raises ReportedError."""
+    return (map_shard if "arrays" in shard_entry else map_directory)(path, shard_entry, vocabulary_size)
 
 
 def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
@@ -201,64 +224,35 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
         if hash_file(file) != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
     except (OSError, ValueError) as error:
-        raise damaged(error, file, "run the same prepare command again: it makes it anew") from error
+        raise damaged(error, file, _AGAIN) from error
     return duplicates
 
 
-def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files if needed, because each memory-mapped file keeps a descriptor open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted_files = count + 1024
-    if soft < wanted_files:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted_files if hard == resource.RLIM_INFINITY else min(wanted_files, hard), hard)
-        )
+def write_sources(store: Path, sources: list[Source]) -> dict[str, Any]:
+    """Write sources.jsonl; returns what the manifest says about it."""
+    text = "".join(json.dumps(source, sort_keys=True, ensure_ascii=False) + "\n" for source in sources)
+    write_atomically(store / SOURCES_FILE, text)
+    return {"files": len(sources), "sha256": _hash_text(text)}
 
 
-def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
-    """Memory-map the arrays of the shard of a manifest entry, and check all but the token ids; raises DamagedData."""
-    shapes: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
-        "tokens": (token_dtype(vocabulary_size), (shard_entry["tokens"],)),
-        "sentences": (np.uint32, (shard_entry["sentences"] + 1,)),
-        "sections": (np.uint32, (shard_entry["sections"] + 1,)),
-        "documents": (np.uint32, (shard_entry["documents"] + 1,)),
-        "held_out": (np.bool_, (shard_entry["sections"],)),
-        "document_hashes": (np.uint64, (shard_entry["documents"], 2)),
-        "titles": (np.uint8, (None,)),
-    }
-    arrays = {}
-    for name, (dtype, shape) in shapes.items():
-        file = path / shard_entry["name"] / f"{name}.npy"
-        try:
-            arrays[name] = load_array(file, dtype, shape, inside=path)
-        except (OSError, ValueError) as error:
-            mend = f"see which shards with: bert-horovod verify --data_dir {path}"
-            raise damaged(error, file, mend) from error
-    shard = Shard(**arrays)
-    problem = shard_problem(shard)
-    if problem:
-        raise DamagedData(
-            f"{path / shard_entry['name']} is damaged: {problem}; "
-            "run the same prepare command again: it makes the damaged shards anew"
-        )
-    return shard
-
-
-def shard_problem(shard: Shard) -> str | None:
-    """Describe the first error in a shard's arrays, or return None.
-
-    Offsets must rise from 0 to the end, held_out must be true or false, and each document must have one title.
-    """
-    ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
-    for name, end in ends.items():
-        offsets = getattr(shard, name)
-        if offsets[0] != 0 or offsets[-1] != end or np.any(offsets[1:] <= offsets[:-1]):
-            return f"the offsets in {name} do not rise from 0 to {end}"
-    if shard.held_out.view(np.uint8).max(initial=0) > 1:  # NumPy counts other values wrongly and then copies too much
-        return "held_out has values other than true and false"
-    if np.count_nonzero(shard.titles == ord("\n")) != len(shard.documents) - 1:
-        return "there is not one title a document"
-    return None
+def read_sources(path: Path, manifest: dict[str, Any]) -> list[Source]:
+    """A store's sources; raises ReportedError."""
+    recorded = manifest["sources"]
+    if isinstance(recorded, list):  # format 2
+        return recorded
+    file = path / SOURCES_FILE
+    try:
+        digest, sources = hashlib.sha256(), []
+        with open_regular(file, inside=path) as lines:
+            for line in lines:
+                digest.update(line)
+                sources.append(json.loads(line))
+        if digest.hexdigest() != recorded["sha256"]:
+            raise ValueError("its SHA-256 is another")
+        check_type(sources, list[Source], "it")
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(error, file, _AGAIN) from error
+    return sources
 
 
 def _hash_text(text: str) -> str:

@@ -84,7 +84,7 @@ def test_an_unquoted_glob_gives_several_inputs(files, capsys):
     assert command("prepare", "--input", "*.txt", "--input", "a.txt", *words, "quoted") == 0
     assert command("prepare", "--input", "b.txt", "--input", "a.txt", *words, "turned") == 0
     assert "2 documents, 4 sentences" in capsys.readouterr().out
-    names = [[source["name"] for source in open_store(store).manifest["sources"]] for store in ("store", "turned")]
+    names = [[source["name"] for source in open_store(store).sources()] for store in ("store", "turned")]
     assert names == [["a.txt", "b.txt"], ["b.txt", "a.txt"]]
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tomli_w
 
@@ -84,16 +83,16 @@ def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
 
 
 def test_a_truncated_shard_is_refused(files):
-    tokens = files["data_dir"] / "shard-00000" / "tokens.npy"
-    tokens.write_bytes(tokens.read_bytes()[:-10])
+    shard = files["data_dir"] / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-10])
     refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
 
 
 def test_a_shard_with_one_changed_token_is_refused(files):
-    file = files["data_dir"] / "shard-00000" / "tokens.npy"
-    tokens = np.load(file)
-    tokens[100] ^= 1
-    np.save(file, tokens)
+    shard = files["data_dir"] / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[4096 + 100] ^= 1
+    shard.write_bytes(content)
     refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
 
 
@@ -250,8 +249,6 @@ def test_one_process_works_without_horovod(files):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tensors = np.load(files["data_dir"] / "shard-00000" / "tokens.npy")
-    assert len(tensors)
     assert (files["output_dir"] / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
 
 

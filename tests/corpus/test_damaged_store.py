@@ -2,15 +2,17 @@
 
 import json
 import pickle
-import shutil
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.store import hash_shard, open_store, verify
+from bert_horovod.corpus.earlier_shards import hash_directory
+from bert_horovod.corpus.shard import Shard
+from bert_horovod.corpus.store import open_store, verify
 from tests.mutations import Change, apply, sandbox
-from tests.toys import SMALL_VOCABULARY, write_toy_store
+from tests.toys import SMALL_VOCABULARY, toy_shard, write_store, write_toy_store
 
 
 class Payload:
@@ -23,28 +25,41 @@ class Payload:
         return Path.touch, (self.path,)
 
 
+@pytest.fixture(scope="module", params=[False, True])
+def original(tmp_path_factory, request) -> Path:
+    """A store of two shards with held-out sections and a duplicate, of this version and of earlier ones."""
+    return write_original(tmp_path_factory, request.param)
+
+
 @pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    """A store of two shards with held-out sections and a duplicate."""
+def directories(tmp_path_factory) -> Path:
+    """The same of earlier versions alone."""
+    return write_original(tmp_path_factory, True)
+
+
+def write_original(tmp_path_factory, earlier: bool) -> Path:
     path = tmp_path_factory.mktemp("original") / "store"
-    write_toy_store(
-        path, shards=2, documents=6, sentences=8, held_out=0.3, vocabulary=SMALL_VOCABULARY, duplicates=(1, 7)
-    )
-    return path
+    random = np.random.default_rng(1)
+    shards = [toy_shard(random, 6, 2, 8, 30, 0.3, len(SMALL_VOCABULARY)) for _ in range(2)]
+    return write_store(path, shards, SMALL_VOCABULARY, duplicates=(1, 7), earlier=earlier).path
+
+
+def read_shard(store: Path) -> Shard:
+    """The first shard of a store."""
+    return open_store(store).shards[0]
 
 
 def rehash(store: Path) -> None:
     """Make the hash of shard-00000 right after a change, as an attacker would."""
     manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
     (entry,) = (entry for entry in manifest["shards"] if entry["name"] == "shard-00000")
-    entry["sha256"] = hash_shard(store / "shard-00000")
+    entry["sha256"] = hash_directory(store / "shard-00000")
     (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["../../outside", "..", "/", "/etc", "shard-00000/../shard-00000", "", "a\0b"])
 def test_a_shard_outside_of_the_store_is_refused_by_name(tmp_path, original, name):
     with sandbox(original, tmp_path / "box") as box:
-        shutil.copytree(original / "shard-00000", tmp_path / "elsewhere")
         path = box.directory / "manifest.json"
         manifest = json.loads(path.read_text(encoding="utf-8"))
         manifest["shards"][0]["name"] = name
@@ -55,33 +70,36 @@ def test_a_shard_outside_of_the_store_is_refused_by_name(tmp_path, original, nam
 
 
 @pytest.mark.parametrize("name", ["tokens", "titles"])
-def test_a_pickle_in_a_shard_is_refused_and_does_not_run(tmp_path, original, name):
-    with sandbox(original, tmp_path / "box") as box:
+def test_a_pickle_in_a_shard_is_refused_and_does_not_run(tmp_path, directories, name):
+    with sandbox(directories, tmp_path / "box") as box:
         file = box.directory / "shard-00000" / f"{name}.npy"
         ran = tmp_path / "ran"
         np.save(file, np.array([Payload(ran)] * 3, object), allow_pickle=True)
         rehash(box.directory)
-        assert f"{name}.npy" in str(box.read(open_store, box.directory))
+        assert f"{name}.npy" in str(box.read(read_shard, box.directory))
         assert "damaged shards: shard-00000" in str(box.read(verify, box.directory))
         file.write_bytes(pickle.dumps(Payload(ran)))
         rehash(box.directory)
-        assert f"{name}.npy" in str(box.read(open_store, box.directory))
+        assert f"{name}.npy" in str(box.read(read_shard, box.directory))
         assert "damaged shards: shard-00000" in str(box.read(verify, box.directory))
         assert not ran.exists()
         pickle.loads(file.read_bytes())  # shows that the payload works where it is unpickled
         assert ran.exists()
 
 
-def test_truth_values_that_are_neither_are_refused(tmp_path, original):
-    with sandbox(original, tmp_path / "box") as box:
+def test_truth_values_that_are_neither_are_refused(tmp_path, directories):
+    with sandbox(directories, tmp_path / "box") as box:
         file = box.directory / "shard-00000" / "held_out.npy"
         apply(file, Change("truncate", file.stat().st_size - 1), box.outside)
         file.write_bytes(file.read_bytes() + b"\2")
         rehash(box.directory)
-        assert "held_out has values other than true and false" in str(box.read(open_store, box.directory))
+        assert "held_out has values other than true and false" in str(box.read(read_shard, box.directory))
 
 
-@pytest.mark.parametrize(("key", "value"), [("totals", {}), ("passed_over", {"x": "y"}), ("sources", [{}]), ("new", 1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("totals", {}), ("passed_over", {"x": "y"}), ("sources", [{}]), ("sources", {"files": 1}), ("new", 1)],
+)
 def test_a_manifest_that_lacks_something_is_refused_by_key(tmp_path, original, key, value):
     with sandbox(original, tmp_path / "box") as box:
         path = box.directory / "manifest.json"
@@ -89,3 +107,27 @@ def test_a_manifest_that_lacks_something_is_refused_by_key(tmp_path, original, k
         message = str(box.read(open_store, box.directory))
         assert "manifest.json is damaged" in message
         assert key in message
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "message"),
+    [
+        ("tokens", [1 << 62, 4096, 0], "has [0-9,]+ bytes, expected"),  # beyond the file
+        ("tokens", [4095, 4096, 0], "arrays.tokens has 4096 bytes, expected"),  # not aligned
+        ("sentences", [4096, 4, 0], "arrays.sentences has 4 bytes, expected"),
+        ("held_out", [4096], "expected three numbers"),
+        ("record", None, "expected three numbers for each of"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(tmp_path, name, numbers, message):
+    store = write_toy_store(tmp_path / "store", shards=1, documents=6, vocabulary=SMALL_VOCABULARY).path
+    with sandbox(store, tmp_path / "box") as box:
+        path = box.directory / "manifest.json"
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        arrays = manifest["shards"][0]["arrays"]
+        arrays[name] = numbers
+        if numbers is None:
+            del arrays[name]
+        path.write_text(json.dumps(manifest), encoding="utf-8")
+        for read in (verify, open_store):
+            assert re.search(message, str(box.read(read, box.directory)))

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.statistics import document_title, measure_lengths, silent_sources, some
-from tests.toys import write_toy_store
+from tests.toys import write_store, write_toy_store
 
-DUPLICATES = np.array([0, 7, 8, 23, 44], np.int64)
+DUPLICATES = (0, 7, 8, 23, 44)
 TITLES = [f"Titel {number} über" if number % 3 else "" for number in range(20)]
 
 
 @pytest.fixture
 def store(tmp_path):
     """Three shards of 20 documents with titles, the longest document of all a duplicate."""
-    store = write_toy_store(tmp_path / "store")
     titles = np.frombuffer("".join(f"{title}\n" for title in TITLES).encode(), np.uint8)
-    shards = [dataclasses.replace(shard, titles=titles) for shard in store.shards]
-    longest = np.argmax([tokens for tokens, _, _ in documents_of(store)])
-    return dataclasses.replace(store, shards=shards, duplicates=np.unique(np.append(DUPLICATES, longest)))
+    plain = write_toy_store(tmp_path / "plain")
+    shards = [dataclasses.replace(shard, titles=titles, parts=None) for shard in plain.shards]
+    longest = np.argmax([tokens for tokens, _, _ in documents_of(plain)])
+    return write_store(tmp_path / "store", shards, duplicates=tuple(np.unique([*DUPLICATES, longest])))
 
 
 def documents_of(store) -> list[tuple[int, int, int]]:
@@ -66,6 +66,6 @@ def test_titles_are_found_by_number(store):
 
 def test_a_source_is_silent_if_it_is_not_empty_but_gave_no_tokens():
     sources = [("a", 5, 0), ("b", 5, 1), ("c", 0, 0)]
-    manifest = {"sources": [{"name": name, "bytes": size, "tokens": tokens} for name, size, tokens in sources]}
-    assert silent_sources(manifest) == ["a"]
+    described = [{"name": name, "bytes": size, "tokens": tokens} for name, size, tokens in sources]
+    assert silent_sources(described) == ["a"]
     assert (some(["a", "b", "c"]), some(["a", "b", "c", "d"])) == ("a, b, c", "a, b, c, ...")

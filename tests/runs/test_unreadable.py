@@ -28,7 +28,7 @@ def own_store(tmp_path):
     return write_toy_store(tmp_path / "store", held_out=0.3, vocabulary=SMALL_VOCABULARY)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "vocab.txt", "shard-00001/tokens.npy"])
+@pytest.mark.parametrize("name", ["manifest.json", "vocab.txt", "shard-00001.safetensors"])
 def test_a_store_that_this_user_may_not_read_is_not_called_damaged(own_store, name):
     with without_rights(own_store.path / name), pytest.raises(UserError, match=RIGHT.format(name)):
         verify(own_store.path)

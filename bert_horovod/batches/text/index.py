@@ -33,6 +33,7 @@ import numpy as np
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.text.index_check import ARRAYS, narrow, positions_of, read_arrays
 from bert_horovod.batches.text.windows import Windows, cut_windows
+from bert_horovod.corpus.statistics import kept_sections
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.storage.reading import hash_file
@@ -45,7 +46,7 @@ _CHUNK = 1 << 20  # windows sorted at once
 # short windows cost context.
 _SHORT_SHARES = tuple(step / 50 for step in range(41))
 _ENOUGH_FILL = 0.98  # share of positions that hold a sequence
-_SAMPLED_SHARDS = 8
+_SAMPLED_PARTS = 8
 
 
 class Classes(NamedTuple):
@@ -121,7 +122,6 @@ def open_index(
         )
     settings = {
         "store": store.hash,
-        "duplicates": hashlib.sha256(store.duplicates.tobytes()).hexdigest(),
         "format": FORMATS[pair],
         "sequence_length": sequence_length,
         "pair": pair,
@@ -137,7 +137,7 @@ def open_index(
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
         _build(_Cutter(store, sequence_length, pair, split), packing, path)
-    arrays = read_arrays(path, sequence_length, sum(len(shard.tokens) for shard in store.shards), check=build)
+    arrays = read_arrays(path, sequence_length, store.manifest["totals"]["tokens"], check=build)
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
     return RowIndex(path, sequence_length, pair, packing, split, **arrays, classes=classes, templates=templates)
@@ -152,21 +152,19 @@ class _Cutter:
     pair: str
     split: str
 
-    def windows(self, short_share: float, shards: list[int] | None = None) -> Iterator[tuple[int, Windows]]:
-        """Yield (tokens of the store before a shard, the shard's windows), for the shards of these numbers or all."""
+    def windows(self, short_share: float, parts: list[int] | None = None) -> Iterator[tuple[int, Windows]]:
+        """Yield (tokens of the store before a part, the part's windows), for the parts of these numbers or all."""
         limit = self.sequence_length - (2 if self.pair == "none" else 3)
-        tokens = documents = 0
-        for number, shard in enumerate(self.store.shards):
-            if shards is None or number in shards:
-                low, high = np.searchsorted(self.store.duplicates, [documents, documents + len(shard.documents) - 1])
-                kept = np.ones(len(shard.documents) - 1, bool)
-                kept[self.store.duplicates[low:high] - documents] = False
-                begins = np.asarray(shard.documents, np.int64)
-                chosen = np.repeat(kept, begins[1:] - begins[:-1])
-                chosen &= np.asarray(shard.held_out) == (self.split == "held_out")
-                yield tokens, cut_windows(shard, limit, chosen, self.pair, short_share, tokens)
-            tokens += len(shard.tokens)
-            documents += len(shard.documents) - 1
+        tokens = number = 0
+        for place, shard in enumerate(self.store.shards):
+            chosen = kept_sections(shard, self.store.repeated(place))
+            chosen &= np.asarray(shard.held_out) == (self.split == "held_out")
+            sections = 0
+            for part in shard.split():
+                of_part = chosen[sections : sections + len(part.held_out)]
+                if parts is None or number in parts:
+                    yield tokens, cut_windows(part, limit, of_part, self.pair, short_share, tokens)
+                tokens, sections, number = tokens + len(part.tokens), sections + len(part.held_out), number + 1
 
 
 def _build(cutter: _Cutter, packing: bool, path: Path) -> None:
@@ -196,7 +194,7 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
     short_share = _short_share(cutter) if packing else 0.0
     classes = _count(cutter, short_share)
     templates = pack(classes.sequences, length) if packing else single(classes.sequences)
-    tokens = sum(len(shard.tokens) for shard in cutter.store.shards)
+    tokens = cutter.store.manifest["totals"]["tokens"]
     windows = int(classes.windows.sum())
     start = _create(directory / "start.npy", narrow(tokens), (windows,))
     first = _create(directory / "first.npy", np.uint16, (windows,))
@@ -224,9 +222,9 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
 
 
 def _short_share(cutter: _Cutter) -> float:
-    """Find the share of windows to draw short, on a sample of shards from all over the store."""
-    number = len(cutter.store.shards)
-    sampled = sorted({number * i // _SAMPLED_SHARDS for i in range(_SAMPLED_SHARDS)})
+    """Find the share of windows to draw short, on a sample of parts from all over the store."""
+    number = sum(shard_entry.get("parts", 1) for shard_entry in cutter.store.manifest["shards"])
+    sampled = sorted({number * i // _SAMPLED_PARTS for i in range(_SAMPLED_PARTS)})
 
     def enough(share: float) -> bool:
         histogram = np.zeros(cutter.sequence_length + 1, np.int64)

@@ -22,6 +22,7 @@ from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.batches.text.priority_words import read_priority_words
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
@@ -79,9 +80,7 @@ class Rows:
         self._class_end = np.cumsum(index.classes.windows)
         self._exchange = PairExchange(index.classes, self._hash)
         self._masker = Masker(store, special, objective, seed, sequence_length, self.sequences, self.masked_slots)
-        # Views as plain arrays, because indexing an np.memmap is several times slower.
-        self._tokens = [np.asarray(shard.tokens) for shard in store.shards]
-        self._shard_end = np.cumsum([len(tokens) for tokens in self._tokens])
+        self._reader = TokenReader(store.path, store.manifest, len(store.vocabulary))
 
     def windows(self, positions: np.ndarray) -> np.ndarray:
         """The numbers, in the index, of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none.
@@ -126,8 +125,7 @@ class Rows:
         ids = layout.ids(self._special)
         starts = layout.starts
         target = sequences.row * self._length + starts[sequences.row, sequences.slot] + 1
-        self._copy_tokens(ids, sequences.start, sequences.count, target)
-        self._copy_tokens(ids, sequences.second_start, sequences.second_count, target + sequences.count + 1)
+        self._copy_tokens(ids.reshape(-1), sequences, target)
         if ids.max(initial=0) >= self._vocabulary_size:
             raise DamagedData(
                 f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
@@ -183,22 +181,20 @@ class Rows:
             wrong=wrong,
         )
 
-    def _copy_tokens(self, ids: np.ndarray, start: np.ndarray, count: np.ndarray, target: np.ndarray) -> None:
-        """Copy runs of `count` tokens that begin at token `start` to flat place `target` in `ids`, by shard."""
-        start, count, target = (array[count > 0] for array in (start, count, target))
-        shard = np.searchsorted(self._shard_end, start, side="right")
-        order = np.argsort(shard, kind="stable")
-        shard, start, count, target = (array[order] for array in (shard, start, count, target))
-        offset = np.concatenate(([0], np.cumsum(count)))
-        within = np.arange(offset[-1]) - np.repeat(offset[:-1], count)
-        source, place = np.repeat(start, count) + within, np.repeat(target, count) + within
-        numbers, first = np.unique(shard, return_index=True)
-        bounds = offset[np.append(first, len(shard))]
-        flat = ids.reshape(-1)
-        for number, low, high in zip(numbers, bounds[:-1], bounds[1:], strict=True):
-            tokens = self._tokens[number]
-            base = self._shard_end[number] - len(tokens)
-            flat[place[low:high]] = tokens[source[low:high] - base]
+    def _copy_tokens(self, flat: np.ndarray, sequences: _Sequences, target: np.ndarray) -> None:
+        """Copy each sequence's segments: the first to place `target` in `flat`, the second behind it and its [SEP]."""
+        ends = self._reader.ends
+        for start, count, place in (
+            (sequences.start, sequences.count, target),
+            (sequences.second_start, sequences.second_count, target + sequences.count + 1),
+        ):
+            shard = np.searchsorted(ends, start, side="right")
+            begin = start - np.concatenate(([0], ends))[shard]
+            for number, low, tokens, at in zip(
+                shard.tolist(), begin.tolist(), count.tolist(), place.tolist(), strict=True
+            ):
+                if tokens:
+                    flat[at : at + tokens] = self._reader.read(number, low, tokens)
 
 
 def open_rows(

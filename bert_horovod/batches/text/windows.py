@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash, permute
-from bert_horovod.corpus.store import Shard
+from bert_horovod.corpus.shard import Shard
 
 SHORT_TOKENS = 64  # longer windows fit few holes: holes are as long as sentences, whatever the sequence length
 _KEY = 0  # windows do not depend on a run's seed

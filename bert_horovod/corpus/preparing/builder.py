@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.text import Section
-from bert_horovod.corpus.store import Shard, token_dtype
+from bert_horovod.corpus.shard import Shard, token_dtype
 
 _FIRST_CJK = "\u2e80"  # such text has no spaces between sentences
 _BATCH_CHARACTERS = 1 << 16  # fits into the cache of one core: a fifth faster than 1 << 19

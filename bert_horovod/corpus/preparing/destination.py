@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
+from bert_horovod.corpus.manifest import Source
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
-from bert_horovod.corpus.store import Store, verify
+from bert_horovod.corpus.store import Store, read_sources, verify
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
@@ -23,8 +24,8 @@ from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 
 _OWN_NAMES = re.compile(
-    rf"vocab\.txt|tokenizer\.json|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|plan\.json|{PATTERN})\.partial"
+    rf"vocab\.txt|tokenizer\.json|index|manifest\.json|sources\.jsonl|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
+    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|plan\.json|{PATTERN})\.partial"
 )
 
 
@@ -164,9 +165,8 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     try:
         manifest = read_json(path / "manifest.json")
-        old_sources = [{key: source[key] for key in ("name", "bytes", "sha256")} for source in manifest["sources"]]
-        changed = _differences(manifest, head) or _changed_sources(old_sources, sources)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        changed = _differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ReportedError):
         return None, False
     if changed:
         raise UserError(
@@ -180,7 +180,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, True
 
 
-def _changed_sources(old: list[dict[str, Any]], sources: list[SourceFile]) -> list[str]:
+def _changed_sources(old: list[Source], sources: list[SourceFile]) -> list[str]:
     if [before["name"] for before in old] != [source.name for source in sources]:
         return [f"sources: {counted(len(old), 'file')} -> {counted(len(sources), 'file')}, or other names or order"]
     changed = [source.name for before, source in zip(old, sources, strict=True) if before["bytes"] != source.bytes]

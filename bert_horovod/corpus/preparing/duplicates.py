@@ -1,13 +1,15 @@
 """Documents that repeat others, found by their hashes in bounded memory."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from bert_horovod.corpus.store import Shard
+from bert_horovod.corpus.shard import Shard
 
 _PASS_DOCUMENTS = 1 << 22  # documents sorted in memory at once, about 200 MB
 
 
-def find_duplicates(shards: list[Shard]) -> np.ndarray:
+def find_duplicates(shards: Sequence[Shard]) -> np.ndarray:
     """Numbers of the documents, counted over all shards, whose text is that of an earlier one: int64, ascending."""
     total = sum(len(shard.document_hashes) for shard in shards)
     passes = max(1, -(-total // _PASS_DOCUMENTS))
@@ -15,7 +17,7 @@ def find_duplicates(shards: list[Shard]) -> np.ndarray:
     return np.sort(np.concatenate(duplicates))
 
 
-def count_tokens(shards: list[Shard], documents: np.ndarray) -> int:
+def count_tokens(shards: Sequence[Shard], documents: np.ndarray) -> int:
     """Tokens in these documents (numbers counted over all shards, ascending)."""
     tokens = first = 0
     for shard in shards:
@@ -27,7 +29,7 @@ def count_tokens(shards: list[Shard], documents: np.ndarray) -> int:
     return tokens
 
 
-def _hashes_of_pass(shards: list[Shard], number: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
+def _hashes_of_pass(shards: Sequence[Shard], number: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
     """The hashes of pass `number`, uint64 [n, 2], and the numbers of their documents, int64 [n].
 
     A hash is in pass number (its first 64 bits modulo `passes`), so equal hashes are in the same pass.

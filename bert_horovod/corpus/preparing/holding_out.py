@@ -4,76 +4,65 @@ Hashes choose the held-out sections. Of a few sections they may choose none, or 
 next-sentence pairs need two documents.
 """
 
-import os
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bert_horovod.corpus.preparing.parts import Part, rewrite_part
+from bert_horovod.corpus.preparing.parts import PartArrays
+from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.statistics import kept_documents, section_token_starts
-from bert_horovod.corpus.store import Shard, hash_shard, write_array
 
 DOCUMENTS = 2  # at least so many have a held-out section
 _FEWEST_DOCUMENTS = 3  # in the store, so that one is left to train on
 
 
-def hold_out_more(
-    store: Path, parts: list[Part], shard_entries: list[dict[str, Any]], shards: list[Shard], duplicates: np.ndarray
-) -> tuple[int, int]:
+def hold_out_more(arrays: PartArrays, duplicates: np.ndarray) -> tuple[PartArrays, int, int]:
     """Hold out a section of further documents until two documents have one, if the store has three documents or more.
 
     The documents' hashes alone choose the sections. Documents of several sections come first, because their other
-    sections are left to train on. Changes the shards' files and `entries`.
+    sections are left to train on. Writes the files of changed parts anew.
 
     Args:
-        store: the directory.
-        parts: the parts that became shards, in order.
-        shard_entries: the shards' entries in the manifest.
-        shards: their arrays.
-        duplicates: int64, numbers of duplicate documents, over all shards; they are never chosen.
+        arrays: the parts that have text, in order.
+        duplicates: int64, numbers of duplicate documents, over all parts; they are never chosen.
 
-    Returns how many more sections and tokens are held out now.
+    Returns the parts afterwards, and how many more sections and tokens are held out now.
     """
+    more_sections = more_tokens = 0
+    for number, documents in _choose(arrays, duplicates).items():
+        part, shard = arrays.parts[number], arrays[number]
+        begins, sizes = np.asarray(shard.documents), np.diff(np.asarray(shard.documents))
+        sections = [int(begins[i] + shard.document_hashes[i, 1] % np.uint64(sizes[i])) for i in documents]
+        held_out = np.array(shard.held_out)
+        held_out[sections] = True
+        tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
+        totals = dict(part.totals)
+        totals["held_out_sections"] += len(sections)
+        totals["held_out_tokens"] += tokens
+        arrays = arrays.replaced(number, replace(part, totals=totals), replace(shard, held_out=held_out))
+        more_sections, more_tokens = more_sections + len(sections), more_tokens + tokens
+    return arrays, more_sections, more_tokens
+
+
+def _choose(shards: Sequence[Shard], duplicates: np.ndarray) -> dict[int, list[int]]:
+    """The documents of which a section is to be held out, by the number of their part."""
     held, candidates, first, kept_count = 0, [], 0, 0
     for number, shard in enumerate(shards):
         kept_of_shard = kept_documents(shard, duplicates - first)
         first += len(kept_of_shard)
         kept_count += int(kept_of_shard.sum())
-        if not len(kept_of_shard):
-            continue
         has = np.logical_or.reduceat(np.asarray(shard.held_out), np.asarray(shard.documents[:-1]))
         held += int((has & kept_of_shard).sum())
         if held >= DOCUMENTS:
-            return 0, 0
+            return {}
         single = np.diff(np.asarray(shard.documents)) == 1
         free = np.flatnonzero(kept_of_shard & ~has)
         order = np.lexsort((shard.document_hashes[free, 0], single[free]))[:DOCUMENTS]
         candidates += [(bool(single[i]), int(shard.document_hashes[i, 0]), number, int(i)) for i in free[order]]
     if kept_count < _FEWEST_DOCUMENTS:
-        return 0, 0
+        return {}
     chosen: dict[int, list[int]] = {}
     for _, _, number, document in sorted(candidates)[: DOCUMENTS - held]:
         chosen.setdefault(number, []).append(document)
-    changes = [_hold_out(store, parts[i], shard_entries[i], shards[i], documents) for i, documents in chosen.items()]
-    return sum(sections for sections, _ in changes), sum(tokens for _, tokens in changes)
-
-
-def _hold_out(
-    store: Path, part: Part, shard_entry: dict[str, Any], shard: Shard, documents: list[int]
-) -> tuple[int, int]:
-    begins, sizes = np.asarray(shard.documents), np.diff(np.asarray(shard.documents))
-    sections = [int(begins[i] + shard.document_hashes[i, 1] % np.uint64(sizes[i])) for i in documents]
-    held_out = np.array(shard.held_out)
-    held_out[sections] = True
-    tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
-    directory = store / shard_entry["name"]
-    temporary = directory / ".held_out.npy.partial"
-    write_array(temporary, held_out)
-    os.replace(temporary, directory / "held_out.npy")
-    shard_entry["sha256"] = hash_shard(directory)
-    totals = dict(part.totals)
-    totals["held_out_sections"] += len(sections)
-    totals["held_out_tokens"] += tokens
-    rewrite_part(directory, part, totals, shard_entry["sha256"])
-    return len(sections), tokens
+    return chosen

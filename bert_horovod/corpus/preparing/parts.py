@@ -1,117 +1,222 @@
-"""Parts: the finished shards of an unfinished store, each in a directory that describes it.
+"""Parts: what a store is prepared in, about `--shard_bytes` of text each, in the files of shards.
 
-    shard-<task>-<number>/   in the finished store: shard-<number>/
-        *.npy        the shard's arrays
-        part.json    {"part": the fields of Part, "sha256": SHA-256 of these fields as JSON}
+    shard-<task>-<number>.safetensors       a part
+    shard-<task>-<number>+<n>.safetensors   n parts from this one on, joined to a shard
+    shard-00000.safetensors                 of one or more parts, in the finished store
 
-A directory with such a name is complete, because it is renamed into place at the end. The content of a part depends
-only on its task, its number and the position where it begins, so any part can be made again alone.
+A file with such a name is complete, because it is renamed into place at the end; its record has the SHA-256 of what
+comes before the record, and the fields of each Part. The content of a part depends only on its task, its number and the
+position where it begins, so any part can be made again alone.
 """
 
-import hashlib
+import functools
 import json
 import os
 import shutil
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Position, ShardTask
-from bert_horovod.corpus.store import Shard, hash_shard, write_shard
-from bert_horovod.storage.reading import read_text
-from bert_horovod.storage.writing import sync, write_atomically
+from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
+from bert_horovod.storage.writing import sync
 
-PATTERN = r"shard-(\d{5,}|[0-9a-f]{24}-\d{3,})"
+PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?)({SUFFIX.replace('.', '[.]')})?"
+_MOST_SHARDS = 1000  # a store of more parts joins them
 
 
 @dataclass(frozen=True)
 class Part:
-    """One finished shard, which may be empty (then it is left out of the store)."""
+    """One finished part, which may be empty (then it is left out of the store)."""
 
     task: str
     number: int
     end: tuple[int, int, int]  # the Position in the task after this part
     last: bool  # whether the task ends with it
-    counts: dict[str, int]  # by the names of manifest.COUNTS
-    array_bytes: int  # of its arrays' files
-    sha256: str  # of its arrays
+    counts: dict[str, int]  # by the names of COUNTS
     totals: dict[str, Any]  # the fields of builder.ShardTotals
     passed_over: dict[str, int]  # what was left out of the sources: kind and count
     hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of files that are one piece, by piece number
 
+
+@dataclass(frozen=True)
+class PartFile:
+    """A file of one or more parts, and its entry for the manifest but for the name."""
+
+    parts: tuple[Part, ...]
+    entry: dict[str, Any]
+
     @property
     def name(self) -> str:
-        """The name of its directory in an unfinished store."""
-        return part_name(self.task, self.number)
+        """The name of its shard in an unfinished store."""
+        return part_name(self.parts[0].task, self.parts[0].number, len(self.parts))
 
 
-def part_name(task: str, number: int) -> str:
-    """The name of the directory of a task's part in an unfinished store."""
-    return f"shard-{task}-{number:03d}"
+def part_name(task: str, number: int, parts: int = 1) -> str:
+    """The name, in an unfinished store, of a shard of so many parts, of which this is the first."""
+    return f"shard-{task}-{number:03d}" + (f"+{parts}" if parts > 1 else "")
 
 
-def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) -> Part:
-    """Write a shard with its part.json under a temporary name, sync, rename.
+def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) -> PartFile:
+    """Write a part under a temporary name, sync, rename.
 
     Args:
         store: the store's directory.
         shard: the arrays.
         totals: the builder's.
-        fields: the other fields of Part.
+        fields: the other fields of Part, but counts.
     """
-    temporary = store / f".{part_name(fields['task'], fields['number'])}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    shown = write_shard(temporary, shard, totals.bytes)
-    counts = {name: shown[name] for name in COUNTS}
-    part = Part(
-        counts=counts, array_bytes=_array_bytes(temporary), sha256=shown["sha256"], totals=asdict(totals), **fields
-    )
-    write_atomically(temporary / "part.json", _text(part))
-    shutil.rmtree(store / part.name, ignore_errors=True)
-    os.rename(temporary, store / part.name)
+    lengths = (shard.documents, shard.sections, shard.sentences)
+    numbers = (*(len(offsets) - 1 for offsets in lengths), len(shard.tokens), totals.bytes)
+    part = Part(counts=dict(zip(COUNTS, numbers, strict=True)), totals=asdict(totals), **fields)
+    return write_parts(store, [part], [shard])
+
+
+def write_parts(store: Path, parts: Sequence[Part], shards: Sequence[Shard]) -> PartFile:
+    """Write parts with these arrays into one file; an earlier file of the same parts is replaced."""
+    # Number keys become strings, as in parts that were read.
+    described = json.loads(json.dumps([asdict(part) for part in parts]))
+
+    def record(sha256: str) -> bytes:
+        return json.dumps({"sha256": sha256, "parts": described}, sort_keys=True).encode()
+
+    name = part_name(parts[0].task, parts[0].number, len(parts))
+    temporary = store / f".{name}{SUFFIX}.partial"
+    temporary.unlink(missing_ok=True)
+    text_bytes = sum(part.counts["bytes"] for part in parts)
+    entry = write_shard(temporary, shards, text_bytes, record)
+    os.replace(temporary, shard_file(store, name))
     sync(store)
-    return part
+    return PartFile(tuple(parts), entry | {"name": name})
 
 
-def rewrite_part(directory: Path, part: Part, totals: dict[str, Any], sha256: str) -> None:
-    """Write a part's part.json again, after its arrays have changed, with new totals and a new SHA-256."""
-    write_atomically(directory / "part.json", _text(replace(part, totals=totals, sha256=sha256)))
+def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
+    """Find the undamaged files of parts of these tasks; delete all other shards.
 
-
-def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int], Part]:
-    """Find the undamaged parts of these tasks, by (task, number); delete all other parts.
-
-    Parts that have a directory of the finished store are renamed back to `part.name`.
+    Files that have a name of the finished store are renamed back.
     """
     keys = {task.key for task in tasks}
-    whole = {}
-    for directory in sorted(store.glob("shard-*")):
-        part = _read_part(directory)
-        if part is None or part.task not in keys or not _is_whole(directory, part):
-            shutil.rmtree(directory)
-            continue
-        if directory.name != part.name:
-            shutil.rmtree(store / part.name, ignore_errors=True)
-            os.rename(directory, store / part.name)
-        whole[part.task, part.number] = part
-    return whole
+    whole: dict[tuple[str, int], PartFile] = {}
+    paths = sorted(store.glob("shard-*"))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # hashing releases the GIL
+        files = list(threads.map(_read_parts, paths))
+    kept: list[tuple[Path, PartFile]] = []
+    for path, found in zip(paths, files, strict=True):
+        if found is not None and all(part.task in keys for part in found.parts):
+            kept.append((path, found))
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for path, found in kept:
+        os.replace(path, shard_file(store, found.name))
+        for part in found.parts:  # a part that was joined but not yet deleted is in two files
+            if len(whole.get(key := (part.task, part.number), found).parts) <= len(found.parts):
+                whole[key] = found
+    return list({found.name: found for found in whole.values()}.values())
 
 
-def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
-    """Rename the parts in this order to shard-00000 and so on, delete empty ones; returns the manifest's entries."""
-    shard_entries: list[dict[str, Any]] = []
-    for part in parts:
-        if not part.counts["tokens"]:
-            shutil.rmtree(store / part.name)
-            continue
-        name = f"shard-{len(shard_entries):05d}"
-        os.rename(store / part.name, store / name)
-        shard_entries.append({"name": name, **part.counts, "sha256": part.sha256})
+def group_parts(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts of each shard of the store, in order, without empty ones; about a thousand shards at most."""
+    filled = [part for part in parts if part.counts["tokens"]]
+    together = -(-len(filled) // _MOST_SHARDS)
+    groups: list[list[Part]] = []
+    tokens = 0
+    for part in filled:
+        tokens += part.counts["tokens"]
+        if not groups or len(groups[-1]) == together or tokens > MOST_TOKENS:
+            groups.append([])
+            tokens = part.counts["tokens"]
+        groups[-1].append(part)
+    return groups
+
+
+@dataclass(frozen=True)
+class JoinJob:
+    """Parts to join to a shard, and the files that hold them."""
+
+    store: Path
+    parts: tuple[Part, ...]
+    files: tuple[PartFile, ...]
+    vocabulary_size: int
+
+
+def join_parts(job: JoinJob) -> PartFile:
+    """Write a shard of these parts, and delete the files that held them alone."""
+    joined = write_parts(job.store, job.parts, list(PartArrays(job.store, job.parts, job.files, job.vocabulary_size)))
+    for file in job.files:
+        if all(part in job.parts for part in file.parts):
+            shard_file(job.store, file.name).unlink()
+    return joined
+
+
+def number_shards(store: Path, files: Sequence[PartFile]) -> list[dict[str, Any]]:
+    """Rename files in this order to shard-00000 and so on, delete all other shards; returns the manifest's entries."""
+    names = {shard_file(store, file.name) for file in files}
+    for path in store.glob("shard-*"):
+        if path not in names:
+            path.unlink()
+    shard_entries = []
+    for number, file in enumerate(files):
+        name = f"shard-{number:05d}"
+        os.rename(shard_file(store, file.name), shard_file(store, name))
+        shard_entries.append(file.entry | {"name": name})
     sync(store)
     return shard_entries
+
+
+class PartArrays(Sequence[Shard]):
+    """The arrays of parts, in order, mapped where they are asked for.
+
+    Args:
+        store: the store's directory.
+        parts: in the order of the result.
+        files: which hold them.
+        vocabulary_size: decides the dtype of tokens.
+    """
+
+    def __init__(self, store: Path, parts: Sequence[Part], files: Iterable[PartFile], vocabulary_size: int) -> None:
+        self.store, self.parts, self.files = store, list(parts), list(files)
+        self._vocabulary_size = vocabulary_size
+        places = {(part.task, part.number): (file, i) for file in self.files for i, part in enumerate(file.parts)}
+        self._places = [places[part.task, part.number] for part in parts]
+        entries = {file.name: file.entry for file in self.files}
+
+        @functools.lru_cache(1)
+        def split(name: str) -> list[Shard]:
+            return map_shard(store, entries[name], vocabulary_size).split()
+
+        self._split = split
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number: int) -> Shard:  # type: ignore[override]  # no slices
+        file, place = self._places[number]
+        return self._split(file.name)[place]
+
+    def replaced(self, number: int, part: Part, shard: Shard) -> "PartArrays":
+        """Write a part's file anew with other arrays of this part; returns the parts after that."""
+        file, place = self._places[number]
+        parts, shards = list(file.parts), list(self._split(file.name))
+        parts[place], shards[place] = part, shard
+        written = write_parts(self.store, parts, shards)
+        files = [written if other is file else other for other in self.files]
+        return PartArrays(
+            self.store, [*self.parts[:number], part, *self.parts[number + 1 :]], files, self._vocabulary_size
+        )
+
+    def joined(self, parts: Sequence[Part]) -> "PartFile | JoinJob":
+        """The file that holds exactly these parts, or the job that makes one."""
+        places = {(part.task, part.number): file for part, (file, _) in zip(self.parts, self._places, strict=True)}
+        files = {file.name: file for file in (places[part.task, part.number] for part in parts)}
+        [*others, file] = files.values()
+        if not others and len(file.parts) == len(parts):
+            return file
+        return JoinJob(self.store, tuple(parts), tuple(files.values()), self._vocabulary_size)
 
 
 def missing_parts(task: ShardTask, whole: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
@@ -131,26 +236,13 @@ def missing_parts(task: ShardTask, whole: dict[tuple[str, int], Part]) -> list[t
     return runs
 
 
-def _read_part(directory: Path) -> Part | None:
+def _read_parts(path: Path) -> PartFile | None:
+    """The parts of a file; None if it is damaged, or of an earlier version."""
     try:
-        text = read_text(directory / "part.json", inside=directory)
-        part = Part(**json.loads(text)["part"])
-        return part if _text(part) == text else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        described, record = describe(path)
+        parts = tuple(Part(**{**fields, "end": tuple(fields["end"])}) for fields in record["parts"])
+        counts = {name: sum(part.counts[name] for part in parts) for name in COUNTS}
+        found = PartFile(parts, counts | {"parts": len(parts)} | described)
+        return PartFile(parts, {"name": found.name} | found.entry)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
         return None
-
-
-def _is_whole(directory: Path, part: Part) -> bool:
-    """Whether a part's arrays are unchanged; they are hashed only if their total size is right."""
-    return _array_bytes(directory) == part.array_bytes and hash_shard(directory) == part.sha256
-
-
-def _array_bytes(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("*.npy") if file.is_file())
-
-
-def _text(part: Part) -> str:
-    """The text of part.json."""
-    content = json.loads(json.dumps(asdict(part)))  # number keys become strings, as in a part that was read
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return json.dumps({"part": content, "sha256": digest}, sort_keys=True) + "\n"

@@ -12,11 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import COUNTS, FORMAT
+from bert_horovod.corpus.manifest import FORMAT, Source
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.duplicates import count_tokens, find_duplicates
 from bert_horovod.corpus.preparing.holding_out import hold_out_more
-from bert_horovod.corpus.preparing.parts import Part, find_parts, missing_parts, number_parts
+from bert_horovod.corpus.preparing.parts import (
+    JoinJob,
+    Part,
+    PartArrays,
+    PartFile,
+    find_parts,
+    group_parts,
+    missing_parts,
+    number_shards,
+)
 from bert_horovod.corpus.preparing.planning import Settings, ShardTask, plan_tasks
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
@@ -28,8 +37,16 @@ from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
+from bert_horovod.corpus.shard import COUNTS
 from bert_horovod.corpus.statistics import silent_sources, some
-from bert_horovod.corpus.store import TOKENIZER_FILE, VOCABULARY_FILE, open_shard, write_duplicates, write_manifest
+from bert_horovod.corpus.store import (
+    TOKENIZER_FILE,
+    VOCABULARY_FILE,
+    read_sources,
+    write_duplicates,
+    write_manifest,
+    write_sources,
+)
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.wording import counted
@@ -120,23 +137,28 @@ def prepare(
             _write_tokenizer(path, vocabulary, settings.tokenizer)
             tasks = plan_tasks(sources, head)
             trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
-            kept_parts = find_parts(path, trusted)
-            made = _work(path, tasks, kept_parts, settings, workers, executor)
-            manifest = _finish(path, head, sources, tasks, kept_parts | made.parts, made.hashes)
+            kept = find_parts(path, trusted)
+            jobs, text_bytes = _jobs(path, tasks, _parts_of(kept), settings)
+            if workers is None:
+                workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
+            pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
+            with pool as executor:
+                made = _work(path, jobs, text_bytes, executor)
+                manifest = _finish(path, head, sources, tasks, [*kept, *made.files], made.hashes, executor)
         except OSError as error:
             raise disk_error(error, path) from error
         seconds = time.monotonic() - start
-        made_bytes = sum(part.counts["bytes"] for part in made.parts.values())
+        made_bytes = sum(part.counts["bytes"] for file in made.files for part in file.parts)
         return Result(
             path,
             manifest,
             _size(path),
             seconds,
             True,
-            made.workers,
+            workers,
             made.seconds,
             made_bytes,
-            len(kept_parts),
+            len(_parts_of(kept)),
             *made.memory,
         )
 
@@ -193,9 +215,10 @@ def summary(prepared: Result, start: str | None = None) -> str:
             f"warning: sentences without an end (. ! ?) within {SECTION_BYTES >> 10} KiB were cut: is all of the input "
             "text?"
         )
-    silent = silent_sources(manifest)
+    sources = read_sources(prepared.path, manifest)
+    silent = silent_sources(sources)
     if silent:
-        lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {some(silent)}")
+        lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
     if prepared.made:
         lines.append(_speed(prepared))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
@@ -232,31 +255,29 @@ def _speed(prepared: Result) -> str:
 
 @dataclass
 class _Made:
-    """Results of the jobs: parts by (task, number), SHA-256 of files read in pieces, and the workers' costs."""
+    """Results of the jobs: files of parts, SHA-256 of files read in pieces, and the workers' costs."""
 
-    parts: dict[tuple[str, int], Part]
+    files: list[PartFile]
     hashes: dict[SourceFile, str]
-    workers: int = 0
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
     def take(self, done: Done) -> None:
         """Add the parts that a job has made."""
         self.seconds += done.seconds
-        self.parts |= {(part.task, part.number): part for part in done.parts}
+        self.files += done.files
         before, peak = self.memory
         self.memory = min(before or done.memory_before, done.memory_before), max(peak, done.memory_peak)
 
 
-def _work(
-    path: Path,
-    tasks: list[ShardTask],
-    kept_parts: dict[tuple[str, int], Part],
-    settings: Settings,
-    workers: int | None,
-    executor: Executor | None,
-) -> _Made:
-    """Make the parts that are missing; hash the files that are read in pieces."""
+def _parts_of(files: list[PartFile]) -> dict[tuple[str, int], Part]:
+    return {(part.task, part.number): part for file in files for part in file.parts}
+
+
+def _jobs(
+    path: Path, tasks: list[ShardTask], kept_parts: dict[tuple[str, int], Part], settings: Settings
+) -> tuple[list[PartsJob | SourceFile], int]:
+    """The parts that are missing, and the files to hash, those that are read in pieces; bytes to read for parts."""
     jobs: list[PartsJob | SourceFile] = [
         PartsJob(path, task, number, begin, stop_before, settings)
         for task in tasks
@@ -264,14 +285,16 @@ def _work(
     ]
     if kept_parts:
         runs_left = counted(len(jobs), "run")
-        print(f"{path}: finished already: {counted(len(kept_parts), 'shard')}; left to make: {runs_left} of shards")
+        print(f"{path}: finished already: {counted(len(kept_parts), 'part')}; left to make: {runs_left} of parts")
+    text_bytes = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
     jobs += dict.fromkeys(piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
-    total = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
-    if workers is None:
-        workers = 1 if total < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
-    made = _Made({}, {}, workers)
-    pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
-    with pool as executor, ReadingProgress("prepare", total) as progress:
+    return jobs, text_bytes
+
+
+def _work(path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, executor: Executor | None) -> _Made:
+    """Do the jobs."""
+    made = _Made([], {})
+    with ReadingProgress("prepare", text_bytes) as progress:
         far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
 
         def report(number: int, done_bytes: int, documents: int) -> None:
@@ -284,8 +307,9 @@ def _work(
                 made.hashes[job] = done
             else:
                 made.take(done)
-                report(number, job.task.bytes, sum(part.counts["documents"] for part in done.parts))
-            _refuse_unknown(path, list(made.parts.values()))
+                parts = [part for file in done.files for part in file.parts]
+                report(number, job.task.bytes, sum(part.counts["documents"] for part in parts))
+            _refuse_unknown(path, list(_parts_of(made.files).values()))
     return made
 
 
@@ -294,13 +318,14 @@ def _finish(
     head: dict[str, Any],
     sources: list[SourceFile],
     tasks: list[ShardTask],
-    whole: dict[tuple[str, int], Part],
+    files: list[PartFile],
     hashes: dict[SourceFile, str],
+    executor: Executor | None,
 ) -> dict[str, Any]:
-    """Put the shards into their places, find duplicates, write the manifest."""
+    """Find duplicates, put the parts into shards, write the manifest."""
     pieces = {task.key: task.pieces for task in tasks}
     order = {key: number for number, key in enumerate(pieces)}
-    parts = sorted(whole.values(), key=lambda part: (order[part.task], part.number))
+    parts = sorted(_parts_of(files).values(), key=lambda part: (order[part.task], part.number))
     _refuse_empty(path, parts, sources)
     _refuse_unknown(path, parts)
     totals = Counter(dict.fromkeys((*COUNTS, *_TOTALS), 0))
@@ -318,31 +343,56 @@ def _finish(
     if changed:
         raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
     described = [
-        {"name": source.name, "bytes": source.bytes, "sha256": hashes[source], **of_source[source]}
-        for source in sources
+        Source(
+            name=source.name,
+            bytes=source.bytes,
+            sha256=hashes[source],
+            documents=counts["documents"],
+            tokens=counts["tokens"],
+            unknown_tokens=counts["unknown_tokens"],
+        )
+        for source, counts in of_source.items()
     ]
-    shard_entries = number_parts(path, parts)
-    shards = [open_shard(path, shard_entry, head["vocabulary"]["size"]) for shard_entry in shard_entries]
-    duplicates = find_duplicates(shards)
+    filled = [part for part in parts if part.counts["tokens"]]
+    arrays = PartArrays(path, filled, files, head["vocabulary"]["size"])
+    duplicates = find_duplicates(arrays)
+    repeated_tokens = count_tokens(arrays, duplicates)
     if head["settings"]["held_out"]:
-        filled = [part for part in parts if part.counts["tokens"]]
-        sections, tokens = hold_out_more(path, filled, shard_entries, shards, duplicates)
+        arrays, sections, tokens = hold_out_more(arrays, duplicates)
         totals.update({"held_out_sections": sections, "held_out_tokens": tokens})
+    shard_entries = number_shards(path, _join(arrays, executor))
     manifest = {
         **head,
-        "sources": described,
+        "sources": write_sources(path, described),
         "shards": shard_entries,
         "totals": dict(totals),
         "passed_over": dict(passed_over),
         "duplicates": {
             "documents": len(duplicates),
-            "tokens": count_tokens(shards, duplicates),
+            "tokens": repeated_tokens,
             "sha256": write_duplicates(path, duplicates),
         },
     }
     write_manifest(path, manifest)
     (path / "plan.json").unlink()
     return manifest
+
+
+def _join(arrays: PartArrays, executor: Executor | None) -> list[PartFile]:
+    """The files of the store's shards, in order; parts are joined where that is needed."""
+    shards = [arrays.joined(group) for group in group_parts(arrays.parts)]
+    files = {number: shard for number, shard in enumerate(shards) if isinstance(shard, PartFile)}
+    jobs = [shard for shard in shards if isinstance(shard, JoinJob)]
+    numbers = sorted(set(range(len(shards))) - files.keys())
+    total = sum(part.counts["bytes"] for job in jobs for part in job.parts)
+    with ReadingProgress("join", total) as progress:
+        done_bytes = documents = 0
+        for number, joined in run_jobs(executor, do, jobs, arrays.store, lambda *_: None):
+            files[numbers[number]] = joined
+            done_bytes += joined.entry["bytes"]
+            documents += joined.entry["documents"]
+            progress.at(done_bytes, documents)
+    return [files[number] for number in range(len(shards))]
 
 
 def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> None:

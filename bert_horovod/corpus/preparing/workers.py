@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.corpus.preparing.builder import ShardBuilder
-from bert_horovod.corpus.preparing.parts import Part, write_part
+from bert_horovod.corpus.preparing.parts import JoinJob, PartFile, join_parts, write_part
 from bert_horovod.corpus.preparing.planning import Position, Settings, ShardTask
 from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader
@@ -44,16 +44,18 @@ class PartsJob:
 
 @dataclass(frozen=True)
 class Done:
-    """A worker's result: its parts, its time, and its memory in bytes, before the first text and at its peak."""
+    """A worker's result: its parts' files, its time, and its memory in bytes, before the first text and at its peak."""
 
-    parts: list[Part]
+    files: list[PartFile]
     seconds: float  # without its start
     memory_before: int
     memory_peak: int
 
 
-def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
-    """Do a job: make parts, or hash a file that is read in pieces."""
+def do(job: PartsJob | SourceFile | JoinJob, report: Report) -> Done | str | PartFile:
+    """Do a job: make parts, hash a file that is read in pieces, or join parts to a shard."""
+    if isinstance(job, JoinJob):
+        return join_parts(job)
     return make_parts(job, report) if isinstance(job, PartsJob) else hash_source(job)
 
 
@@ -71,10 +73,10 @@ def make_parts(job: PartsJob, report: Report) -> Done:
         joint=tokenizer.joint,
     )
     try:
-        parts = list(_parts(job, builder, report))
+        files = list(_parts(job, builder, report))
     except OSError as error:
         raise disk_error(error, job.store) from error
-    return Done(parts, time.monotonic() - start, memory_before, _peak_memory())
+    return Done(files, time.monotonic() - start, memory_before, _peak_memory())
 
 
 def hash_source(source: SourceFile) -> str:
@@ -96,8 +98,8 @@ def disk_error(error: OSError, path: Path) -> ReportedError:
     )
 
 
-def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Part]:
-    """Yield the job's parts as they are written."""
+def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[PartFile]:
+    """Yield the files of the job's parts as they are written."""
     reading = _Reading(job, report)
     number = job.number
     for section, piece in reading.sections():
@@ -110,7 +112,7 @@ def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Par
 
 
 class _Reading:
-    """Reads the pieces of a job's task from the job's first part on, and collects the fields of the next part.json."""
+    """Reads the pieces of a job's task from the job's first part on, and collects the fields of the next Part."""
 
     def __init__(self, job: PartsJob, report: Report):
         self._job, self._report = job, report
@@ -132,7 +134,7 @@ class _Reading:
                 self._drain()
             self._position = Position(number + 1)
 
-    def write(self, builder: ShardBuilder, number: int, last: bool) -> Part:
+    def write(self, builder: ShardBuilder, number: int, last: bool) -> PartFile:
         """Write the builder's shard as a part that ends here."""
         shard, totals = builder.take()
         self._drain()

@@ -22,13 +22,15 @@ CASES = list(
 )
 
 
-@pytest.fixture(scope="module")
-def various(tmp_path_factory) -> Store:
-    """Eleven shards, of long documents and of short ones in turn, with held-out sections and duplicates."""
+@pytest.fixture(scope="module", params=["shards of one part", "shards of some parts", "directories"])
+def various(tmp_path_factory, request) -> Store:
+    """Eleven parts, of long documents and of short ones in turn, with held-out sections and duplicates."""
     random = np.random.default_rng(58)
     kinds = ((2, 2, 600, 50), (60, 3, 12, 40), (7, 1, 150, 60))  # documents, sections, sentences, longest
-    shards = [toy_shard(random, *kinds[number % 3], 0.2, len(VOCABULARY)) for number in range(11)]
-    return write_store(tmp_path_factory.mktemp("frozen") / "store", shards, duplicates=(0, 5, 66, 90, 150))
+    parts = [toy_shard(random, *kinds[number % 3], 0.2, len(VOCABULARY)) for number in range(11)]
+    shards = [parts[:4], parts[4:5], parts[5:9], parts[9:]] if request.param == "shards of some parts" else parts
+    path = tmp_path_factory.mktemp("frozen") / "store"
+    return write_store(path, shards, duplicates=(0, 5, 66, 90, 150), earlier=request.param == "directories")
 
 
 def rows_hash(store: Store, pair: str, packing: bool, split: str, length: int) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text.windows import SHORT_TOKENS, Windows, cut_windows
-from bert_horovod.corpus.store import Shard
+from bert_horovod.corpus.shard import Shard
 
 
 def plain_windows(shard: Shard, limit: int, chosen) -> list[tuple[int, list[int], int]]:

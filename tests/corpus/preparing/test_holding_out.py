@@ -67,7 +67,7 @@ def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path)
     before = tree(prepared.path)
     assert len(prepared.manifest["shards"]) > 3
     for entry in prepared.manifest["shards"]:
-        (prepared.path / entry["name"] / "tokens.npy").write_bytes(b"damaged")
+        (prepared.path / f"{entry['name']}.safetensors").write_bytes(b"damaged")
         again = make_store(path, held_out=1e-9, shard_bytes=300)
         assert again.kept_parts == len(prepared.manifest["shards"]) - 1
         assert tree(prepared.path) == before

@@ -1,6 +1,7 @@
 """Preparation by several processes, interrupted and continued: always the same bytes."""
 
 import bz2
+import errno
 import importlib.util
 import itertools
 import json
@@ -18,7 +19,7 @@ import pytest
 from bert_horovod.corpus.preparing.duplicates import find_duplicates
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
-from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
 from tests.horovod_runs import PATIENCE_S
 
@@ -91,7 +92,7 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     store = tmp_path / "killed"
     words = command(many_files, vocabulary, store, "--workers", workers)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(process, lambda: len(list(store.glob("shard-*/part.json"))) >= 3)
+    wait_until(process, lambda: len(list(store.glob("shard-*"))) >= 3)
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = inodes(store)
@@ -112,9 +113,9 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
     shards = sorted((tmp_path / "store").glob("shard-*"))
     assert len(shards) > 3
     for damaged in (shards[0], shards[2], shards[-1]):
-        data = bytearray((damaged / "tokens.npy").read_bytes())
-        data[-1] ^= 1
-        (damaged / "tokens.npy").write_bytes(data)
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
         prepared = make_store(source, **settings)
         assert prepared.kept_parts == len(shards) - 1
         assert tree(tmp_path / "store") == before
@@ -325,4 +326,60 @@ def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp
     write_json_lines(bad, ["One. " * 20])
     assert make_store(*files, bad, shard_bytes=95).kept_parts == 1
     make_store(*files, bad, shard_bytes=95, output=tmp_path / "fresh")
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+@pytest.fixture
+def few_shards(monkeypatch):
+    """A store has at most three shards."""
+    monkeypatch.setattr("bert_horovod.corpus.preparing.parts._MOST_SHARDS", 3)
+
+
+def test_shards_of_many_parts_hold_what_shards_of_one_hold(make_store, many_files, tmp_path, few_shards, monkeypatch):
+    joined = verify(make_store(many_files, shard_bytes=20_000, held_out=0.1).path)
+    parts = [entry["parts"] for entry in joined.manifest["shards"]]
+    assert len(parts) <= 3 < sum(parts)
+    monkeypatch.undo()
+    many = verify(make_store(many_files, shard_bytes=20_000, held_out=0.1, output=tmp_path / "single").path)
+    assert len(many.shards) == sum(parts)
+    split = [part for shard in joined.shards for part in shard.split()]
+    for part, shard in zip(split, many.shards, strict=True):
+        for name in ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles"):
+            assert np.array_equal(getattr(part, name), getattr(shard, name)), name
+
+
+def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_store, many_files, tmp_path, few_shards):
+    before = tree(make_store(many_files, shard_bytes=20_000).path)
+    first = inodes(tmp_path / "store")
+    damaged = tmp_path / "store" / "shard-00001.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    made = make_store(many_files, shard_bytes=20_000)
+    assert made.kept_parts == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
+    assert tree(tmp_path / "store") == before
+    assert [name for name, inode in inodes(tmp_path / "store").items() if first[name] != inode] == [damaged.name]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_after_an_end_while_parts_are_joined_the_same_command_goes_on(
+    make_store, many_files, tmp_path, few_shards, monkeypatch, deleted
+):
+    from bert_horovod.corpus.preparing import parts
+
+    write = parts.write_parts
+
+    def fail(store, of_parts, shards):
+        if len(of_parts) > 1 and list(store.glob("shard-*+*")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(store, of_parts, shards)
+        if len(of_parts) > 1 and not deleted:
+            raise OSError(errno.ENOSPC, "No space left on device")  # before the files of its parts are deleted
+        return written
+
+    monkeypatch.setattr(parts, "write_parts", fail)
+    with pytest.raises(RunError, match="no room left for"):
+        make_store(many_files, shard_bytes=20_000)
+    monkeypatch.setattr(parts, "write_parts", write)
+    resumed = make_store(many_files, shard_bytes=20_000)
+    assert resumed.kept_parts == sum(entry["parts"] for entry in resumed.manifest["shards"])
+    make_store(many_files, shard_bytes=20_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
