@@ -48,13 +48,14 @@ def write_toy_store(
     held_out: float = 0.0,
     vocabulary: list[str] = VOCABULARY,
     duplicates: tuple[int, ...] = (),
+    earlier: bool = False,
 ) -> Store:
     """Write and open a store of random tokens: up to so many sections a document, sentences a section, and so on."""
     random = np.random.default_rng(seed)
     arrays = [
         toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)) for _ in range(shards)
     ]
-    return write_store(path, arrays, vocabulary, duplicates)
+    return write_store(path, arrays, vocabulary, duplicates, earlier)
 
 
 def write_store(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.runs.directory import claim
 from tests.toy_runs import metrics, train
-from tests.toys import toy_recipe
+from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
-# Made at commit 2d7a251 by the settings below on the fixture `store`, with max_steps = 6.
+# Made at commit 2d7a251 by the settings below on such a store, with max_steps = 6.
 RUN = Path(__file__).parent / "run_of_2d7a251"
 SECTIONS = {
     "model": {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 32},
@@ -22,6 +23,13 @@ SECTIONS = {
 }
 # Of the same run without an interruption, at that commit: steps 7 to 10 send signs.
 LOSSES = [4.835670200983683, 4.863397338697987, 4.856930634071087, 4.858246789259069]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    """The fixture `store`, as that version wrote it."""
+    path = tmp_path_factory.mktemp("earlier") / "store"
+    return write_toy_store(path, held_out=0.1, vocabulary=SMALL_VOCABULARY, earlier=True)
 
 
 @pytest.fixture
