@@ -22,12 +22,20 @@ const color = number => `var(--c${number % 6})`;
 const dashes = number => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(number / 6) % 4];
 const words = name => name.replace("held_out_", "held-out ").replaceAll("_", " ");
 
-function short(value) {
+function short(value, digits = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   for (const [unit, factor] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]])
-    if (size >= factor) return `${+(value / factor).toPrecision(4)}${unit}`;
-  return size < 1e-3 ? value.toExponential(2) : `${+value.toPrecision(4)}`;
+    if (size >= factor) return `${+(value / factor).toPrecision(digits)}${unit}`;
+  return size < 1e-3 ? value.toExponential(digits - 2) : `${+value.toPrecision(digits)}`;
+}
+
+// Numbers with as many digits as make all of them different.
+function labels(numbers) {
+  for (let digits = 4; ; digits++) {
+    const found = numbers.map(number => short(number, digits));
+    if (new Set(found).size === found.length || digits === 12) return found;
+  }
 }
 
 function ticks(low, high, count, log) {
@@ -161,12 +169,13 @@ function chart(name, axis = view.axis) {
   if (!first && pairs.length > 1 && pairs.every(pair => equal(pair[1], pairs[0][1])))
     return `${words(name)} ${short(pairs[0][1])}`;
   const logY = view.logY && pairs.every(pair => pair[1] > 0);
-  const unit = content.metrics[name]?.unit ?? (name.endsWith("loss") ? "nats" : "");
-  const edges = limits(pairs, name, logY), above = pairs.filter(pair => pair[1] > edges[3]).map(pair => pair[1]);
+  // What follows a semicolon explains a missing value: docs/metrics.md has it.
+  const unit = (content.metrics[name]?.unit ?? (name.endsWith("loss") ? "nats" : "")).split(";")[0];
+  const edges = limits(series, pairs, name, logY), above = pairs.filter(pair => pair[1] > edges[3]).map(pair => pair[1]);
   const cut = above.length ? `values up to ${short(above.reduce((a, b) => Math.max(a, b)))} are at the upper edge` : "";
   const by = axis === view.axis ? "" : `by ${AXES[axis]}`;
-  const about = [unit, by, cut, view.logY && !logY ? "linear, because not all values are above 0" : ""];
-  const caption = element("figcaption", {}, words(name), " ", element("small", {}, about.filter(Boolean).join("; ")));
+  const about = [unit, cut, view.logY && !logY ? "linear, because not all values are above 0" : ""];
+  const caption = element("figcaption", {}, `${words(name)} ${by} `, element("small", {}, about.filter(Boolean).join("; ")));
   const svg = drawn("svg", {role: "img", "aria-label": `${words(name)} by ${AXES[axis]}`});
   const value = element("div", {class: "value"}), legend = element("div", {class: "legend"});
   // In a comparison all charts share the colours of the first one's legend.
@@ -184,9 +193,19 @@ function chart(name, axis = view.axis) {
 // Means of equal numbers differ in their last bits.
 const equal = (a, b) => Math.abs(a - b) <= 1e-9 * Math.max(Math.abs(a), Math.abs(b));
 
-// Limits of both axes. Few measured values far above all others, such as the seconds of a step that compiles or the
-// loss of a divergence, are drawn at the upper edge. Exact ones, such as the bytes of a few dense steps, are not.
-function limits(pairs, name, logY) {
+// The largest value of a curve without spikes: of medians over a few neighbours, and of the first values, which a loss
+// falls from.
+function largest(ys) {
+  const reach = Math.max(2, Math.round(ys.length / 100));
+  return ys.reduce((most, value, i) => {
+    const near = (i < reach ? [value] : ys.slice(i - reach, i + reach + 1)).filter(each => each !== null);
+    return near.length ? Math.max(most, near.sort((a, b) => a - b)[near.length >> 1]) : most;
+  }, -Infinity);
+}
+
+// Limits of both axes. Few measured values far above all others, such as the seconds of a step that compiles, and
+// spikes of a loss or a norm are drawn at the upper edge. Exact ones, such as the bytes of a few dense steps, are not.
+function limits(series, pairs, name, logY) {
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
   for (const [x, y] of pairs) {
     x0 = Math.min(x0, x); x1 = Math.max(x1, x); y0 = Math.min(y0, y); y1 = Math.max(y1, y);
@@ -194,6 +213,11 @@ function limits(pairs, name, logY) {
   const high = pairs.map(pair => pair[1]).sort((a, b) => a - b)[Math.floor(.94 * pairs.length)];
   const measured = /^seconds/.test(content.metrics[name]?.unit) || /(loss|norm)$/.test(name);
   if (measured && !logY && high > 0 && y1 > 4 * high) y1 = 1.3 * high;
+  if (/(loss|norm)$/.test(name) && !logY) {
+    const tops = series.flatMap(each => each.points || each.below ? each.ys : [largest(each.ys)]);
+    const top = tops.reduce((a, b) => Math.max(a, b ?? -Infinity), -Infinity), room = .1 * (top - y0);
+    if (y1 > top + 2 * room) y1 = top + room;
+  }
   if (equal(x0, x1)) { x1 += Math.abs(x1) / 2 || .5; x0 /= 2; }
   if (equal(y0, y1)) { const room = Math.abs(y0) * .05 || .5; y0 -= room; y1 += room; }
   return [x0, x1, y0, y1];
@@ -201,19 +225,22 @@ function limits(pairs, name, logY) {
 
 function draw(svg, series, [x0, x1, y0, y1], value, axis, logX, logY) {
   svg.replaceChildren();
-  const width = svg.clientWidth, height = svg.clientHeight, left = 52, right = 10, top = 8, bottom = 30;
+  const width = svg.clientWidth, height = svg.clientHeight, right = 10, top = 8, bottom = 30;
   if (!width) return;  // folded away: drawn when it is opened
+  const ys = ticks(y0, y1, Math.max(4, Math.floor(height / 60)), logY), toldY = labels(ys);
+  const left = Math.max(52, ...toldY.map(text => 7 * text.length));
   const fx = logX ? Math.log10 : x => x, fy = logY ? Math.log10 : y => y;
   const atX = x => left + (fx(x) - fx(x0)) / (fx(x1) - fx(x0)) * (width - left - right);
   const atY = y => height - bottom - (fy(Math.min(y, y1)) - fy(y0)) / (fy(y1) - fy(y0)) * (height - top - bottom);
-  for (const y of ticks(y0, y1, Math.max(4, Math.floor(height / 60)), logY)) {
+  ys.forEach((y, i) => {
     svg.append(drawn("line", {x1: left, x2: width - right, y1: atY(y), y2: atY(y), stroke: "var(--line)"}));
-    svg.append(drawn("text", {x: left - 6, y: atY(y) + 4, "text-anchor": "end"}, short(y)));
-  }
-  for (const x of ticks(x0, x1, Math.max(2, Math.floor(width / 110)), logX)) {
+    svg.append(drawn("text", {x: left - 6, y: atY(y) + 4, "text-anchor": "end"}, toldY[i]));
+  });
+  const xs = ticks(x0, x1, Math.max(2, Math.floor(width / 110)), logX), toldX = labels(xs);
+  xs.forEach((x, i) => {
     const anchor = atX(x) > width - 30 ? "end" : atX(x) < left + 10 ? "start" : "middle";
-    svg.append(drawn("text", {x: atX(x), y: height - bottom + 15, "text-anchor": anchor}, short(x)));
-  }
+    svg.append(drawn("text", {x: atX(x), y: height - bottom + 15, "text-anchor": anchor}, toldX[i]));
+  });
   svg.append(drawn("text", {x: (left + width - right) / 2, y: height - 2, "text-anchor": "middle"}, AXES[axis]));
   for (const pause of content.runs.flatMap(run => run.pauses)) {
     const x = pause[axis] ?? null;
@@ -242,16 +269,18 @@ function draw(svg, series, [x0, x1, y0, y1], value, axis, logX, logY) {
   }
   svg.onpointermove = event => {
     const share = Math.max(0, Math.min(1, (event.offsetX - left) / (width - left - right)));
-    const place = fx(x0) + share * (fx(x1) - fx(x0)), x = logX ? 10 ** place : place;
-    value.textContent = `at ${short(x)}: ` + series.map(each => {
-      let best = -1;
-      each.ys.forEach((y, i) => {
-        if (y !== null && (best < 0 || Math.abs(each.xs[i] - x) < Math.abs(each.xs[best] - x))) best = i;
-      });
-      const low = each.below?.[best], y = each.ys[best];
-      const told = low === undefined ? short(y) : each.opacity ? `${short(low)} to ${short(y)}` : short(y - low);
-      return (series.length > 1 ? `${each.label} ` : "") + told;
-    }).join("; ");
+    const place = fx(x0) + share * (fx(x1) - fx(x0)), pointed = logX ? 10 ** place : place;
+    // The nearest place of a measurement; curves and bands have values between theirs too, points have not.
+    const near = series.filter(each => !each.opacity).flatMap(each => each.xs.filter((_, i) => each.ys[i] !== null))
+                       .reduce((a, b) => Math.abs(b - pointed) < Math.abs(a - pointed) ? b : a, Infinity);
+    const told = series.map(each => {
+      const at = ys => each.points ? ys[each.xs.indexOf(near)] ?? null : valueAt(each.xs, ys, near);
+      const y = at(each.ys), low = each.below && at(each.below);
+      if (y === null) return "";
+      const text = !each.below ? short(y) : each.opacity ? `${short(low)} to ${short(y)}` : short(y - low);
+      return (series.length > 1 ? `${each.label} ` : "") + text;
+    }).filter(Boolean);
+    value.textContent = `at ${axis === "step" ? `step ${near.toLocaleString("en")}` : short(near)}: ${told.join("; ")}`;
   };
   svg.onpointerleave = () => { value.textContent = ""; };
 }

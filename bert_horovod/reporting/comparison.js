@@ -2,7 +2,7 @@
 const sorting = {key: "", down: false};
 // Totals of a run: heading, which values are best, and whether a run must have done all its steps to be the best.
 const TOTALS = {
-  loss: ["training loss", "low"], hours: ["hours", "low", true], bytes: ["bytes sent by a rank", "low", true],
+  mlm_loss: ["training mlm loss", "low"], loss: ["training loss", "low"], hours: ["hours", "low", true], bytes: ["bytes sent by a rank", "low", true],
   tokens: ["tokens"], tokens_per_s: ["tokens a second", "high"],
 };
 
@@ -26,7 +26,10 @@ function columns(all) {
   const total = (key, heading, best, whole) => ({
     key, heading, best, whole, values: unit => unit.runs.map(run => run.totals[key])});
   const scores = evaluated(runs).map(name => total(name, words(name), /loss$/.test(name) ? "low" : "high"));
-  const [loss, ...others] = Object.entries(TOTALS).map(([key, about]) => total(key, ...about));
+  // Where the loss is a sum, that of masked tokens is shown, as the held-out one is.
+  const masked = runs.every(run => run.totals.mlm_loss !== null) && runs.some(run => run.totals.mlm_loss !== run.totals.loss);
+  const kept = Object.entries(TOTALS).filter(([key]) => key !== (masked ? "loss" : "mlm_loss"));
+  const [loss, ...others] = kept.map(([key, about]) => total(key, ...about));
   const isKnown = (value, key) => value || value === 0 && key !== "bytes";
   const known = column => all.some(unit => column.values(unit).some(value => isKnown(value, column.key)));
   return [total("step", "step"), ...scores, loss, ...others, ...settings].filter(known);

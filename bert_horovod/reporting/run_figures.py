@@ -3,18 +3,18 @@
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert_horovod.costs.clusters import Cluster, bill
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_clock import RunClock
-from bert_horovod.reporting.run_status import newest_checkpoint
+from bert_horovod.reporting.run_status import newest_checkpoint, state_of
 from bert_horovod.reporting.time_left import seconds_left
-from bert_horovod.runs.metrics_lines import Lines
-from bert_horovod.runs.status_files import read_sign
+from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
+from bert_horovod.runs.status_files import Sign
 from bert_horovod.storage.reading import read_json
 
-EVALUATIONS = ("held_out_", "probe_")  # prefixes of metrics that evaluations measure
+_ENDINGS = {"unknown": "", "dead": "killed", "silent": "no sign of life"}  # of states of run_status
 
 
 class Tile(NamedTuple):
@@ -25,31 +25,32 @@ class Tile(NamedTuple):
     note: str = ""
 
 
-def is_evaluation(line: dict[str, Any]) -> bool:
-    """Whether a line of metrics is about an evaluation."""
-    return any(name.startswith(EVALUATIONS) for name in line)
-
-
-def newest_evaluations(lines: list[dict[str, Any]]) -> dict[str, float | None]:
+def newest_evaluations(log: Log) -> dict[str, float | None]:
     """The newest value of each metric of an evaluation; None: not finite."""
     newest: dict[str, float | None] = {}
-    for line in lines:
+    for line in log.events:
         newest |= {name: value for name, value in line.items() if name.startswith(EVALUATIONS)}
     return newest
 
 
-def tiles(recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None, state: str) -> list[Tile]:
-    """The figures that a reader looks for first."""
-    total, steps = recipe.total_steps, read.steps
-    if not steps:
-        return [Tile("step", "0", f"of {total:,}; {state}".removesuffix("; "))]
-    last, end = steps[-1], clock.end
+def tiles(recipe: Recipe, log: Log, clock: RunClock, cluster: Cluster | None, sign: Sign | None) -> list[Tile]:
+    """The figures that a reader looks for first.
+
+    Where the loss is a sum, the training loss is that of masked tokens, as the held-out one beside it.
+    """
+    ending = ending_of(sign, recipe)
+    about_step = f"of {recipe.total_steps:,}; {ending}".removesuffix("; ")
+    if not log.newest:
+        return [Tile("step", "0", about_step)]
+    last, end = log.newest[-1], clock.end
+    several = last.get("mlm_loss") not in (None, last["loss"])
+    name, label = ("mlm_loss", "training mlm loss") if several else ("loss", "training loss")
     found = [
-        Tile("step", f"{last['step']:,}", f"of {total:,}; {state}".removesuffix("; ")),
-        Tile("training loss", _figure(last["loss"], ".3f"), f"{_figure(steps[0]['loss'], '.2f')} at first"),
+        Tile("step", f"{last['step']:,}", about_step),
+        Tile(label, _figure(last[name], ".3f"), f"{_figure(log.first.get(name), '.2f')} at first"),
     ]
-    found += _evaluation_tiles(newest_evaluations(read.lines))
-    left_s = seconds_left(recipe, steps, last["step"], total)
+    found += _evaluation_tiles(newest_evaluations(log))
+    left_s = _seconds_left(recipe, log, sign)
     found += [
         Tile("training time", span(3600 * end["hours"]), f"{span(left_s)} left" if left_s else ""),
         Tile("tokens", _short(end["tokens"]), f"{last.get('tokens_per_s') or 0:,.0f} a second"),
@@ -76,15 +77,17 @@ def _evaluation_tiles(newest: dict[str, float | None]) -> list[Tile]:
     return found
 
 
-def figures(directory: Path, recipe: Recipe, read: Lines, clock: RunClock, cluster: Cluster | None) -> list[list[str]]:
+def figures(
+    directory: Path, recipe: Recipe, log: Log, clock: RunClock, cluster: Cluster | None, sign: Sign | None
+) -> list[list[str]]:
     """Names and values of all else, for the part of the page about machines."""
-    unreadable = [["unreadable lines", f"{read.unreadable:,} of metrics.jsonl"]] if read.unreadable else []
-    place = _place(directory)
-    if not read.steps:
+    unreadable = [["unreadable lines", f"{log.unreadable:,} of metrics.jsonl"]] if log.unreadable else []
+    place = _place(directory, sign)
+    if not log.newest:
         return [*unreadable, *place]
-    last, hours = read.steps[-1], clock.end["hours"]
+    last, hours = log.newest[-1], clock.end["hours"]
     rows = [["hours of training", f"{hours:,.2f}"]]
-    left_s = seconds_left(recipe, read.steps, last["step"], recipe.total_steps)
+    left_s = _seconds_left(recipe, log, sign)
     if left_s:
         rows.append(["hours left", f"{left_s / 3600:,.2f}"])
     if last["step"] < recipe.total_steps and last.get("time") is not None:
@@ -112,10 +115,22 @@ def figures(directory: Path, recipe: Recipe, read: Lines, clock: RunClock, clust
     return [*rows, *place]
 
 
-def state_of(directory: Path) -> str:
+def ending_of(sign: Sign | None, recipe: Recipe) -> str:
     """How the run ended, or what it does, by its last sign of life; "" if there is none."""
-    sign = read_sign(directory)
-    return (sign.ended or sign.doing) if sign is not None else ""
+    state = state_of(sign)
+    if sign is not None and state == "running":
+        return sign.doing
+    if sign is not None and state == "finished" and sign.last_step < recipe.total_steps:
+        return f"ended at {sign.last_step:,} as asked"  # by --max_steps
+    return _ENDINGS.get(state, state)
+
+
+def _seconds_left(recipe: Recipe, log: Log, sign: Sign | None) -> float | None:
+    """Seconds until the last step of the run, or that it was asked for; None: it has ended, or no line tells."""
+    if state_of(sign) not in ("running", "unknown"):
+        return None
+    last_step = sign.last_step if sign else recipe.total_steps
+    return seconds_left(recipe, log.newest, log.newest[-1]["step"], last_step)
 
 
 def span(seconds: float) -> str:
@@ -126,10 +141,10 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _place(directory: Path) -> list[list[str]]:
+def _place(directory: Path, sign: Sign | None) -> list[list[str]]:
     """Ranks and host from the run's last sign of life, and the program's version from its newest checkpoint."""
     rows = []
-    if (sign := read_sign(directory)) is not None:
+    if sign is not None:
         rows += [["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
     if (checkpoint := newest_checkpoint(directory)) is not None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

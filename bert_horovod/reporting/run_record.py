@@ -6,15 +6,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_horovod.costs.clusters import Cluster
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_clock import RunClock
-from bert_horovod.reporting.run_figures import figures, is_evaluation, newest_evaluations, state_of, tiles
-from bert_horovod.runs.metrics_lines import Lines, read_lines
+from bert_horovod.reporting.run_figures import ending_of, figures, newest_evaluations, tiles
+from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, read_log
 from bert_horovod.runs.reference_curves import Bounds, references_of
-from bert_horovod.runs.status_files import NOTES
+from bert_horovod.runs.status_files import NOTES, read_sign
 from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.storage.reading import read_json, read_text
 
@@ -49,31 +51,32 @@ def read_run(directory: Path, cluster: Cluster | None = None, most_points: int =
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
     recipe = load_recipe(directory / "recipe.toml")
-    read = _read(directory / "metrics.jsonl")
-    lines, steps = read.lines, read.steps
-    clock = RunClock(steps)
-    state = state_of(directory)
+    log = _read(directory / "metrics.jsonl")
+    clock = RunClock(log.columns)
+    sign = read_sign(directory)
     return {
         "directory": str(directory),
         "notes": _notes(directory),
-        "tiles": [list(tile) for tile in tiles(recipe, read, clock, cluster, state)],
-        "figures": figures(directory, recipe, read, clock, cluster),
-        "totals": _totals(recipe, read, clock, state),
-        "curves": _thinned(_columns(steps, clock), most_points),
-        "points": _columns([line for line in lines if is_evaluation(line)], clock),
+        "tiles": [list(tile) for tile in tiles(recipe, log, clock, cluster, sign)],
+        "figures": figures(directory, recipe, log, clock, cluster, sign),
+        "totals": _totals(recipe, log, clock, ending_of(sign, recipe)),
+        "curves": _curves(log, clock, most_points),
+        "points": _points(log, clock),
         "bands": _bands(recipe, _store(directory), clock),
         "pauses": clock.pauses,
-        "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
+        "incidents": [
+            {"step": line["step"], "text": str(line["incident"])} for line in log.events if "incident" in line
+        ],
         "recipe": _flat(recipe_to_table(recipe)),
     }
 
 
-def _read(path: Path) -> Lines:
-    """The lines of metrics.jsonl; none if the file is missing."""
+def _read(path: Path) -> Log:
+    """The content of metrics.jsonl; none if the file is missing."""
     try:
-        return read_lines(path)
+        return read_log(path)
     except FileNotFoundError:
-        return Lines([], 0)
+        return Log()
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror}") from error
 
@@ -87,23 +90,39 @@ def _notes(directory: Path) -> str:
     return text if len(text) <= _NOTES_CHARACTERS else f"{text[:_NOTES_CHARACTERS]}..."
 
 
-def _totals(recipe: Recipe, read: Lines, clock: RunClock, state: str) -> dict[str, Any]:
+def _totals(recipe: Recipe, log: Log, clock: RunClock, ending: str) -> dict[str, Any]:
     """The run's line in the table of runs: by column a text or a number, None if it is not known."""
-    last = read.steps[-1] if read.steps else {}
+    last = log.newest[-1] if log.newest else {}
     return {
-        "state": state,
+        "state": ending,
         "done": clock.last_step >= recipe.total_steps,
         "step": clock.last_step,
         "steps": recipe.total_steps,
         "loss": last.get("loss"),
-        **newest_evaluations(read.lines),
+        "mlm_loss": last.get("mlm_loss"),
+        **newest_evaluations(log),
         **clock.end,
         "tokens_per_s": last.get("tokens_per_s"),
     }
 
 
-def _columns(lines: list[dict[str, Any]], clock: RunClock) -> dict[str, list[Any]]:
-    """By metric name, one value for each line, None if the line lacks it; with the columns of all axes."""
+def _points(log: Log, clock: RunClock) -> dict[str, list[Any]]:
+    """By metric name, one value for each evaluation, None if it lacks it; with the columns of all axes.
+
+    Where the training loss is a sum of losses, the sum of the held-out ones is added as held_out_loss.
+    """
+    lines = [line for line in log.events if any(name.startswith(EVALUATIONS) for name in line)]
+    parts = [name for name in log.first if name.endswith("_loss")]
+    last = log.newest[-1] if log.newest else {}
+    whole = math.isclose(last.get("loss") or 0, sum(last.get(name) or 0 for name in parts), rel_tol=1e-4)
+    if len(parts) > 1 and whole:
+        held_out = [f"held_out_{name}" for name in parts]
+        lines = [
+            line | {"held_out_loss": sum(line[name] for name in held_out)}
+            if all(line.get(name) is not None for name in held_out)
+            else line
+            for line in lines
+        ]
     names = dict.fromkeys(name for line in lines for name, figure in line.items() if isinstance(figure, int | float))
     columns = clock.columns([line["step"] for line in lines])
     return columns | {name: [line.get(name) for line in lines] for name in names if name not in _NEITHER}
@@ -139,18 +158,27 @@ def _band(metric: str, label: str, steps: list[int], bounds: list[Bounds], clock
     return {"metric": metric, "label": label, **clock.columns(steps), "low": low, "high": high}
 
 
-def _thinned(columns: dict[str, list[Any]], most_points: int) -> dict[str, list[Any]]:
-    """Curves of at most so many points, each the mean of its neighbours."""
-    count = len(columns["step"])
-    width = math.ceil(count / most_points)
-    if width <= 1:
-        return columns
+def _curves(log: Log, clock: RunClock, most_points: int) -> dict[str, list[Any]]:
+    """By metric name its values at training steps, None: unknown; with the columns of all axes.
 
-    def mean(column: list[Any]) -> float | None:
-        numbers = [value for value in column if value is not None]
-        return sum(numbers) / len(numbers) if numbers else None
-
-    return {name: [mean(column[i : i + width]) for i in range(0, count, width)] for name, column in columns.items()}
+    Of more lines than `most_points`, each point is the mean of as many neighbours, at the step in their middle.
+    """
+    steps = np.asarray(log.columns.get("step", ()))
+    width = max(1, math.ceil(len(steps) / most_points))
+    begins = np.arange(0, len(steps), width)
+    middles = (begins + np.minimum(begins + width, len(steps)) - 1) // 2
+    curves = clock.columns(steps[middles])
+    for name, numbers in log.columns.items():
+        if name in _NEITHER:
+            continue
+        column = np.asarray(numbers)
+        known = ~np.isnan(column)
+        if known.any():
+            counts = np.add.reduceat(known, begins, dtype=np.int64)
+            sums = np.add.reduceat(np.where(known, column, 0.0), begins)
+            pairs = zip(sums.tolist(), counts.tolist(), strict=True)
+            curves[name] = [total / count if count else None for total, count in pairs]
+    return curves
 
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:

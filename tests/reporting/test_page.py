@@ -144,7 +144,9 @@ def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(brow
         False,
     ]  # the one that runs has fewer hours because it is not done
     for axis in ("hours", "bytes"):
-        assert tab.locator(f"figure[data-metric='held_out_mlm_loss by {axis}'] polyline").count() == 4
+        figure = f"figure[data-metric='held_out_mlm_loss by {axis}']"
+        assert tab.locator(f"{figure} polyline").count() == 4
+        assert "held-out mlm loss by " in tab.inner_text(f"{figure} figcaption")
     tab.check("input[name=logY]")
     tab.check("input[name=logX]")
     labels = tab.locator("figure[data-metric=loss] svg text").all_text_contents()
@@ -161,6 +163,7 @@ def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
     runs.append(write_run(tmp_path / "other", {"optimizer": {"beta_2": 0.9}}))
     for run, factor in zip(runs, (1.0, 1.2, 1.4, 2.0), strict=True):
         scaled(run, "loss", factor)
+        scaled(run, "mlm_loss", factor)
     tab, messages = opened(browser, written(tmp_path, runs), 800)
     assert rows(tab, "name") == ["seed-1\n3 seeds", "other"]
     loss = 4 + 6 * math.exp(-100 / 30)
@@ -265,6 +268,36 @@ def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(br
     assert max(tops) - min(tops) == pytest.approx((190 - 30 - 8), abs=1)  # from the lowest value to the highest
     assert "upper edge" not in tab.inner_text("figure[data-metric=bytes_reduced] figcaption")
     assert "values up to 30 are at the upper edge" in tab.inner_text("figure[data-metric=step_s] figcaption")
+    tab.close()
+
+
+@pytest.mark.full
+@browser_is_there
+def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(browser, tmp_path):
+    run = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:-1]]
+    for line in lines:
+        if "loss" in line:
+            line["narrow_loss"] = 0.69312 + 1e-6 * line["step"]
+            line["loss"] += 9 * (line["step"] == 60)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    tab, messages = opened(browser, written(tmp_path, [run]), 800)
+    caption = tab.inner_text("figure[data-metric=loss] figcaption")
+    assert f"values up to {4 + 6 * math.exp(-2) + 9:.4g} are at the upper edge" in caption
+    marks = tab.locator("figure[data-metric=loss] svg text").all_text_contents()
+    assert "10" not in marks  # above the first value, 9.8
+    ticks = tab.locator("figure[data-metric=narrow_loss] svg text[text-anchor=end]").all_text_contents()
+    assert len(ticks) == len(set(ticks)) > 2
+    steps = set()
+    for x in range(60, 700, 7):
+        tab.hover("figure[data-metric=loss] svg", position={"x": x, "y": 50})
+        shown = tab.inner_text("figure[data-metric=loss] .value")
+        step = int(shown.removeprefix("at step ").partition(":")[0])
+        assert ("held out" in shown) == (step % 20 == 0)
+        steps.add(step)
+    assert steps <= {1, *range(2, 101, 2)}
+    assert len(steps) > 30
+    assert messages == []
     tab.close()
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from bert_horovod.reporting.run_directories import find_runs, names_of
 from bert_horovod.reporting.run_record import MOST_POINTS, points_of_each, read_run, schema
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import curve_settings
+from bert_horovod.runs.status_files import Sign
 from tests.reporting.test_run_status import HOSTILE
 from tests.reporting.toy_record import write_run
 from tests.toys import toy_recipe
@@ -87,7 +90,9 @@ def test_long_curves_are_thinned_to_their_means(tmp_path):
     curves = read_run(write_run(tmp_path / "run", steps=8000))["curves"]
     assert len(curves["step"]) <= MOST_POINTS
     assert curves["bytes_reduced"][7] == 1e6
-    assert curves["step"][0] == pytest.approx((1 + 2 + 4) / 3)
+    assert curves["step"][0] == 2  # of the lines 1, 2 and 4
+    losses = [4 + 6 * math.exp(-step / 30) for step in (1, 2, 4)]
+    assert curves["loss"][0] == pytest.approx(sum(losses) / 3)
 
 
 def test_a_run_that_has_not_begun_has_no_curves(tmp_path):
@@ -167,6 +172,37 @@ def test_an_accuracy_stands_below_its_loss_and_a_score_alone(tmp_path):
     assert ["held-out nsp loss", "0.500", "75.0% right"] in tiles
     assert ["probe sst2 accuracy", "80.0%", ""] in tiles
     assert len(tiles) == 8
+
+
+def test_a_loss_that_is_a_sum_is_shown_as_its_held_out_ones(tmp_path):
+    run = write_run(tmp_path / "run", steps=1)
+    line = {"step": 1, "loss": 3.5, "mlm_loss": 3.0, "nsp_loss": 0.5, "step_s": 1.0, "new": None}
+    held_out = {"step": 1, "held_out_mlm_loss": 3.2, "held_out_nsp_loss": 0.6}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(held_out) + "\n", encoding="utf-8")
+    record = read_run(run)
+    assert ["training mlm loss", "3.000", "3.00 at first"] in record["tiles"]
+    assert record["points"]["held_out_loss"] == [pytest.approx(3.8)]
+    assert record["totals"]["mlm_loss"] == 3.0
+    assert "held_out_loss" not in record["totals"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "last_step", "about", "left"),
+    [
+        ("", 100, "of 100; training", "25 s left"),
+        ("", 60, "of 100; training", "5 s left"),
+        ("finished", 50, "of 100; ended at 50 as asked", ""),
+        ("stopped", 100, "of 100; stopped", ""),
+    ],
+)
+def test_a_run_that_has_ended_says_so_and_no_time_that_is_left(tmp_path, ended, last_step, about, left):
+    run = write_run(tmp_path / "run", steps=50)
+    now = time.time()
+    Sign(50, last_step, "training", now, now, now, 1, ended=ended).write(run)
+    record = read_run(run)
+    assert record["tiles"][0] == ["step", "50", about]
+    assert record["tiles"][3] == ["training time", "54 s", left]
+    assert ("hours left" in dict(record["figures"])) == bool(left)
 
 
 def test_the_schema_has_units():
