@@ -27,8 +27,8 @@ class RunClock:
         steps = column("step")
         done = np.diff(steps, prepend=0)
         seconds = column("step_s") * done
-        per_line = (seconds / 3600, np.nan_to_num(column("tokens_per_s")) * seconds)
-        per_line += (np.nan_to_num(column("wire_bytes")) * done,)
+        tokens, sent = (np.nan_to_num(column(name)) for name in ("tokens_per_s", "wire_bytes"))
+        per_line = (seconds / 3600, tokens * seconds, sent * done)
         self._steps = np.concatenate([[0], steps])
         self._at = [np.concatenate([[0.0], np.cumsum(each)]) for each in per_line]
         gaps = np.diff(column("time"), prepend=np.nan) - seconds  # NaN, where a time is not known, is no pause
@@ -37,8 +37,8 @@ class RunClock:
             for i in np.flatnonzero(gaps > PAUSE_S)
         ]
 
-    def columns(self, steps: Sequence[float]) -> dict[str, list[Any]]:
-        """By the name of each axis its values at the steps, interpolated between the lines around each step."""
+    def columns(self, steps: Any) -> dict[str, list[Any]]:
+        """By the name of each axis its values at the steps [n], interpolated between the lines around each step."""
         at = [np.interp(steps, self._steps, axis).tolist() for axis in self._at]
         return {"step": [int(step) for step in steps]} | dict(zip(AXES, at, strict=True))
 

@@ -280,6 +280,7 @@ def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(browser, 
         if "loss" in line:
             line["narrow_loss"] = 0.69312 + 1e-6 * line["step"]
             line["loss"] += 9 * (line["step"] == 60)
+            line["mlm_loss"] = line["loss"]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     tab, messages = opened(browser, written(tmp_path, [run]), 800)
     caption = tab.inner_text("figure[data-metric=loss] figcaption")
