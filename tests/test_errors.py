@@ -28,7 +28,7 @@ from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.recipe.sections import Numerics
+from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from bert_horovod.runs.checkpoint import load_newest, path_of
 from bert_horovod.runs.directory import Start, claim
@@ -116,8 +116,8 @@ def _another_start(place: Path) -> None:
 
 
 def _divergence(place: Path) -> None:
-    progress = Progress(step=40, updates=40, mean_loss=4.0)
-    divergence.check(progress, Numerics(), loss=40.0, finite=True, loss_scale=1.0)
+    progress = Progress(step=40, updates=40, mean_loss=4.0, jumped_in_a_row=9)
+    divergence.check(progress, Numerics(), Phase(), loss=40.0, finite=True, loss_scale=1.0)
 
 
 def _checkpoint_not_written(place: Path) -> None:

@@ -98,11 +98,14 @@ def evaluate(
     require_checkpoint(checkpoint)
     import_tensorflow()
 
+    import numpy as np
+
     from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
+    from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.runs.checkpoint import read_checkpoint, recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
@@ -135,6 +138,7 @@ def evaluate(
     task = Pretraining(pretrained.pairs, recipe.objective.pair_name)
     evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out, rows, micro_batch, World())
     means = {f"held_out_{name}": mean for name, mean in evaluator.evaluate(pretrained.parameters).items()}
+    require_finite({name: np.array(mean) for name, mean in means.items()})
     return {
         "checkpoint": str(directory),
         "sequence_length": sequence_length,

@@ -63,9 +63,10 @@ class BestCheckpoint(Hook):
         return self._is_better(self._score(step))
 
     def _score(self, step: int) -> float | None:
-        """The score of the evaluation after this step, if there was one."""
-        score = self.run.held_out.get(f"held_out_{self._metric}")
-        return None if score is None or not self.run.evaluation_due(step) else score
+        """The score of the evaluation after this step, if there was one; while the loss is far up nothing is saved."""
+        run = self.run
+        counts = run.evaluation_due(step) and not run.state.progress.jumped_in_a_row
+        return run.held_out.get(f"held_out_{self._metric}") if counts else None
 
     def _is_better(self, score: float | None) -> bool:
         return score is not None and (self._best is None or score > self._best.score)

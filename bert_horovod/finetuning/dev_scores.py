@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.source import Source
-from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
+from bert_horovod.training.hooks.divergence import Diverged
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import compute_policy
 
@@ -31,11 +32,17 @@ class DevScores:
         }
 
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
-        """The metrics of each whole set; equal on all ranks."""
+        """The metrics of each whole set; equal on all ranks. Raises Diverged if an output is not finite."""
+        try:
+            outputs = {
+                suffix: self._outputs(variables, source, self._progress) for suffix, source in self._sources.items()
+            }
+        except NotFiniteError as error:
+            raise Diverged(f"step {self._run.state.progress.step}: {error}") from error
         return {
             f"{name}{suffix}": score
             for suffix, source in self._sources.items()
-            for name, score in self._score(source, self._outputs(variables, source, self._progress)).items()
+            for name, score in self._score(source, outputs[suffix]).items()
         }
 
     def _progress(self, done: int, of: int) -> None:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
 from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
@@ -20,6 +21,20 @@ _BLOCK_POSITIONS = 4096  # of the rows that are computed at once
 def block_rows(sequence_length: int) -> int:
     """Rows of a block: depends on the sequence length alone, so that a row's outputs are the same bits everywhere."""
     return max(1, _BLOCK_POSITIONS // sequence_length)
+
+
+class NotFiniteError(UserError):
+    """A model's outputs are not finite."""
+
+
+def require_finite(outputs: dict[str, np.ndarray]) -> None:
+    """Raise NotFiniteError if an output, by name, has values that are not finite."""
+    for name, output in outputs.items():
+        if not np.isfinite(output).all():
+            raise NotFiniteError(
+                f"the model's {name} are not finite for {np.count_nonzero(~np.isfinite(output))} of {output.size:,} "
+                "values: its parameters are too large, as after a training that has diverged; take another checkpoint"
+            )
 
 
 class RowOutputs:
@@ -50,7 +65,8 @@ class RowOutputs:
     ) -> dict[str, np.ndarray]:
         """The outputs by the task's names for them, float32 [source.count, ...] each; equal on all ranks.
 
-        `progress` is called with the number of rows that this rank has done, and the number that it has to do.
+        `progress` is called with the number of rows that this rank has done, and the number that it has to do. Raises
+        NotFiniteError.
         """
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
         size, blocks = self._rows, -(-source.count // self._rows)
@@ -67,7 +83,9 @@ class RowOutputs:
                 mine = min(last * size, source.count) - first * size
                 progress(min((block + 1 - first) * size, mine), mine)
         joined = {name: np.concatenate(parts) for name, parts in parts_of.items()}
-        return {
+        outputs = {
             name: self._world.all_gather(tf.constant(output), f"outputs/{name}").numpy()
             for name, output in joined.items()
         }
+        require_finite(outputs)
+        return outputs

@@ -316,8 +316,8 @@ class Numerics:
     loss_scale_growth_steps: int = setting(2000, minimum=1, read_if=_FLOAT16)
     # Number of skipped updates in a row that counts as divergence; a loss scale that has fallen to 1 counts too
     max_skipped_steps: int = setting(50, minimum=1)
-    # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more counts as divergence;
-    # 0: no limit
+    # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more for 10 steps, or at the
+    # run's end, counts as divergence; 0: no limit
     loss_jump: float = setting(3.0, minimum=0)
     # Response to divergence. stop: the run ends; rollback: it goes back to the last checkpoint and skips the rows of
     # the steps since then

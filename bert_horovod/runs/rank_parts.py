@@ -58,6 +58,7 @@ class PartWriter:
         self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
         self._writing: Future | None = None
         self._newest_step = -1
+        self._failures = 0
         self._own = self._all_see()
 
     def write(self, step: int, variables: dict[str, tf.Variable]) -> None:
@@ -79,13 +80,28 @@ class PartWriter:
             }
         self._writing = self._thread.submit(self._write, step, parts)
 
-    def finish(self, wait: Callable[[], None]) -> None:
-        """Wait until all parts are written; calls `wait` again and again meanwhile."""
+    def finish(self, wait: Callable[[], None], must_end: Callable[[], bool] = lambda: False) -> None:
+        """Wait until all parts are written; calls `wait` again and again meanwhile.
+
+        Raises RunError if writing goes on failing when `must_end` says that there is no time.
+        """
+        failures: int | None = None  # when must_end first said so
         while self._writing is not None and not self._writing.done():
+            if must_end():
+                failures = self._failures if failures is None else failures
+                if self._failures > failures:
+                    raise RunError(
+                        f"cannot write this rank's part of the checkpoint to {self.checkpoints}: make room and run the "
+                        "same command again. The run was asked to stop, and the steps since the last checkpoint are lost"
+                    )
             wait()
             time.sleep(_POLL_S)
         if self._writing is not None:
             self._writing.result()
+
+    def close(self) -> None:
+        """Try no longer what cannot be written: Python waits for the thread before it exits."""
+        self._newest_step = -1
 
     def _write(self, step: int, parts: dict[int, dict[str, np.ndarray]]) -> None:
         while parts:
@@ -100,6 +116,7 @@ class PartWriter:
                 if step != self._newest_step:
                     return
                 partial.unlink(missing_ok=True)
+                self._failures += 1
                 self._say(f"warning: cannot write {partial}: {error.strerror or error}. Trying again: make room")
                 time.sleep(_RETRY_S)
 

@@ -197,19 +197,21 @@ class Saver:
         """Begin to write the last snapshot once more."""
         self._begin(self._snapshot)
 
-    def finish(self, wait: Callable[[], None]) -> None:
+    def finish(self, wait: Callable[[], None], must_end: Callable[[], bool] = lambda: False) -> None:
         """Wait until the last snapshot is written, with as many tries as needed; calls `wait` between tries.
 
-        Raises RunError as retry_due does.
+        Raises RunError as retry_due does, and if one more try fails when `must_end` says that there is no time.
         """
-        self._settle()
+        last_try = must_end()
+        self._settle(last_try)
         while self._snapshot is not None:
-            if time.monotonic() < self._retry_at:
+            last_try = must_end()
+            if not last_try and time.monotonic() < self._retry_at:
                 wait()
                 time.sleep(0.2)
                 continue
             self._begin(self._snapshot)
-            self._settle()
+            self._settle(last_try)
 
     def close(self) -> None:
         """Wait for the write in progress and ignore its result: the run ends for another reason."""
@@ -231,8 +233,11 @@ class Saver:
             )
         return write(self._output_dir, snapshot, self._recipe, self._task, self._dataset)
 
-    def _settle(self) -> None:
-        """Wait for the write in progress, if any. If it failed, plan a retry; RunError after max_unsaved_hours."""
+    def _settle(self, last_try: bool = False) -> None:
+        """Wait for the write in progress, if any. If it failed, plan a retry.
+
+        Raises RunError if it failed and was the last try, or after max_unsaved_hours.
+        """
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
@@ -240,6 +245,11 @@ class Saver:
             writing.result()
             self._snapshot, self._last_good = None, time.monotonic()
         except RunError as error:
+            if last_try:
+                raise RunError(
+                    f"{error} and run the same command again. The run was asked to stop, and the steps since the last "
+                    "checkpoint are lost"
+                ) from error
             left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)
             if left_s <= 0:
                 raise RunError(

@@ -29,7 +29,8 @@ class Progress:
     good_steps: int = 0  # since the loss scale last changed
     skipped_steps: int = 0  # updates skipped so far
     skipped_in_a_row: int = 0
-    mean_loss: float | None = None  # moving mean; see training/hooks/divergence.py
+    mean_loss: float | None = None  # moving mean, without losses that jumped; see training/hooks/divergence.py
+    jumped_in_a_row: int = 0  # steps since the loss jumped; 0: it is not far above the mean
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches skipped after rollbacks
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/dense/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py

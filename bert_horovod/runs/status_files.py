@@ -41,11 +41,21 @@ class Sign:
     process: str = field(default_factory=lambda: process_identity(os.getpid()))
 
     def write(self, output_dir: Path) -> None:
-        """Replace status.json atomically, without a sync: after a power cut the file would be of no use anyway."""
-        temporary = output_dir / f".{STATUS}.partial"
-        with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-            os.replace(temporary, output_dir / STATUS)
+        """Replace status.json atomically, without a sync: after a power cut the file would be of no use anyway.
+
+        On a full disk the sign is written over the one before, which has the room.
+        """
+        path, temporary = output_dir / STATUS, output_dir / f".{STATUS}.partial"
+        content = (json.dumps(asdict(self), indent=1) + "\n").encode()
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+                with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b", buffering=0) as file:
+                    file.write(content.ljust(os.fstat(file.fileno()).st_size))  # at once: readers see one or the other
+                    file.truncate(len(content))
 
     def is_young(self) -> bool:
         """Whether the sign is so recent that its run is taken to be alive."""

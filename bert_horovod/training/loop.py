@@ -14,7 +14,7 @@ from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
-from bert_horovod.training.hooks.divergence import Diverged, DivergenceHook
+from bert_horovod.training.hooks.divergence import JUMP_STEPS, Diverged, DivergenceHook
 from bert_horovod.training.hooks.evaluation import EvaluationHook
 from bert_horovod.training.hooks.expected_loss import ExpectedLossHook
 from bert_horovod.training.hooks.metrics import MetricsHook
@@ -111,12 +111,15 @@ def _train_phase(run: Run) -> bool:
             run.doing("reading rows", first_s)
             batch, waited_s = next(batches)
             run.doing("agreeing on counts", first_s)
-            counts = _agree(run, batch, done)
+            counts, stop = _agree(run, batch, done)
             number = done + 1
             with_times = any(hook.wants_times(number) for hook in run.hooks)
-            if begun and (counts is None or with_times):
+            if begun and (stop or with_times):
                 begun = _finish(run, step, begun)
-            if counts is None:
+            if stop and (jumped := run.state.progress.jumped_in_a_row):
+                left = JUMP_STEPS - jumped
+                run.say(f"asked to stop: at most {left} more steps show whether the loss comes back, before it is saved")
+            elif stop:
                 for hook in run.hooks:
                     hook.stopping()
                 run.say(run.ended or f"asked to stop: saved at step {done}; the same command resumes")
@@ -159,8 +162,8 @@ def _finish(run: Run, step: TrainStep, begun: _Begun) -> None:
         hook.step(event)
 
 
-def _agree(run: Run, batch: StepBatch, done: int) -> dict[str, float] | None:
-    """The next step's counts over all ranks, or None if any rank was asked to stop; takes one small all-reduce.
+def _agree(run: Run, batch: StepBatch, done: int) -> tuple[dict[str, float], bool]:
+    """The next step's counts over all ranks, and whether any rank was asked to stop; takes one small all-reduce.
 
     `done`: steps before it.
     """
@@ -168,7 +171,6 @@ def _agree(run: Run, batch: StepBatch, done: int) -> dict[str, float] | None:
     with tf.device("/CPU:0"):  # a GPU would do it only after the step before
         *counts, stop = run.world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
     # If the ranks' states differ after this step, none may save: the request waits for a step after which they agree.
-    if stop and (run.exchange is None or run.exchange.ranks_equal_after(done)):
-        return None
+    stops = bool(stop) and (run.exchange is None or run.exchange.ranks_equal_after(done))
     # A count can be 0 in a small global batch. It becomes 1, so that the loss is 0 and not 0 / 0.
-    return dict(zip(run.task.counts, np.maximum(counts, 1).tolist(), strict=True))
+    return dict(zip(run.task.counts, np.maximum(counts, 1).tolist(), strict=True)), stops

@@ -65,6 +65,8 @@ class Run:
         self.failure: BaseException | None = None  # the error that ends the run
         self.held_out: dict[str, float] = {}  # means of the last evaluation
         self.ended = ""  # why a hook ended the run before its last step
+        self.waits_for_room = True  # for a checkpoint on a full disk
+        self.save_is_late = False  # a checkpoint was due while the loss was far above its mean
         self.rollbacks = (-1, 0)  # step of the last rollback's checkpoint, and the number of rollbacks to it
         self._takes_signals = False
         agreement = self.recipe.exchange.agreement
@@ -156,19 +158,23 @@ class Run:
         return {"phase": phase.number, "epoch": epoch, "row": row}
 
     def save_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after this step."""
-        return step % self.recipe.execution.checkpoint_steps == 0 or step == self.phase.end
+        """Whether a checkpoint is due after this step; one that was due while the loss was far up comes after that."""
+        late = self.save_is_late and self.exchange.ranks_equal_after(step)
+        return late or step % self.recipe.execution.checkpoint_steps == 0 or step == self.phase.end
 
     def evaluation_due(self, step: int) -> bool:
         """Whether the model is evaluated after this step."""
         every = self.recipe.execution.evaluate_steps
         return bool(every and step % every == 0) or step == self.phase.end
 
-    def must_stop(self) -> bool:
-        """Whether this rank was asked to stop, or must stop because of stop_at or a hook."""
+    def asked_to_stop(self) -> bool:
+        """Whether this rank was asked to stop, by a signal, a file or the time."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
-        asked = STOP.asked or late or (self.world.rank == 0 and stop_requested(self.job.output_dir))
-        return any([asked, *(hook.wants_to_end() for hook in self.hooks)])
+        return STOP.asked or late or (self.world.rank == 0 and stop_requested(self.job.output_dir))
+
+    def must_stop(self) -> bool:
+        """Whether this rank was asked to stop, or a hook wants the run to end."""
+        return any([self.asked_to_stop(), *(hook.wants_to_end() for hook in self.hooks)])
 
     def summarise(self) -> None:
         """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""

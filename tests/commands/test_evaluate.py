@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -93,6 +94,17 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
         "held_out_loss"
     } == pair_metrics
     assert ("sentence order  loss" in summary(evaluation)) == (pair == "sentence_order")
+
+
+@pytest.mark.parametrize("program", ["evaluate", "fill-mask"])
+def test_a_model_whose_outputs_are_not_finite_gives_no_answer(toys, tmp_path, capsys, program):
+    parameters = initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0)
+    huge = {name: array * np.float32(3e38 if "LayerNorm.weight" in name else 1e3) for name, array in parameters.items()}
+    write_directory(tmp_path / "huge", MODEL, Pretraining(True), huge, WORDS, UNCASED)
+    flags = ["--data_dir", str(toys.store), *LENGTH] if program == "evaluate" else ["The [MASK] sat."]
+    arguments = parse(["bert-horovod", program, "--checkpoint", str(tmp_path / "huge"), *flags])
+    assert dispatch(arguments) == 2
+    assert "not finite" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):

@@ -21,6 +21,7 @@ from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.saving import Saver
+from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S
 from tests.runs.test_checkpoint import POSITION, random_state
@@ -130,6 +131,24 @@ def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypa
     with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 1.5"):
         writer.finish(lambda: None)
     assert load_newest(small_disk, TASK).progress.step == 10
+
+
+@pytest.mark.full
+def test_a_run_that_was_asked_to_stop_does_not_wait_for_room(small_disk, store):
+    Sign(10, 30, "saving", 0.0, 0.0, 0.0, 1).write(small_disk)
+    writer, messages = saver(small_disk, store)
+    for step in (10, 20):
+        writer.save(random_state(step), POSITION)
+    with pytest.raises(RunError, match=r"cannot write .*step-00000020: No space left .*: make room and run the same"):
+        writer.finish(lambda: None, lambda: True)
+    assert not messages
+    assert load_newest(small_disk, TASK).progress.step == 10
+    with contextlib.suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 512)
+    for doing in ("saving the checkpoint", "end"):
+        Sign(20, 30, doing, 0.0, 0.0, 1.0, 1).write(small_disk)
+        assert read_sign(small_disk).doing == doing  # over the sign before, which has the room
 
 
 FULL = (

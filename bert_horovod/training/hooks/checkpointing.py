@@ -4,6 +4,7 @@ from bert_horovod.runs.checkpoint import paths_in
 from bert_horovod.runs.rank_parts import PartWriter
 from bert_horovod.runs.saving import Saver, link_newest
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.hooks.divergence import require_finite
 from bert_horovod.training.run import Run
 
 
@@ -40,37 +41,50 @@ class CheckpointHook(Hook):
         return self._retry or self.run.save_due(step)
 
     def step(self, event: StepEvent) -> None:
-        if self.run.save_due(event.step) or any(hook.wants_checkpoint(event.step) for hook in self.run.hooks):
+        run = self.run
+        due = run.save_due(event.step) or any(hook.wants_checkpoint(event.step) for hook in run.hooks)
+        if run.state.progress.jumped_in_a_row:  # the run may have diverged: it keeps the checkpoints from before
+            run.save_is_late = run.save_is_late or due
+        elif due:
             self._save()
+            run.save_is_late = False
         elif self._retry and self._parts is not None:  # other ranks' parts are of the step that failed
             self._saver.again()
         elif self._retry:
             self._save()
 
     def stopping(self) -> None:
+        self.run.waits_for_room = bool(self.run.ended)
         self._save()
         self.wait()
 
     def wait(self) -> None:
         if self._parts is not None:
             self.run.doing("saving")
-            self._parts.finish(lambda: self.run.doing("waiting for room for this rank's part"))
+            self._parts.finish(lambda: self.run.doing("waiting for room for this rank's part"), self._must_end)
         if self._saver is not None:
             self.run.doing("saving")
-            self._saver.finish(lambda: self.run.doing("waiting for room for the checkpoint"))
+            self._saver.finish(lambda: self.run.doing("waiting for room for the checkpoint"), self._must_end)
 
     def rolled_back(self) -> None:
         self._saved_step = self.run.state.progress.step
+        self.run.save_is_late = False
 
     def close(self) -> None:
+        if self._parts is not None:
+            self._parts.close()
         if self._saver is not None:
             self._saver.close()
+
+    def _must_end(self) -> bool:
+        return not self.run.waits_for_room or self.run.asked_to_stop()
 
     def _save(self) -> None:
         run = self.run
         progress = run.state.progress
         run.doing("saving")
         if self._saved_step != progress.step:
+            require_finite(run.state, run.held_out if run.evaluation_due(progress.step) else {})
             if run.exchange is not None:
                 run.exchange.to_progress()
                 self._write_part()

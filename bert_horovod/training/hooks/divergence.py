@@ -3,18 +3,21 @@
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
-from bert_horovod.runs.state import Progress
+from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
 MEAN_DECAY = 0.95  # decay of the moving mean of losses
 _SHOWN = 5  # micro-batches of a step that are reported as not finite, at most
-_OTHER_PRECISION = ", or set numerics.precision to bfloat16 or float32"  # of float16
+_OTHER_PRECISION = "set numerics.precision to bfloat16 or float32"  # of float16
+_PASS_OVER = 'let the run pass over such rows: numerics.on_divergence = "rollback"'
 SETTLED = 20  # updates before losses are compared with the moving mean: early losses may rise
+JUMP_STEPS = 10  # so many steps in a row a loss that has jumped must stay up to be divergence; else it was a spike
 
 
 class Diverged(UserError):
@@ -43,13 +46,31 @@ class BadBatch(NamedTuple):
 class DivergenceHook(Hook):
     """Checks every step; all ranks check the same numbers, so all raise the same error."""
 
+    def phase(self) -> None:
+        progress = self.run.state.progress
+        if progress.jumped_in_a_row and progress.mean_loss is None:  # the model has grown: no losses to come back to
+            raise Diverged(
+                f"step {progress.step}: the loss was far above its mean as the phase ended, and the next phase would "
+                f"grow that model. {_mend(self.run.recipe.phase[self.run.phase.number - 1])}"
+            )
+
     def step(self, event: StepEvent) -> None:
         run, numerics = self.run, self.run.recipe.numerics
         finite = event.result.finite
         if not finite and (event.loss_scale <= 1 or not np.isfinite(event.loss)):
             run.doing("looking for what is not finite")
             self._report(event)
-        check(run.state.progress, numerics, event.loss, finite, event.loss_scale)
+        progress, phase = run.state.progress, run.phase.settings
+        jumped, mean = progress.jumped_in_a_row, progress.mean_loss
+        check(progress, numerics, phase, event.loss, finite, event.loss_scale, event.step == run.last_step)
+        if run.journal is not None and bool(jumped) != bool(progress.jumped_in_a_row):
+            text = (
+                f"back at {event.loss:.4g}"
+                if jumped
+                else f"{event.loss:.4g}, and was {mean:.4g} in the mean of the steps before; if it stays up for "
+                f"{JUMP_STEPS} steps the run has diverged, and no checkpoint is written until then"
+            )
+            run.journal.incident(event.step, f"step {event.step}: the loss is {text}")
 
     def _report(self, event: StepEvent) -> None:
         run, batch = self.run, event.batch
@@ -84,42 +105,83 @@ def overflow_of_sums(wire: str, ranks: int, micro_batches: int) -> str:
     return f"each micro-batch's gradients are finite, but too large: {' or '.join(causes)} overflowed"
 
 
-def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, loss_scale: float) -> None:
-    """Check a step that is done, and update the moving mean of losses in `progress`.
+def check(
+    progress: Progress,
+    numerics: Numerics,
+    phase: Phase,
+    loss: float,
+    finite: bool,
+    loss_scale: float,
+    last: bool = False,
+) -> None:
+    """Check a step that is done, and update the moving mean of losses and the length of a jump in `progress`.
 
     Args:
         progress: the progress after the step.
         numerics: the recipe's.
+        phase: the step's.
         loss: the step's.
         finite: whether the update was applied.
         loss_scale: the loss scale that the step used; 1 without loss scaling.
+        last: whether the run ends with the step.
 
     Raises:
-        Diverged: many updates in a row were skipped, the loss scale cannot fall further, or the loss has jumped.
+        Diverged: many updates in a row were skipped, the loss scale cannot fall further, or the loss has jumped and
+            stays up for JUMP_STEPS steps or up to the run's end.
     """
     if progress.skipped_in_a_row >= numerics.max_skipped_steps:
         half = numerics.precision == "float16"
-        scale, other = (f" (loss scale {progress.loss_scale:g})", _OTHER_PRECISION) if half else ("", "")
+        scale, others = (f" (loss scale {progress.loss_scale:g})", (_OTHER_PRECISION,)) if half else ("", ())
         raise Diverged(
             f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite"
-            f"{scale}; expected none or few. Lower phase learning_rate{other}, or lengthen its warmup"
+            f"{scale}; expected none or few. {_mend(phase, *others)}"
         )
     if not finite and numerics.precision == "float16" and loss_scale <= 1:
         raise Diverged(
             f"step {progress.step}: the loss scale has fallen to 1 and gradients still overflow float16; expected it "
-            f"to settle far above. Lower phase learning_rate{_OTHER_PRECISION}"
+            f"to settle far above. {_mend(phase, _OTHER_PRECISION)}"
         )
-    if not finite:
-        return
     mean = progress.mean_loss
     settled = mean is not None and progress.updates > SETTLED
-    if settled and numerics.loss_jump and not loss <= mean + numerics.loss_jump:
+    if finite and settled and numerics.loss_jump and not loss <= mean + numerics.loss_jump:
+        progress.jumped_in_a_row += 1
+    elif finite:
+        progress.jumped_in_a_row = 0
+        progress.mean_loss = loss if mean is None else MEAN_DECAY * mean + (1 - MEAN_DECAY) * loss
+    jumped = progress.jumped_in_a_row
+    if jumped >= JUMP_STEPS or (jumped and (last or (finite and not np.isfinite(loss)))):
         raise Diverged(
-            f"step {progress.step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before; "
-            f"expected at most numerics.loss_jump = {numerics.loss_jump:g} more. Lower phase learning_rate or "
-            "lengthen its warmup, or let the run pass over such rows: numerics.on_divergence = rollback"
+            f"step {progress.step}: the loss is {loss:.4g}, for {jumped} step{'s' * (jumped > 1)} far above its mean of "
+            f"{mean:.4g}; expected it to come back to at most numerics.loss_jump = {numerics.loss_jump:g} more within "
+            f"{JUMP_STEPS} steps{' and before the end' * last}. "
+            + _mend(phase, *[_PASS_OVER] * (numerics.on_divergence == "stop"))
         )
-    progress.mean_loss = loss if mean is None else MEAN_DECAY * mean + (1 - MEAN_DECAY) * loss
+
+
+def require_finite(state: TrainingState, means: dict[str, float]) -> None:
+    """Raise Diverged if a parameter, a slot or a mean of the evaluation at this step is not finite.
+
+    Updates with finite gradients can make such parameters, too; a checkpoint of them could not be used.
+    """
+    variables = state.variables()
+    finite = tf.stack([tf.reduce_all(tf.math.is_finite(variable)) for variable in variables.values()]).numpy()
+    bad = [name for name, fine in zip(variables, finite, strict=True) if not fine]
+    bad += [name.replace("_", " ") for name, mean in means.items() if not np.isfinite(mean)]
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise Diverged(
+            f"step {state.progress.step}: {bad[0]}{more} is not finite, so no checkpoint is written. Lower the "
+            "learning rates and weight decay, or look for labels that are too large"
+        )
+
+
+def _mend(phase: Phase, *others: str) -> str:
+    lower, *more = (
+        f"Lower the phase's learning_rate (now {phase.learning_rate:g})",
+        f"lengthen its warmup (now {phase.warmup:g})",
+        *others,
+    )
+    return ", ".join([lower, *more[:-1], f"or {more[-1]}"])
 
 
 def pass_over(progress: Progress, diverged: Progress, phases: tuple[Phase, ...]) -> None:

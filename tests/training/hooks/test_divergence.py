@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,20 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.collectives.world import World
 from bert_horovod.recipe.sections import Numerics, Phase
+from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
-from bert_horovod.training import rollback
-from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, overflow_of_sums, pass_over
+from bert_horovod.training import loop, rollback
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.hooks.divergence import (
+    JUMP_STEPS,
+    MEAN_DECAY,
+    SETTLED,
+    Diverged,
+    check,
+    overflow_of_sums,
+    pass_over,
+)
 from tests.toy_runs import logged, metrics, training_state
 from tests.toys import toy_recipe
 from tests.training.faulty_ranks import train_with_fault
@@ -70,7 +81,7 @@ def test_what_overflowed_is_something_that_the_run_has(wire, ranks, micro_batche
 def test_another_precision_is_advised_only_where_it_holds_larger_numbers(precision, advised):
     progress = Progress(step=7, skipped_in_a_row=7, loss_scale=256.0 if advised else 1.0)
     with pytest.raises(Diverged, match="step 7: 7 updates in a row had gradients that are not finite") as caught:
-        check(progress, Numerics(precision=precision, max_skipped_steps=7), 4.0, False, 512.0)
+        check(progress, Numerics(precision=precision, max_skipped_steps=7), Phase(), 4.0, False, 512.0)
     assert ("numerics.precision" in str(caught.value)) == ("loss scale 256" in str(caught.value)) == advised
 
 
@@ -100,21 +111,69 @@ def test_divergence_stops_the_run_with_a_diagnosis(faulty):
     assert training_state(output_dir)["progress"]["step"] == 5
 
 
+class AskToStop(Hook):
+    """Asks the run to stop as its step 27 ends."""
+
+    def step(self, event: StepEvent) -> None:
+        if event.step == 27:
+            (self.run.job.output_dir / "stop").touch()
+
+
+# The loss is far up in steps 27 to `jumped`.
 @pytest.mark.full
-def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty, store):
-    numerics, phase = {"on_divergence": "rollback"}, {"steps": 32}
-    error, output_dir = faulty("jump", 26 * 32 + 16, 27 * 32, ranks=2, numerics=numerics, phase=phase)
+@pytest.mark.parametrize(
+    ("jumped", "steps", "every", "stop", "words", "saved"),
+    [
+        (27, 32, 9, False, None, [9, 18, 28, 32]),  # 27 was due
+        (28, 60, 9, True, None, [9, 18, 29]),
+        (60, 60, 25, False, ["step 36: ", "for 10 steps far", "step-00000025 begins before it"], [25]),
+        (60, 60, 99, True, ["step 36: ", "another --output_dir"], []),
+        (60, 30, 25, False, ["step 30: ", "for 4 steps far", "within 10 steps and before the end"], [25]),
+    ],
+)
+def test_a_jump_of_the_loss_is_divergence_if_it_lasts(faulty, monkeypatch, jumped, steps, every, stop, words, saved):
+    if stop:
+        monkeypatch.setattr(loop, "HOOKS", (*loop.HOOKS, AskToStop))
+    execution = EXECUTION | {"checkpoint_steps": every, "keep_checkpoints": 9}
+    error, output_dir = faulty("jump", 26 * 32, jumped * 32, phase={"steps": steps}, execution=execution)
+    assert [step_of(path.name) for path in paths(output_dir)] == saved
+    told, *back = [line["incident"] for line in incidents(output_dir)]
+    assert re.match(r"step 27: the loss is \d+, and was [45]\.\d+ in the mean of the steps before; if it stays up", told)
+    if words is None:
+        assert error is None
+        assert re.fullmatch(rf"step {jumped + 1}: the loss is back at [45]\.\d+", *back)
+        assert training_state(output_dir)["progress"]["mean_loss"] < 5
+        return
+    for word in [*words, "Lower the phase's learning_rate (now ", ", lengthen its warmup (now "]:
+        assert word in error
+    assert ("--init_checkpoint" in error) == bool(saved)
+
+
+@pytest.mark.full
+def test_a_jump_that_lasts_is_gone_back_from_and_its_rows_are_passed_over(faulty, store):
+    numerics, phase = {"on_divergence": "rollback"}, {"steps": 40}
+    error, output_dir = faulty("jump", 26 * 32 + 16, 36 * 32, ranks=2, numerics=numerics, phase=phase)
     assert error is None
     rows = open_index(store, 32, "next_sentence", True).rows
     (incident,) = incidents(output_dir)
-    assert "step 27: the loss is" in incident["incident"]
-    assert "Back to step 25; passing over the rows of the 2 steps since (rollback 1" in incident["incident"]
+    assert "step 36: the loss is" in incident["incident"]
+    assert "Back to step 25; passing over the rows of the 11 steps since (rollback 1" in incident["incident"]
     steps = metrics(output_dir)
-    assert [line["step"] for line in steps] == list(range(1, 33))
+    assert [line["step"] for line in steps] == list(range(1, 41))
     assert max(line["loss"] for line in steps) < 6
     state = training_state(output_dir)
-    assert state["progress"]["passed_over"] == {"0": 2}
-    assert state["position"]["epoch"] * rows + state["position"]["row"] == 32 * 34
+    assert state["progress"]["passed_over"] == {"0": 11}
+    assert state["position"]["epoch"] * rows + state["position"]["row"] == 32 * 51
+
+
+# Finite gradients, and updates that are too large for float32.
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", [{"weight_decay": 1e30}, {"name": "muon", "adamw_rate": 1e30}])
+def test_a_run_does_not_end_well_with_parameters_that_are_not_finite(faulty, optimizer):
+    execution = EXECUTION | {"consistency_steps": 0}
+    error, output_dir = faulty("none", 0, 0, optimizer=optimizer, phase={"steps": 4}, execution=execution)
+    assert re.match(r"step 4: .* not finite, so no checkpoint is written. Lower the learning rates and weight", error)
+    assert paths(output_dir) == []
 
 
 @pytest.mark.slow
@@ -131,18 +190,18 @@ def progress(**values) -> Progress:
 
 def test_the_mean_of_losses_moves():
     state = progress()
-    check(state, Numerics(), 4.0, True, 1.0)
+    check(state, Numerics(), Phase(), 4.0, True, 1.0)
     assert state.mean_loss == 4.0
-    check(state, Numerics(), 5.0, True, 1.0)
+    check(state, Numerics(), Phase(), 5.0, True, 1.0)
     assert state.mean_loss == MEAN_DECAY * 4 + (1 - MEAN_DECAY) * 5
-    check(state, Numerics(), math.nan, False, 1.0)
+    check(state, Numerics(), Phase(), math.nan, False, 1.0)
     assert state.mean_loss == MEAN_DECAY * 4 + (1 - MEAN_DECAY) * 5
 
 
 @pytest.mark.parametrize(
     ("numerics", "loss", "finite", "scale", "message"),
     [
-        (Numerics(), 7.5, True, 1.0, r"step 40: the loss is 7.5, and was 4 in the mean"),
+        (Numerics(), 7.5, True, 1.0, r"step 40: the loss is 7.5, for 10 steps far above its mean of 4"),
         (Numerics(), math.nan, True, 1.0, r"the loss is nan"),
         (Numerics(precision="float16"), 4.0, False, 1.0, r"the loss scale has fallen to 1"),
         (Numerics(max_skipped_steps=7), 4.0, False, 1.0, r"7 updates in a row"),
@@ -150,7 +209,7 @@ def test_the_mean_of_losses_moves():
 )
 def test_divergence_is_recognised(numerics, loss, finite, scale, message):
     with pytest.raises(Diverged, match=message):
-        check(progress(mean_loss=4.0, skipped_in_a_row=7), numerics, loss, finite, scale)
+        check(progress(mean_loss=4.0, skipped_in_a_row=7, jumped_in_a_row=JUMP_STEPS - 1), numerics, Phase(), loss, finite, scale)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +222,24 @@ def test_divergence_is_recognised(numerics, loss, finite, scale, message):
     ],
 )
 def test_what_is_no_divergence_is_let_through(numerics, loss, finite, scale):
-    check(progress(mean_loss=4.0, skipped_in_a_row=6), numerics, loss, finite, scale)
+    check(progress(mean_loss=4.0, skipped_in_a_row=6), numerics, Phase(), loss, finite, scale)
 
 
 def test_the_first_losses_may_go_the_wrong_way():
     state = Progress(step=SETTLED, updates=SETTLED, mean_loss=4.0)
-    check(state, Numerics(), 9.0, True, 1.0)
+    check(state, Numerics(), Phase(), 9.0, True, 1.0)
     assert state.mean_loss > 4.0
+
+
+def test_a_jump_is_counted_and_leaves_the_mean_alone():
+    state = progress(mean_loss=4.0)
+    for steps in (1, 2):
+        check(state, Numerics(), Phase(), 9.0, True, 1.0)
+        assert (state.jumped_in_a_row, state.mean_loss) == (steps, 4.0)
+    check(state, Numerics(), Phase(), math.nan, False, 1.0)  # a skipped step tells nothing
+    assert state.jumped_in_a_row == 2
+    check(state, Numerics(), Phase(), 6.9, True, 1.0)
+    assert (state.jumped_in_a_row, state.mean_loss) == (0, pytest.approx(MEAN_DECAY * 4 + (1 - MEAN_DECAY) * 6.9))
 
 
 def test_what_was_taken_since_the_checkpoint_is_passed_over_in_each_phase():
