@@ -92,7 +92,7 @@ class PartWriter:
                 if self._failures > failures:
                     raise RunError(
                         f"cannot write this rank's part of the checkpoint to {self.checkpoints}: make room and run the "
-                        "same command again. The run was asked to stop, and the steps since the last checkpoint are lost"
+                        "same command again. The run was asked to stop: the steps since the last checkpoint are lost"
                     )
             wait()
             time.sleep(_POLL_S)

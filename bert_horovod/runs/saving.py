@@ -247,7 +247,7 @@ class Saver:
         except RunError as error:
             if last_try:
                 raise RunError(
-                    f"{error} and run the same command again. The run was asked to stop, and the steps since the last "
+                    f"{error} and run the same command again. The run was asked to stop: the steps since the last "
                     "checkpoint are lost"
                 ) from error
             left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)

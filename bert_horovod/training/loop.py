@@ -118,7 +118,7 @@ def _train_phase(run: Run) -> bool:
                 begun = _finish(run, step, begun)
             if stop and (jumped := run.state.progress.jumped_in_a_row):
                 left = JUMP_STEPS - jumped
-                run.say(f"asked to stop: at most {left} more steps show whether the loss comes back, before it is saved")
+                run.say(f"asked to stop: at most {left} more steps first show whether the loss comes back")
             elif stop:
                 for hook in run.hooks:
                     hook.stopping()

@@ -151,9 +151,9 @@ def check(
     jumped = progress.jumped_in_a_row
     if jumped >= JUMP_STEPS or (jumped and (last or (finite and not np.isfinite(loss)))):
         raise Diverged(
-            f"step {progress.step}: the loss is {loss:.4g}, for {jumped} step{'s' * (jumped > 1)} far above its mean of "
-            f"{mean:.4g}; expected it to come back to at most numerics.loss_jump = {numerics.loss_jump:g} more within "
-            f"{JUMP_STEPS} steps{' and before the end' * last}. "
+            f"step {progress.step}: the loss is {loss:.4g}, for {jumped} step{'s' * (jumped > 1)} far above its mean "
+            f"of {mean:.4g}; expected it to come back to at most numerics.loss_jump = {numerics.loss_jump:g} more "
+            f"within {JUMP_STEPS} steps{' and before the end' * last}. "
             + _mend(phase, *[_PASS_OVER] * (numerics.on_divergence == "stop"))
         )
 

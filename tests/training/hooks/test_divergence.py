@@ -138,7 +138,9 @@ def test_a_jump_of_the_loss_is_divergence_if_it_lasts(faulty, monkeypatch, jumpe
     error, output_dir = faulty("jump", 26 * 32, jumped * 32, phase={"steps": steps}, execution=execution)
     assert [step_of(path.name) for path in paths(output_dir)] == saved
     told, *back = [line["incident"] for line in incidents(output_dir)]
-    assert re.match(r"step 27: the loss is \d+, and was [45]\.\d+ in the mean of the steps before; if it stays up", told)
+    assert re.match(
+        r"step 27: the loss is \d+, and was [45]\.\d+ in the mean of the steps before; if it stays up", told
+    )
     if words is None:
         assert error is None
         assert re.fullmatch(rf"step {jumped + 1}: the loss is back at [45]\.\d+", *back)
@@ -208,8 +210,9 @@ def test_the_mean_of_losses_moves():
     ],
 )
 def test_divergence_is_recognised(numerics, loss, finite, scale, message):
+    state = progress(mean_loss=4.0, skipped_in_a_row=7, jumped_in_a_row=JUMP_STEPS - 1)
     with pytest.raises(Diverged, match=message):
-        check(progress(mean_loss=4.0, skipped_in_a_row=7, jumped_in_a_row=JUMP_STEPS - 1), numerics, Phase(), loss, finite, scale)
+        check(state, numerics, Phase(), loss, finite, scale)
 
 
 @pytest.mark.parametrize(
