@@ -55,6 +55,7 @@ from bert_horovod.model.parameters import (
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.recipe import sections
 from bert_horovod.recipe_files import loading
+from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
 
@@ -256,6 +257,8 @@ def require_supported(path: Path, config: dict[str, Any]) -> None:
     for key, expected in _family(config).required.items():
         if config.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(config[key])} is not supported: expected {expected!r}")
+    if dropouts := [f"{key} = {shown(config[key])}" for key in _family(config).unused if config.get(key)]:
+        warn_once(f"{path}: {', '.join(dropouts)} is passed over: training here has no such dropout")
 
 
 def model_of(path: Path, config: dict[str, Any]) -> sections.Model:

@@ -4,7 +4,6 @@ A BertTokenizer is read as transformers reads it, or refused by the name of the 
 tokenizers of other classes are read from tokenizer.json (any_tokenizer.py). All commands read them here.
 """
 
-import functools
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,7 @@ from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
 from bert_horovod.interchange.tokenizer_classes import GENERAL, GENERAL_5, OF_MODEL_TYPE, WAY_OUT, is_known
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
-from bert_horovod.runtime.lasting_log import warn
+from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -123,16 +122,11 @@ def read_tokenizer(
     found = _read(directory, vocab_size, config, by_vocabulary)
     tokens = len(list(filter(None, found.vocabulary or [])))
     if vocab_size and found.vocabulary and tokens < vocab_size / 2:
-        _warn_once(
+        warn_once(
             f"{directory}: the tokenizer has {tokens:,} tokens, but {config} has vocab_size = {vocab_size:,}: is it "
             "the tokenizer that the model was trained with?"
         )
     return found
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    warn(text)
 
 
 def _read(directory: Path, vocab_size: int | None, config: str, by_vocabulary: bool) -> TokenizerFound:

@@ -61,7 +61,7 @@ def transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     In a family with a shared head it is before the classifier and the head of answers too.
     """
     model, policy = forward.model, forward.policy
-    x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
+    x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.head_act == "gelu_new", policy)
     return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)
 
 

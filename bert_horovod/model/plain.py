@@ -80,7 +80,7 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
         prefix = layer_prefix(layer_with_parameters(model, i))
         attended = _attend(model, parameters, prefix, x, same_sequence)  # (rows, length, hidden)
         x = layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
-        inner = gelu(model, dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
+        inner = gelu(model.hidden_act, dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
         x = layer_norm(model, parameters, prefix + OUTPUT_NORM, x + dense(parameters, prefix + OUTPUT, inner))
         states.append(x)
     return states
@@ -94,7 +94,7 @@ def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor)
 
 def transformed(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """The layer before the masked-token head's output matrix, in a ModernBERT that of all heads."""
-    return layer_norm(model, parameters, TRANSFORM_NORM, gelu(model, dense(parameters, TRANSFORM, hidden)))
+    return layer_norm(model, parameters, TRANSFORM_NORM, gelu(model.head_act, dense(parameters, TRANSFORM, hidden)))
 
 
 def pooled(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
@@ -166,9 +166,9 @@ def layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) ->
     return normal * parameters[f"{name}.weight"] + (0.0 if bias is None else bias)
 
 
-def gelu(model: Model, x: tf.Tensor) -> tf.Tensor:
-    """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
-    if model.hidden_act == "gelu_new":
+def gelu(activation: str, x: tf.Tensor) -> tf.Tensor:
+    """gelu, exact or, as "gelu_new", in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
+    if activation == "gelu_new":
         return tf.nn.gelu(x, approximate=True)
     # As tf.nn.gelu, but by erf: TensorFlow 2.21 takes erfc, for which an ONNX file has no operation.
     return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))

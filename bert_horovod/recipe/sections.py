@@ -78,6 +78,11 @@ class Model:
         layers = phase.num_hidden_layers or self.num_hidden_layers
         return self if layers == self.num_hidden_layers else replace(self, num_hidden_layers=layers)
 
+    @property
+    def head_act(self) -> str:
+        """The activation of the layer before the masked-token head's output matrix."""
+        return self.hidden_act
+
     def score_blocks(self, layer: int, length: int) -> tuple[int, int, int]:
         """Blocks in which a layer computes a head's scores in a row of `length`; queries and keys of each block."""
         return 1, length, length

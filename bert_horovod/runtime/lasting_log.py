@@ -1,5 +1,6 @@
 """Standard output and standard error that may fail: long work goes on when it can no longer print."""
 
+import functools
 import io
 import os
 import sys
@@ -47,6 +48,12 @@ def outlive_log() -> None:
         )
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)  # Python flushes this one when it exits
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """As `warn`, the first time that this process says this."""
+    warn(text)
 
 
 def warn(text: str) -> None:

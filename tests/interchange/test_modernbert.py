@@ -205,6 +205,14 @@ def test_keys_of_both_generations_of_transformers_are_read(tmp_path):
     assert (model.global_attn_every_n_layers, model.global_rope_theta, model.local_rope_theta) == (2, 5e4, 300.0)
 
 
+def test_a_local_theta_of_null_is_the_global_one_and_dropouts_are_told(tmp_path, capfd):
+    path = tmp_path / "config.json"
+    for entry in ({"local_rope_theta": None}, {"rope_parameters": {"sliding_attention": {"rope_theta": None}}}):
+        path.write_text(json.dumps({"model_type": "modernbert", "global_rope_theta": 5e4, "mlp_dropout": 0.1} | entry))
+        assert read_model(path).local_rope_theta == 5e4
+    assert capfd.readouterr().err.count("config.json: mlp_dropout = 0.1 is passed over: training here has no") == 1
+
+
 def test_classes_have_no_pooler():
     model = ModernBertModel(**TOY)
     for name in (CLASSIFICATION, ANSWERS, MASKED_TOKENS):

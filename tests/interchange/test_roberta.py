@@ -43,18 +43,19 @@ def random_model(kind: str, configuration: str = "RobertaConfig", **settings):
 
 
 @pytest.mark.parametrize(
-    ("kind", "configuration"),
+    ("kind", "configuration", "activation"),
     [
-        ("RobertaForMaskedLM", "RobertaConfig"),
-        pytest.param("XLMRobertaForMaskedLM", "XLMRobertaConfig", marks=pytest.mark.full),
-        pytest.param("CamembertForMaskedLM", "CamembertConfig", marks=pytest.mark.full),
+        ("RobertaForMaskedLM", "RobertaConfig", "gelu"),
+        ("RobertaForMaskedLM", "RobertaConfig", "gelu_new"),
+        pytest.param("XLMRobertaForMaskedLM", "XLMRobertaConfig", "gelu_new", marks=pytest.mark.full),
+        pytest.param("CamembertForMaskedLM", "CamembertConfig", "gelu_new", marks=pytest.mark.full),
     ],
 )
-def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, kind, configuration):
-    original = random_model(kind, configuration)
+def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, kind, configuration, activation):
+    original = random_model(kind, configuration, hidden_act=activation)
     original.save_pretrained(tmp_path)
     pretrained = read_directory(tmp_path)
-    assert pretrained.model == RobertaModel(**OURS)
+    assert pretrained.model == RobertaModel(**OURS, hidden_act=activation)
     compare_masked_tokens(original, pretrained, 40)
 
 

@@ -23,6 +23,7 @@ class Family(abc.ABC):
         chosen_by: settings of [model]; a model is one of this family if one of them is not 0. BERT, which has none, is
             what no other family is.
         required: keys of config.json, and the only value of each that is supported.
+        unused: keys of config.json, of dropouts that training here does not have.
         google_config_file: the configuration beside Google's TF1 checkpoints; None if there are no such checkpoints.
         unseen_in_shapes: settings of [model] that change what is computed, but no parameter's shape.
         token_ids: keys of config.json that are ids of tokens, and the special token of each, as in SPECIAL_TOKENS of
@@ -43,6 +44,7 @@ class Family(abc.ABC):
     class_prefix: ClassVar[str]
     chosen_by: ClassVar[tuple[str, ...]] = ()
     required: ClassVar[Mapping[str, Any]] = {}
+    unused: ClassVar[tuple[str, ...]] = ()
     google_config_file: ClassVar[str | None] = None
     unseen_in_shapes: ClassVar[tuple[str, ...]] = (
         "num_hidden_layers",

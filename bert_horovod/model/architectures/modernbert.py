@@ -93,6 +93,7 @@ class ModernBert(Family):
         "classifier_activation": "gelu",
         "tie_word_embeddings": True,
     }
+    unused: ClassVar = ("attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout")
     token_ids: ClassVar = {
         "pad_token_id": "pad_token",
         "cls_token_id": "cls_token",
@@ -159,10 +160,7 @@ class ModernBert(Family):
             **{name: getattr(model, name) for name in (*_THETAS, _EVERY)},
             **self.required,
             "model_type": self.model_type,
-            "attention_dropout": 0.0,
-            "embedding_dropout": 0.0,
-            "mlp_dropout": 0.0,
-            "classifier_dropout": 0.0,
+            **dict.fromkeys(self.unused, 0.0),
             "initializer_cutoff_factor": 2.0,
         }
 
@@ -205,7 +203,10 @@ def _theta(config: Mapping[str, Any], name: str, kind: str, default: float) -> A
             f"rope_type = {shown(other)}, rope_scaling = {shown(config.get('rope_scaling'))}: not supported; expected "
             "'default' and none"
         )
-    return rope.get("rope_theta", config.get(name, default))
+    theta = rope.get("rope_theta", config.get(name, default))
+    if theta is None and name == "local_rope_theta":  # as transformers 4 reads it
+        return _theta(config, "global_rope_theta", *_THETAS["global_rope_theta"])
+    return theta
 
 
 def _full_attention_every(config: Mapping[str, Any]) -> Any:

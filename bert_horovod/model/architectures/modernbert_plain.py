@@ -40,7 +40,7 @@ def encode(model: ModernBertModel, parameters: Parameters, batch: dict[str, tf.T
         x += _attend(model, parameters, prefix, normal, mask, _angles(model, places, model.theta(i)))
         normal = layer_norm(model, parameters, prefix + OUTPUT_NORM, x)
         inner, gate = tf.split(dense(parameters, prefix + INTERMEDIATE, normal), 2, -1)
-        x += dense(parameters, prefix + OUTPUT, gelu(model, inner) * gate)
+        x += dense(parameters, prefix + OUTPUT, gelu(model.hidden_act, inner) * gate)
         states.append(x)
     states[-1] = layer_norm(model, parameters, FINAL_NORM, x)
     return states

@@ -24,6 +24,11 @@ class RobertaModel(Model):
 
     padding_id: ClassVar[int | None] = PADDING_ID
 
+    @property
+    def head_act(self) -> str:
+        """See `Model`; transformers has the exact gelu there, whatever hidden_act says."""
+        return "gelu"
+
     def check(self, recipe: Recipe) -> None:
         """See `Model`."""
         super().check(recipe)
