@@ -33,7 +33,7 @@ from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.word_tags import WordTags, all_outside, predicted_tags
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.interchange.suitability import classifier_labels
+from bert_horovod.interchange.suitability import classifier_labels, words_after_blanks
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
@@ -65,7 +65,8 @@ class TagPredictor:
     """
 
     def __init__(self, directory: Path, options: Options) -> None:
-        self._task = TokenClassification(classifier_labels(directory, read_configuration(directory)))
+        config = read_configuration(directory)
+        self._task, self._blanks = TokenClassification(classifier_labels(directory, config)), words_after_blanks(config)
         if bad := [label for label in self._task.labels if not is_tag(label)]:
             raise UserError(
                 f"--checkpoint {directory} has the label {shown(bad[0])}; expected O and tags as B-PER and I-PER, of "
@@ -160,7 +161,7 @@ class TagPredictor:
             done = 0
             for sentences in read():
                 words = sentences.words
-                tagged = self._tags(tokenised_words(words, [[]] * len(words), tokenizer))
+                tagged = self._tags(tokenised_words(words, [[]] * len(words), tokenizer, self._blanks))
                 entity_count += sum(len(entities(tags)) for tags in tagged.tags)
                 if kind_of(output) == "json" or not sentences.fields:
                     yield "".join(_objects(words, tagged))

@@ -26,6 +26,7 @@ ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 LABELLED = (CLASSIFICATION, TAGS)  # heads of both are called CLASSIFIER: only the class's name tells them apart
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier that gives a text any number of labels
 LABEL_WINDOWS = "label_attention"  # key of the configuration of a model with label attention: windows of a document
+WORDS_AFTER_BLANKS = "words_after_blanks"  # key of a tagger's configuration: see suitability.words_after_blanks
 LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
@@ -39,7 +40,7 @@ class Architecture:
     whether there is a pooler; `labels`: those of a class with LABELLED's heads or label attention, in the order of
     their numbers; `problem`: CLASSIFICATION's problem_type in Hugging Face's configuration, None: regression if it has
     one label; `threshold`: of a classifier that gives any number of labels; `windows`: of a document, with label
-    attention.
+    attention; `blanks`: of TAGS, see suitability.words_after_blanks.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Architecture:
     problem: str | None = None
     threshold: float | None = None
     windows: int = 0
+    blanks: bool = True
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -67,6 +69,8 @@ class Architecture:
         if self.name in (CLASSIFICATION, LABEL_ATTENTION_MODEL):
             usual = "regression" if len(self.labels) == 1 else "single_label_classification"
             contents["problem_type"] = self.problem or usual
+        if not self.blanks:
+            contents[WORDS_AFTER_BLANKS] = False
         if self.threshold is not None:
             contents[LABEL_THRESHOLD] = self.threshold
         return contents

@@ -25,13 +25,15 @@ from bert_horovod.interchange.architectures import (
     LABEL_WINDOWS,
     LABELLED,
     SEVERAL_LABELS,
+    TAGS,
+    WORDS_AFTER_BLANKS,
     Architecture,
     default_labels,
     whole_heads,
 )
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
-from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels, named_class
+from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels, named_class, words_after_blanks
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
     read_json,
@@ -127,7 +129,10 @@ def write_configuration(
 ) -> None:
     """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
     _check_vocabulary(vocabulary, model.vocab_size, settings)
-    config = _hugging_face_config(model, vocabulary, settings) | task.configuration(model)
+    of_task = task.configuration(model)
+    config = _hugging_face_config(model, vocabulary, settings) | of_task
+    if settings.joint and [name_of_bert(name) for name in of_task["architectures"]] == [TAGS]:
+        config.setdefault(WORDS_AFTER_BLANKS, True)
     _write_text(directory / "config.json", _json(config))
     segments = family_of(model).segments
     if isinstance(settings, JsonTokenizer):
@@ -213,6 +218,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 problem=SEVERAL_LABELS if config.get("problem_type") == SEVERAL_LABELS else None,
                 threshold=config.get(LABEL_THRESHOLD),
                 windows=windows,
+                blanks=architecture.name != TAGS or words_after_blanks(config),
             )
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort

@@ -4,7 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import CLASSIFICATION, LABELLED, SEVERAL_LABELS, default_labels
+from bert_horovod.interchange.architectures import (
+    CLASSIFICATION,
+    LABELLED,
+    SEVERAL_LABELS,
+    WORDS_AFTER_BLANKS,
+    default_labels,
+)
 from bert_horovod.model.architectures.families import family_of, name_of_bert
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage.reading import shown
@@ -69,6 +75,15 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
             f"each text ('single_label_classification'), several ({SEVERAL_LABELS!r}), or one number ('regression')"
         )
     return labels
+
+
+def words_after_blanks(config: dict[str, Any]) -> bool:
+    """Whether a tagger (`config`: its config.json) learned from words with a blank before all but the first.
+
+    This program puts the blank there, for tokenizers to which it makes a difference; transformers'
+    is_split_into_words does not.
+    """
+    return bool(config.get(WORDS_AFTER_BLANKS, "transformers_version" not in config))
 
 
 def named_class(config: dict[str, Any]) -> str | None:

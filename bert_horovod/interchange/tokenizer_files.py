@@ -108,8 +108,8 @@ def read_tokenizer(
 
     Args:
         directory: holds the tokenizer's files.
-        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens. None: there is
-            no model.
+        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens. None: as
+            `config` says, if there is one.
         config: name of the file with vocab_size.
         by_vocabulary: if no file says whether text is lower-cased, the vocabulary tells, instead of transformers'
             default (which is to lower-case).
@@ -119,7 +119,10 @@ def read_tokenizer(
             contradict each other.
         DamagedData: a file is damaged.
     """
-    found = _read(directory, vocab_size, config, by_vocabulary)
+    of_model = _optional(directory / config)
+    if vocab_size is None and type(of_model.get("vocab_size")) is int:
+        vocab_size = of_model["vocab_size"]
+    found = _read(directory, of_model, vocab_size, config, by_vocabulary)
     tokens = len(list(filter(None, found.vocabulary or [])))
     if vocab_size and found.vocabulary and tokens < vocab_size / 2:
         warn_once(
@@ -129,9 +132,10 @@ def read_tokenizer(
     return found
 
 
-def _read(directory: Path, vocab_size: int | None, config: str, by_vocabulary: bool) -> TokenizerFound:
+def _read(
+    directory: Path, of_model: dict[str, Any], vocab_size: int | None, config: str, by_vocabulary: bool
+) -> TokenizerFound:
     settings, file = _optional(directory / "tokenizer_config.json"), directory / "tokenizer.json"
-    of_model = _optional(directory / config)
     name, model_type = settings.get("tokenizer_class") or of_model.get("tokenizer_class"), of_model.get("model_type")
     unnamed = name is None and (not of_model or (model_type or "bert") != "bert")
     if not os.path.lexists(file) or not (unnamed or name not in (None, *_CLASSES)):

@@ -19,7 +19,7 @@ from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.word_tags import WordTags
-from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.interchange.huggingface import describe_directory, write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.tasks.token_classification import TokenClassification
@@ -177,6 +177,24 @@ def test_entities_of_other_tokenizers_begin_and_end_with_no_space(tmp_path, kind
         for begin, end, _kind, _share, entity in spans:
             assert entity == text[begin:end] == entity.strip() != ""
             assert begin == 0 or not text[begin - 1 : begin + 1].isalpha()  # where a word begins
+
+
+def test_words_are_read_as_the_tagger_learned_them(tmp_path):
+    """transformers puts no blanks between words; its files have its version, and ours say that blanks are there."""
+    found = read_tokenizer(write_kind(tmp_path / "tokenizer", "robertas"), None)
+    model = dataclasses.replace(MODEL, vocab_size=len(found.vocabulary))
+    parameters = initial_values(TASK.parameters(model), 0.2, 1)
+    write_directory(tmp_path / "ours", model, TASK, parameters, found.vocabulary, found.settings)
+    ours = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert ours.pop("words_after_blanks") is True
+    assert open_predictor(tmp_path / "ours", Options())._blanks
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(ours))
+    assert open_predictor(tmp_path / "ours", Options())._blanks
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(ours | {"transformers_version": "5.24.0"}))
+    assert not open_predictor(tmp_path / "ours", Options())._blanks
+    _, _, (architecture, *_) = describe_directory(tmp_path / "ours")
+    write_directory(tmp_path / "import", model, architecture, parameters, found.vocabulary, found.settings)
+    assert not open_predictor(tmp_path / "import", Options())._blanks
 
 
 def test_blanks_are_no_word_of_an_entity(predictor, monkeypatch):

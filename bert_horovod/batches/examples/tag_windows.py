@@ -41,7 +41,9 @@ class TagWindows(NamedTuple):
     own_end: np.ndarray  # one past the last one that does
 
 
-def tokenised_words(sentences: list[list[str]], labels: list[list[int]], tokenizer: Tokenizer) -> TaggedTokens:
+def tokenised_words(
+    sentences: list[list[str]], labels: list[list[int]], tokenizer: Tokenizer, blanks: bool = True
+) -> TaggedTokens:
     """Tokenise each word by itself; no special tokens are added.
 
     Where a word after a space has other pieces, as in byte-level BPE, all but a sentence's first have one before them.
@@ -50,8 +52,9 @@ def tokenised_words(sentences: list[list[str]], labels: list[list[int]], tokeniz
         sentences: words, at least one in all.
         labels: a number for each word; an empty list stands for zeros.
         tokenizer: of the checkpoint.
+        blanks: whether that space is put there, as in text; transformers' is_split_into_words puts none.
     """
-    spaces = ["", tokenizer.joint]
+    spaces = ["", tokenizer.joint if blanks else ""]
     ids, counts = tokenizer([spaces[place > 0] + word for words in sentences for place, word in enumerate(words)])
     numbers = [
         number for words, of_words in zip(sentences, labels, strict=True) for number in of_words or [0] * len(words)

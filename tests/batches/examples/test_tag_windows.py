@@ -1,14 +1,17 @@
 """Windows hold whole words, each word belongs to the window where it has most context, and tokens are the words'."""
 
+import json
+
 import numpy as np
 import pytest
+import tokenizers
 
 from bert_horovod.batches.examples.tag_windows import TaggedTokens, cut_words, fitted, tokenised_words
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from tests.toy_glue import WORDS
-from tests.toy_tokenizers import write_kind
+from tests.toy_tokenizers import NAMES, robertas, tokenizer_directory, write_kind
 
 
 def starts(counts: np.ndarray | list[int]) -> np.ndarray:
@@ -83,3 +86,20 @@ def test_words_have_the_pieces_that_they_have_in_their_text(tmp_path, kind):
     for number, each in enumerate(words):
         whole = library.encode(" ".join(each), add_special_tokens=False).ids
         assert made.ids[bounds[number] : bounds[number + 1]].tolist() == whole
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prefix", [False, True])
+def test_without_blanks_words_are_those_of_transformers(tmp_path, transformers, prefix):
+    content = json.loads(robertas().to_str())
+    content["pre_tokenizer"]["add_prefix_space"] = prefix
+    settings = NAMES | {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
+    directory = tokenizer_directory(
+        tmp_path / "tokenizer", tokenizers.Tokenizer.from_str(json.dumps(content)), **settings
+    )
+    found, words = read_tokenizer(directory, None), ["The", "cat", "sat"]
+    peer = transformers.AutoTokenizer.from_pretrained(directory)
+    expected = peer(words, is_split_into_words=True, add_special_tokens=False).input_ids
+    tokenizer = Tokenizer(found.vocabulary, found.settings)
+    assert tokenised_words([words], [[]], tokenizer, blanks=False).ids.tolist() == expected
+    assert (tokenised_words([words], [[]], tokenizer).ids.tolist() == expected) == prefix
