@@ -15,7 +15,14 @@ import sys
 from pathlib import Path
 
 from bert_horovod.commands.finetune import NER, SQUAD
-from bert_horovod.commands.shared.table_flags import OWN, add_dialect, dialect_of, refuse_flags
+from bert_horovod.commands.shared.table_flags import (
+    OWN,
+    add_dialect,
+    add_label_columns,
+    dialect_of,
+    label_columns_of,
+    refuse_flags,
+)
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -37,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
     parser.add_argument("--label_column", metavar="C", help="your own files: column of labels (default: label)")
+    add_label_columns(parser)
     parser.add_argument("--label_separator", metavar="S", help="multilabel: between labels (default: a comma)")
     add_dialect(parser)
     parser.add_argument(
@@ -58,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     refuse_flags(arguments, ("null_odds", "threshold"), (SQUAD,))
     refuse_flags(arguments, ("label_column", "encoding", "quoted_tsv"), OWN)
-    refuse_flags(arguments, ("label_separator",), ("multilabel",))
+    refuse_flags(arguments, ("label_separator", "label_columns"), ("multilabel",))
     if arguments.threshold is not None and arguments.null_odds is None:
         raise UserError("--threshold is of --null_odds; give these too")
     request = Request(
@@ -69,6 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         1.0 if arguments.threshold is None else arguments.threshold,
         arguments.label_column or "label",
         arguments.label_separator or ",",
+        label_columns_of(arguments),
         dialect_of(arguments),
     )
     scores = SCORERS[arguments.task](request)

@@ -1,5 +1,6 @@
 """Read files of labelled texts as examples, in the format that a task expects."""
 
+import ast
 import contextlib
 import json
 import math
@@ -30,6 +31,7 @@ class Format:
     skip_broken: bool = False
     own: bool = False  # whether flags named the columns
     separator: str | None = None  # between an example's labels; None: an example has one label or a real number
+    label_columns: tuple[str, ...] = ()  # instead of label_column: of each label a column of 0 and 1
     dialect: Dialect = PLAIN
 
     def table(self, path: Path) -> Table:
@@ -38,10 +40,17 @@ class Format:
 
     def may_be_list(self, column: str) -> bool:
         """Whether JSON Lines may have a list in a column: not in those that are read as one text or one label."""
-        return column not in self.columns and (self.separator is not None or column != self.label_column)
+        may_hold = self.separator is not None and not self.label_columns
+        return column not in self.columns and (may_hold or column not in (self.label_column, *self.label_columns))
 
     def labels_of(self, table: Table) -> list[list[str]]:
-        """The labels in each row, of one label too; raises UserError for a list that is no JSON."""
+        """The labels in each row, of one label too; raises UserError for a field that holds them in no known form."""
+        if self.label_columns:
+            places = list(zip(self.label_columns, table.places(self.label_columns, "--label_columns"), strict=True))
+            return [
+                [name for name, place in places if _is_one(table.path, line, name, fields[place])]
+                for line, fields in table.rows
+            ]
         (place,) = table.places((self.label_column,), "--label_column")
         if self.separator is None:
             return [[fields[place]] for _, fields in table.rows]
@@ -92,6 +101,9 @@ def learn_labels(path: Path, form: Format) -> Format:
     """
     table = form.table(path)
     labels_of_rows = form.labels_of(table)
+    if form.label_columns:
+        return replace(form, labels={label: label for label in form.label_columns})
+    refuse_vectors(table, form)
     labels = {label for labels in labels_of_rows for label in labels}
     for (line, _), row_labels in zip(table.rows, labels_of_rows, strict=True):
         if form.separator is None and not row_labels[0].strip():
@@ -118,16 +130,50 @@ def label_names(text: str, separator: str, path: Path, line: int) -> list[str]:
     Raises:
         UserError: the field begins as a list and is no JSON.
     """
-    names = text.split(separator)
-    if text.lstrip().startswith("["):
+    return list(dict.fromkeys(_names(text, separator, path, line)))
+
+
+def _names(text: str, separator: str, path: Path, line: int) -> list[str]:
+    """The names in a field, also if one is there twice."""
+    text = text.strip()
+    names: list[Any] = text.split(separator)
+    expected = f'expected a JSON list such as ["a", "b"], or names with {separator!r} between'
+    if text.startswith("["):
         try:
-            names = [str(name) for name in json.loads(text)]
+            names = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}, line {line}: the labels are {shown(text)}, which is no JSON list ({error}); expected one "
-                f'such as ["a", "b"], or names with {separator!r} between'
+                f"{path}, line {line}: the labels are {shown(text)}, which is no JSON list ({error}); {expected}"
             ) from error
-    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+        if nested := [name for name in names if isinstance(name, list | dict)]:
+            raise UserError(f"{path}, line {line}: {shown(nested[0])} is no label in {shown(text)}; {expected}")
+        names = [name if isinstance(name, str) else json.dumps(name) for name in names if name is not None]
+    elif _of_python(text) or _BRACKETS.get(text[:1]) == text[-1:] not in names[0]:
+        raise UserError(
+            f"{path}, line {line}: the labels are {shown(text)}, a tuple or a set as Python prints it; {expected}"
+        )
+    return [name.strip() for name in names if name.strip()]
+
+
+def refuse_vectors(table: Table, form: Format) -> None:
+    """Raise UserError if by their whole column labels are lists, where one is expected, or vectors of 0 and 1."""
+    (place,) = table.places((form.label_column,), "--label_column")
+    rows = [(line, fields[place]) for line, fields in table.rows]
+    line, text = rows[0]
+    if form.separator is None:
+        if all(_of_python(text, list) for _, text in rows):
+            raise UserError(
+                f"{table.path}, line {line}: the label is {shown(text)}, a list, and so is each in the column "
+                f"{form.label_column!r}; expected one label in a row: --task multilabel reads lists"
+            )
+        return
+    lists = [_names(text, form.separator, table.path, line) for line, text in rows]
+    if len(lists[0]) > 1 and all(len(names) == len(lists[0]) and _ZERO_ONE.keys() >= set(names) for names in lists):
+        raise UserError(
+            f"{table.path}, line {line}: the labels are {shown(text)}, and each in the column {form.label_column!r} is "
+            f"{len(lists[0])} times 0 or 1; expected the labels' names, or numbers of those that a text has: write "
+            "[0, 2] for [1, 0, 1], or a column of 0 and 1 for each label, and name these: --label_columns joy,fear,love"
+        )
 
 
 def read_labelled(path: Path, form: Format) -> Split:
@@ -138,7 +184,7 @@ def read_labelled(path: Path, form: Format) -> Split:
     """
     table = form.table(path)
     columns = table.places(form.columns, "--text_columns" if form.own else "")
-    if form.label_column not in table.columns:
+    if not form.label_columns and form.label_column not in table.columns:
         raise UserError(
             f"{path} has no column {form.label_column!r}, its columns are {shown(table.columns)}; expected labelled "
             f"examples: {'name its column of labels with --label_column' if form.own else 'a test file has no labels'}"
@@ -188,6 +234,28 @@ def refuse_one_label(split: Split, form: Format) -> None:
 
 
 _MOST_LABELS = 10_000
+_BRACKETS = {"(": ")", "{": "}"}
+_ZERO_ONE = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+_ZERO_ONE |= {name.capitalize(): value for name, value in _ZERO_ONE.items()}
+
+
+def _is_one(path: Path, line: int, name: str, text: str) -> bool:
+    if text.strip() not in _ZERO_ONE:
+        raise UserError(
+            f"{path}, line {line}: {shown(text)} in the column {name!r} of --label_columns; expected 0 or 1, whether "
+            "the text has this label"
+        )
+    return _ZERO_ONE[text.strip()]
+
+
+def _of_python(text: str, *more: type) -> bool:
+    """Whether a field is a tuple, a set or a dictionary as Python prints it, or of one of `more` kinds."""
+    if not text.startswith(("(", "{", "[", "set(", "frozenset(")):
+        return False
+    try:
+        return isinstance(ast.literal_eval(text.removeprefix("frozenset")), (tuple, set, dict, *more))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
 
 
 def _texts(table: Table, columns: list[int]) -> tuple[list[str], ...]:

@@ -16,7 +16,15 @@ from bert_horovod.corpus.reading.tag_schemes import recognise
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type
-from bert_horovod.finetuning.examples import Format, find_split, glue_format, label_names, read_labelled, real
+from bert_horovod.finetuning.examples import (
+    Format,
+    find_split,
+    glue_format,
+    label_names,
+    read_labelled,
+    real,
+    refuse_vectors,
+)
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.multilabel_scores import at_threshold, ranking_scores
 from bert_horovod.finetuning.scores import score
@@ -39,6 +47,7 @@ class Request:
     threshold: float = 1.0  # of the null odds: above it the answer is "no answer", whatever was predicted
     label_column: str = "label"  # of the gold file, for tasks on a user's own files
     separator: str = ","  # between labels, for multilabel
+    label_columns: tuple[str, ...] = ()  # instead of label_column, for multilabel: of each label a column of 0 and 1
     dialect: Dialect = PLAIN  # of the gold file
 
 
@@ -77,7 +86,15 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
         raise UserError(f"--task {name}: expected --dev_file, the file with the labels")
     several = name == "multilabel"
     separator = request.separator if several else None
-    form = Format((), request.label_column, None, own=True, separator=separator, dialect=request.dialect)
+    form = Format(
+        (),
+        request.label_column,
+        None,
+        own=True,
+        separator=separator,
+        label_columns=request.label_columns,
+        dialect=request.dialect,
+    )
     gold = form.table(request.dev_file)
     table = read_table(request.predictions, may_be_list=lambda column: several and column == "prediction")
     if several:
@@ -103,6 +120,8 @@ def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
     (place,) = table.places(("prediction",))
     predicted = [label_names(fields[place], form.separator, table.path, line) for line, fields in rows]
     ranked = [column.removeprefix(_PROBABILITY) for column in table.columns if column.startswith(_PROBABILITY)]
+    if not form.label_columns and not {"0", "1"}.intersection(ranked, *predicted):
+        refuse_vectors(gold, form)
     names = list(dict.fromkeys([*ranked, *(name for of_row in (*labels, *predicted) for name in of_row)]))
     numbers = {name: number for number, name in enumerate(names)}
     hits = np.zeros((2, len(labels), len(names)), bool)

@@ -23,6 +23,7 @@ from bert_horovod.finetuning.glue import TASKS, TestSet
 from bert_horovod.finetuning.multilabel_scores import multilabel_scores, score_names
 from bert_horovod.finetuning.scores import score
 from bert_horovod.inference.text_answers import answers, sigmoid
+from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.classification import Classification
@@ -34,6 +35,9 @@ OWN_METRICS = {  # of tasks on own files
     "regression": ("pearson", "spearman"),
     "multilabel": (),  # finetuning/multilabel_scores.py: they depend on the number of labels
 }
+
+
+_NONE = ("nan", "none", "null", "na", "n/a", "<na>", "nat")  # of pandas, NumPy, Python, R and others
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class OwnOptions:
 
     dev_fraction: float | None = None  # of the train file's examples, if there is no dev file
     separator: str = ","  # between an example's labels in the label column, for multilabel
+    label_columns: tuple[str, ...] = ()  # instead of a label column, for multilabel: of each label a column of 0 and 1
     threshold: float | None = 0.5  # a label is predicted from this probability on; None: chosen on the dev set
     dialect: Dialect = PLAIN
 
@@ -96,6 +101,24 @@ class TextData:
                 lines.append(
                     f"warning: {split.path}: {split.empty:,} examples have an empty text; it stands as [CLS] [SEP]"
                 )
+        if self.format.own and self.format.labels:
+            lines += self._label_notices()
+        return lines
+
+    def _label_notices(self) -> list[str]:
+        """Warnings of labels that stand for none in other programs, and of those that no train example has."""
+        lines, several = [], self.format.separator is not None
+        labels = self.train.examples.label_array()
+        for number, name in enumerate(self.format.labels):
+            count = int(np.count_nonzero(labels[:, number] if several else labels == number))
+            if name.lower() in _NONE:
+                lines.append(
+                    f"warning: {self.train.path}: {counted(count, 'example')} with the label {name!r}, which other "
+                    f"programs write for none; it is learned as a label: if it is none, leave these rows out"
+                    f"{', or the field empty' if several else ''}"
+                )
+            if not count:
+                lines.append(f"warning: {self.train.name}: no example has the label {name!r}")
         return lines
 
 
@@ -150,7 +173,9 @@ def own_data(
         )
     if not 1 <= len(text_columns) <= 2:
         raise UserError(f"--text_columns {','.join(text_columns)}: expected one name, or two with a comma between")
-    if len({*text_columns, label_column}) <= len(text_columns):
+    if options.label_columns:
+        require_label_columns(options.label_columns, text_columns)
+    elif len({*text_columns, label_column}) <= len(text_columns):
         raise UserError(
             f"--text_columns {','.join(text_columns)} and --label_column {label_column} name a column twice; expected "
             "each once"
@@ -161,6 +186,7 @@ def own_data(
         {} if name == "regression" else None,
         own=True,
         separator=options.separator if name == "multilabel" else None,
+        label_columns=options.label_columns,
         dialect=options.dialect,
     )
     if form.labels is None:
@@ -178,6 +204,18 @@ def own_data(
     test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
     metrics = OWN_METRICS[name] or score_names(len(form.labels), options.threshold is None)
     return TextData(name, form, metrics, train, {"": dev}, test, options.threshold)
+
+
+def require_label_columns(names: tuple[str, ...], text_columns: tuple[str, ...] = ()) -> None:
+    """Raise UserError unless these can be the columns of --label_columns."""
+    given = f"--label_columns {','.join(names)}"
+    if len(names) < 2 or not all(names):
+        raise UserError(
+            f"{given}: expected two names or more, with commas between; one column of 0 and 1 is a --label_column for "
+            "--task classification"
+        )
+    if len({*names, *text_columns}) < len(names) + len(text_columns):
+        raise UserError(f"{given}: names a column twice, or one of --text_columns; expected each once")
 
 
 def _directory(files: Files, title: str) -> Path:

@@ -81,6 +81,9 @@ def test_flags_of_another_task_are_refused(files, tmp_path):
     refuse(files, tmp_path / "out", "--early_stop 0: expected at least 1", "--early_stop", "0")
     refuse(files, tmp_path / "out", "--threshold is for --task multilabel, not for --task sst2", "--threshold", "dev")
     refuse(files, tmp_path / "out", "--dev_fraction is for --task classification or reg", "--dev_fraction", "0.1")
+    refuse(
+        files, tmp_path / "out", "--label_columns is for --task multilabel, not for --task ss", "--label_columns", "a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,7 @@ def test_flags_of_another_task_are_refused(files, tmp_path):
     [
         ("--threshold", "high", "--threshold high: expected a probability between 0 and 1, or dev"),
         ("--threshold", "1", "--threshold 1: expected a probability"),
+        ("--label_columns", "a,b", "--label_column and --label_columns: labels stand in one column or in several"),
         ("--dev_fraction", "0.9", "--dev_fraction 0.9: expected more than 0 and at most 0.5"),
         ("--encoding", "latin7x", "--encoding latin7x: no such encoding of text"),
     ],

@@ -152,6 +152,83 @@ def test_labels_that_cannot_be_read_are_refused_by_their_line(tmp_path):
         refuse_one_label(read_labelled(written(tmp_path / "f.csv", "text,label\na,joy;love\nb,love;joy\n"), form), form)
 
 
+ONE_HOT = Format(("text",), "label", None, own=True, separator=",", label_columns=("joy", "fear"))
+
+
+def test_labels_may_have_a_column_each(tmp_path):
+    path = written(tmp_path / "a.csv", "fear,text,joy\n0,a,1\n1.0,b,True\n0,c,0\n")
+    form = learn_labels(path, ONE_HOT)
+    assert list(form.labels) == ["joy", "fear"]
+    assert read_labelled(path, form).examples.labels == [[0], [0, 1], []]
+    path = written(tmp_path / "a.jsonl", '{"text": "a", "joy": true, "fear": 0}\n')
+    assert read_labelled(path, form).examples.labels == [[0]]
+    for value in ("2", "", "-1", "joy"):
+        path = written(tmp_path / "b.csv", f"fear,text,joy\n0,a,{value}\n")
+        with pytest.raises(
+            UserError, match=rf"line 2: '{value}' in the column 'joy' of --label_columns; expected 0 or"
+        ):
+            read_labelled(path, form)
+    with pytest.raises(UserError, match=r"no column 'fear', .*--label_columns names other columns"):
+        learn_labels(written(tmp_path / "c.csv", "text,joy\na,1\n"), ONE_HOT)
+
+
+@pytest.mark.parametrize(
+    ("rows", "form", "match"),
+    [
+        (
+            ['"[1, 0, 1]"', '"[0, 0, 0]"'],
+            SEVERAL,
+            r"'\[1, 0, 1\]', and each in the column 'label' is 3 times 0 or 1; .*",
+        ),
+        (["1;0", "0;0"], SEVERAL, "is 2 times 0 or 1; expected the labels' names, .*: --label_columns joy,fear,love"),
+        (['"[1.0, true]"', '"[0.0, false]"'], SEVERAL, "is 2 times 0 or 1"),
+        (["\"('joy', 'love')\"", "joy"], SEVERAL, r"line 2: the labels are .*, a tuple or a set as Python prints it"),
+        (
+            ["joy", "{'joy'}"],
+            SEVERAL,
+            r"line 3: the labels are .*, a tuple or a set as Python prints it; expected a JSON",
+        ),
+        (["joy", "set()"], SEVERAL, "a tuple or a set as Python prints it"),
+        (["joy", "frozenset({'joy'})"], SEVERAL, "a tuple or a set as Python prints it"),
+        (["joy", "(joy; love)"], SEVERAL, "a tuple or a set as Python prints it"),
+        (["joy", '"[[""joy""]]"'], SEVERAL, r"line 3: \['joy'\] is no label in"),
+        (["['joy']", "['fear']"], OWN, "the label is \"\\['joy'\\]\", a list, .*: --task multilabel reads lists"),
+        (["[0]", "[1]"], OWN, "--task multilabel reads lists"),
+    ],
+)
+def test_lists_and_vectors_of_other_programs_are_no_labels(tmp_path, rows, form, match):
+    with pytest.raises(UserError, match=match):
+        learn_labels(written(tmp_path / "a.csv", "text,label\n" + "".join(f"a,{row}\n" for row in rows)), form)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        (["[0]", "[27]"], ["0", "27"]),
+        (['"[0, 1]"', "[1]"], ["0", "1"]),
+        (["0;1", "1;0;2"], ["0", "1", "2"]),
+        (["(other)", "(other);(none)", "a (b)"], ["(none)", "(other)", "a (b)"]),
+        (['"[null, ""joy""]"', "fear"], ["fear", "joy"]),
+    ],
+)
+def test_numbers_and_names_with_brackets_are_labels(tmp_path, rows, labels):
+    path = written(tmp_path / "a.csv", "text,label\n" + "".join(f"a,{row}\n" for row in rows))
+    assert list(learn_labels(path, SEVERAL).labels) == labels
+
+
+def test_jsons_null_is_no_label_and_none_is_one(tmp_path):
+    path = written(tmp_path / "a.jsonl", '{"text": "a", "label": null}\n{"text": "b", "label": ["None", null]}\n')
+    form = learn_labels(path, SEVERAL)
+    assert list(form.labels) == ["None"]
+    assert read_labelled(path, form).examples.labels == [[], [0]]
+
+
+def test_labels_are_quoted_where_one_has_a_comma(tmp_path):
+    form = learn_labels(written(tmp_path / "train.csv", 'text,label\na,"no, never"\nb,yes\n'), OWN)
+    with pytest.raises(UserError, match=r"expected one of 'no, never', 'yes'$"):
+        read_labelled(written(tmp_path / "dev.csv", "text,label\na,no\n"), form)
+
+
 def test_a_name_with_the_separator_in_it_is_written_as_a_list_and_read_back():
     for names in (["joy", "love"], ["a, b", "c"], ["[x", "y"], []):
         assert label_names(joined(names, ","), ",", None, 1) == names

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,15 @@ def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path)
     ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
     scores = SCORERS["multilabel"](own_files(tmp_path, gold, ranked))
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
+
+
+def test_labels_in_columns_of_their_own_are_scored_and_vectors_are_refused(tmp_path):
+    answers = 'index,prediction\n0,"a,b"\n1,a\n'
+    request = own_files(tmp_path, "x,b,a\np,1,1\nq,1,0\n", answers)
+    scores = SCORERS["multilabel"](replace(request, label_columns=("a", "b")))
+    assert (scores["micro_precision"], scores["exact_match"]) == (pytest.approx(2 / 3), 0.5)
+    with pytest.raises(UserError, match=r"gold\.csv, line 2: the labels are '1,1', and each .* --label_columns joy"):
+        SCORERS["multilabel"](own_files(tmp_path, 'x,y\np,"1,1"\nq,"1,0"\n', answers))
 
 
 def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):

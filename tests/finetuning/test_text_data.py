@@ -75,6 +75,29 @@ def test_own_files_have_named_columns_and_their_labels_are_learned(tmp_path):
     assert "1 examples have an empty text" in notice
 
 
+def test_columns_of_labels_are_read_and_a_label_that_stands_for_none_is_told(tmp_path):
+    files = toy(tmp_path, train="t,a,None,c\nx,1,0,0\ny,0,1,0\n", dev="None,a,c,t\n1,1,1,x\n")
+    data = own_data("multilabel", files, ("t",), "label", OwnOptions(label_columns=("a", "None", "c")))
+    assert (data.task.labels, data.dev[""].examples.labels) == (("a", "None", "c"), [[0, 1, 2]])
+    none, never = data.notices()
+    assert "1 example with the label 'None', which other programs write for none; it is learned as a label" in none
+    assert "no example has the label 'c'" in never
+    files = toy(tmp_path, train="t,label\nx,nan\ny,b\n", dev="t,label\nx,b\n")
+    (notice,) = own_data("classification", files, ("t",), "label").notices()
+    assert "1 example with the label 'nan'" in notice
+    assert notice.endswith("if it is none, leave these rows out")
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [(("a",), "--label_columns a: expected two names or more"), (("a", "a"), "twice"), (("a", "t"), "--text_columns")],
+)
+def test_columns_of_labels_are_several_and_others_than_those_of_text(tmp_path, names, match):
+    files = toy(tmp_path, train="t,a,b\nx,1,0\ny,0,1\n", dev="t,a,b\nx,1,1\n")
+    with pytest.raises(UserError, match=match):
+        own_data("multilabel", files, ("t",), "label", OwnOptions(label_columns=names))
+
+
 def test_a_regression_learns_real_numbers(tmp_path):
     data = own_data("regression", toy(tmp_path, train="t,s\nx,1\nz,2.5\n", dev="t,s\nx,1\n"), ("t",), "s")
     assert data.task == Regression("s", ("t",))

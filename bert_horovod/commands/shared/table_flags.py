@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 OWN = ("classification", "regression", "multilabel")  # tasks on a user's own files
 _OWN_ONLY = ("dev_fraction", "encoding", "quoted_tsv")
-_MULTILABEL_ONLY = ("label_separator", "threshold")
+_MULTILABEL_ONLY = ("label_separator", "label_columns", "threshold")
 
 
 def add_dialect(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,25 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="TSV tables have quotation marks around fields, as spreadsheets and pandas write them",
     )
+
+
+def add_label_columns(parser: argparse.ArgumentParser) -> None:
+    """Declare --label_columns, which `label_columns_of` reads."""
+    parser.add_argument(
+        "--label_columns",
+        metavar="A,B",
+        help="multilabel: instead of --label_column a column for each label, with 1 where a text has it, else 0",
+    )
+
+
+def label_columns_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The names that --label_columns gives; raises UserError if a flag of another form of labels is given too."""
+    if not arguments.label_columns:
+        return ()
+    for name in ("label_column", "label_separator"):
+        if getattr(arguments, name) not in (None, "label"):
+            raise UserError(f"--{name} and --label_columns: labels stand in one column or in several; give one of both")
+    return tuple(arguments.label_columns.split(","))
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +61,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
         "key (default: tags)",
     )
+    add_label_columns(parser)
     parser.add_argument(
         "--label_separator",
         metavar="S",
@@ -83,7 +103,7 @@ def own_options(arguments: argparse.Namespace) -> "OwnOptions":
     from bert_horovod.finetuning.text_data import OwnOptions
 
     separator, threshold = arguments.label_separator or ",", threshold_of(arguments.threshold)
-    return OwnOptions(arguments.dev_fraction, separator, threshold, dialect_of(arguments))
+    return OwnOptions(arguments.dev_fraction, separator, label_columns_of(arguments), threshold, dialect_of(arguments))
 
 
 def dialect_of(arguments: argparse.Namespace) -> Dialect:
