@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,16 @@ _LAUNCHERS = (
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
+# Variables of a process's rank and of the number of ranks, of launchers whose ranks cannot form a world here.
+_OTHER_LAUNCHERS = {
+    "torchrun or a PyTorchJob": ("RANK", "WORLD_SIZE"),
+    "mpirun_rsh of MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "jsrun": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    "flux run": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    "mpiexec of PALS": ("PALS_RANKID", "PALS_SIZE"),
+    "aprun": ("ALPS_APP_PE", "ALPS_APP_SIZE"),
+    "PMIx": ("PMIX_RANK", "PMIX_SIZE"),
+}
 # From here on SLURM reserves step ids for itself: for a job's script, for the shell that salloc opens.
 _FIRST_RESERVED_STEP = 0xFFFFFFF0
 _HYDRAS_OWN = ("PMI_FD", "PMI_PORT", "MPI_LOCALRANKID")  # set by mpirun of MPICH and Intel MPI, and not by SLURM
@@ -63,14 +74,40 @@ def started_by() -> Launch:
 
 
 def launch() -> Launch:
-    """As started_by, for a process that joins a world; raises UserError if that world may change during the run."""
+    """As started_by, for a process that joins a world.
+
+    Raises UserError if that world may change during the run, and for a rank of a launcher that is not known: each of
+    its ranks would be a run of its own, in the same directory.
+    """
     if os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"):
         # All ranks raise it, not rank 0 alone: after one rank's end the launcher may kill the others before this line.
         raise UserError(
             "found an elastic horovodrun (--host-discovery-script), which changes the world in mid-step, so "
             "that no run could be repeated; for hosts that fail and come back: bert-horovod launch --restarts N"
         )
-    return started_by()
+    launched = started_by()
+    if launched.launcher is None:
+        _refuse_others(os.environ)
+    return launched
+
+
+def _refuse_others(environment: Mapping[str, str]) -> None:
+    """Raise UserError if another launcher started this process as one rank of several; tell of a lone PMIX_RANK."""
+    for launcher, names in _OTHER_LAUNCHERS.items():
+        given = {name: environment[name] for name in names if environment.get(name, "").isdecimal()}
+        variables = " ".join(f"{name}={value}" for name, value in given.items())
+        if int(given.get(names[0], "0")) > 0 or int(given.get(names[1], "1")) > 1:
+            raise UserError(
+                f"found {variables} of {launcher}, whose ranks Horovod cannot join: each would train alone; "
+                "expected bert-horovod launch, horovodrun, or mpirun or srun of the MPI that Horovod was "
+                f"built with; if nothing has started this process as a rank: unset {' '.join(given)}"
+            )
+        if launcher == "PMIx" and given:
+            print(
+                f"found {variables}, but nothing that says of how many ranks: this process runs alone; several need "
+                "bert-horovod launch, or mpirun or srun of the MPI that Horovod was built with",
+                file=sys.stderr,
+            )
 
 
 def _is_rank(launcher: str, variable: str, environment: Mapping[str, str]) -> bool:

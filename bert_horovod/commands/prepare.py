@@ -3,8 +3,8 @@
 bert-horovod prepare --input corpus.txt --vocab vocab.txt --output_dir STORE
 bert-horovod prepare --input enwiki-latest-pages-articles.xml.bz2 --vocab vocab.txt --output_dir STORE --workers 8
 
-It reads plain text, JSON Lines or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or .zst;
-Parquet; a directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
+It reads plain text, JSON Lines, CSV, TSV or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or
+.zst; Parquet; a directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
 """
 
 import argparse
@@ -37,7 +37,8 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "--text_field",
         default="text",
         metavar="NAME",
-        help="the field of JSON Lines, or the column of Parquet, that holds the text (default: %(default)s)",
+        help="the field of JSON Lines, or the column of Parquet, CSV or TSV, that holds the text; article.abstract is "
+        "the field abstract within article (default: %(default)s)",
     )
     parser.add_argument(
         "--bad_lines",
@@ -48,11 +49,11 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
     parser.add_argument(
         "--documents",
-        choices=("file", "blank_line"),
+        choices=("file", "blank_line", "paragraph_lines"),
         default="file",
         help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank "
-        "line ends a document and a line is a sentence. A line of JSON Lines is a document "
-        "(default: %(default)s)",
+        "line ends a document and a line is a sentence; paragraph_lines: a blank line ends a document and a line is a "
+        "paragraph, as in CC-100. A line of JSON Lines or a row of a table is a document (default: %(default)s)",
     )
 
 

@@ -64,6 +64,47 @@ def test_variables_of_a_launcher_that_is_gone_are_named_and_not_waited_for(varia
         check_horovodruns_server(variables)
 
 
+ALONE = ("RANK", "WORLD_SIZE", "MV2_", "PMI", "OMPI_", "HOROVOD_", "SLURM_", "JSM_", "FLUX_", "PALS_", "ALPS_")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            "found RANK=0 WORLD_SIZE=2 of torchrun or.*unset RANK WORLD_SIZE",
+        ),
+        ({"WORLD_SIZE": "8"}, "found WORLD_SIZE=8 of"),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "4"}, "MVAPICH2"),
+        ({"PMIX_RANK": "1"}, "found PMIX_RANK=1 of PMIx"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "6"}, "jsrun"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "high", "WORLD_SIZE": ""}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, None),
+        ({"PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, None),
+    ],
+)
+def test_a_rank_of_a_launcher_that_is_not_known_does_not_train_alone(monkeypatch, capsys, variables, message):
+    for name in [name for name in os.environ if name.startswith(ALONE)]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if message is None:
+        assert launch().size == int(variables.get("HOROVOD_SIZE", variables.get("OMPI_COMM_WORLD_SIZE", "1")))
+        assert capsys.readouterr().err == ""
+    else:
+        with pytest.raises(UserError, match=message):
+            launch()
+
+
+def test_a_lone_rank_of_pmix_is_told(monkeypatch, capsys):
+    for name in [name for name in os.environ if name.startswith(ALONE)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert launch() == Launch()
+    assert "found PMIX_RANK=0, but nothing that says of how many ranks" in capsys.readouterr().err
+
+
 def test_a_world_is_not_waited_for_with_such_variables(monkeypatch):
     pytest.importorskip("horovod")
     for name, value in STALE.items():

@@ -102,7 +102,7 @@ def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(f
         shutil.rmtree("store")
         shutil.rmtree("whole")
     assert prepare(gzip.compress(b"A cat."), "store") == 2
-    assert "decompress it before" in capsys.readouterr().err
+    assert "or decompress it" in capsys.readouterr().err
     assert not os.path.exists("store")
 
 

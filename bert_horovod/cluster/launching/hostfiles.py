@@ -1,5 +1,6 @@
 """Hosts and their slots (ranks a host): from a hostfile, a list, or the scheduler's variables of this job."""
 
+import ipaddress
 import os
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ from bert_horovod.storage.reading import read_text, shown
 Hosts = dict[str, int]  # host -> slots, in the order of ranks
 
 _NAME = re.compile(r"(?!-)[\w.-]+")  # ssh would take a name that begins with - as an option
+_NO_HOSTS = ("none", "null")  # as programs write a value that is absent
 MAXIMUM_SLOTS = 4096  # of a host
 _MAXIMUM_HOSTS = 65536
 _LIMIT_BYTES = 16 << 20  # of a hostfile
@@ -30,7 +32,7 @@ def read_hostfile(path: Path) -> Hosts:
         stated = line.partition("#")[0].strip()
         if not stated:
             continue
-        match = re.fullmatch(r"([\w.-]+)[ \t]+slots=([0-9]+)", stated)
+        match = re.fullmatch(r"(\S+)[ \t]+slots=([0-9]+)", stated)
         if not match:
             raise UserError(f"{where} cannot be read; expected `host slots=N` in every line")
         _add(hosts, match[1], match[2], where)
@@ -47,7 +49,7 @@ def parse_hosts(text: str) -> Hosts:
     """
     hosts: Hosts = {}
     for host_slots in text.split(","):
-        match = re.fullmatch(r"([\w.-]+):([0-9]+)", host_slots.strip())
+        match = re.fullmatch(r"(\S+):([0-9]+)", host_slots.strip())
         if not match:
             raise UserError(f"-H {text}: {host_slots!r} is not of the form host:slots, as in -H node1:8,node2:8")
         _add(hosts, match[1], match[2], f"-H {text}")
@@ -66,6 +68,8 @@ def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, 
     """
     for variable, read in _SCHEDULERS.items():
         if environment.get(variable):
+            if environment[variable].lower().strip("()") in _NO_HOSTS:
+                raise UserError(f"{variable}={environment[variable]} names no host; {LEFT_OVER}")
             hosts, source = read(environment[variable], environment)
             if not hosts:
                 raise UserError(f"{variable} names no host: {shown(environment[variable])}")
@@ -140,15 +144,45 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         "SLURM_NTASKS_PER_NODE",
         "SLURM_GPUS_ON_NODE",
         "SLURM_GPUS_PER_NODE",
+        "SLURM_GPUS",
         "SLURM_TASKS_PER_NODE",
     ):
-        slots = environment.get(variable, "")
-        if ":" in slots:  # GPUs with their types: a100:8, or a100:2,v100:2
-            counts = [kind_count.rpartition(":")[2] for kind_count in slots.split(",")]
-            slots = str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
+        slots = _without_kinds(environment.get(variable, ""))
+        if variable in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS") and slots:
+            slots = _gpus_of_a_node(slots, variable, len(names), _without_kinds(environment.get("SLURM_GPUS", "")))
         if slots:
-            return _summed(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
-    return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
+            hosts = _summed(zip(names, expand_counts(slots, len(names)), strict=True))
+            return hosts, f"SLURM_JOB_NODELIST, {variable}{_left_out(environment)}"
+    source = "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
+    return dict.fromkeys(names, 1), source + _left_out(environment)
+
+
+def _without_kinds(gpus: str) -> str:
+    """A number of GPUs without their types: of a100:8 it is 8, of a100:2,v100:2 it is 4; other texts stay."""
+    if ":" not in gpus:
+        return gpus
+    counts = [kind_count.rpartition(":")[2] for kind_count in gpus.split(",")]
+    return str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
+
+
+def _gpus_of_a_node(slots: str, variable: str, nodes: int, in_all: str) -> str:
+    """The GPUs of each node, of `in_all` on all nodes; raises UserError if the nodes do not have equally many."""
+    if not in_all.isdecimal() or not slots.isdecimal():
+        return slots
+    each = int(in_all) // nodes if variable == "SLURM_GPUS" else int(slots)
+    if each * nodes != int(in_all):
+        raise UserError(
+            f"SLURM_GPUS={in_all} on {nodes} nodes are not equally many on each, and SLURM does not say which has how "
+            "many; say it: -H host:n,..., or ask for --gpus-per-node"
+        )
+    return str(each)
+
+
+def _left_out(environment: Mapping[str, str]) -> str:
+    """Words about the other parts of a heterogeneous job, of which SLURM_JOB_NODELIST has the first."""
+    lists = re.compile(r"SLURM_(?:JOB_)?NODELIST_(?:HET|PACK)_GROUP_[1-9]\d*")
+    others = dict.fromkeys(environment[name] for name in sorted(environment) if lists.fullmatch(name))
+    return f"; left out are the other parts of the heterogeneous job: {' '.join(others)}" if others else ""
 
 
 def _line_per_slot(variable: str) -> Callable[[str, Mapping[str, str]], tuple[Hosts, str]]:
@@ -196,8 +230,20 @@ _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = 
 }
 
 
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).version == 6
+    except ValueError:
+        return False
+
+
 def _add(hosts: Hosts, host: str, slots: str, where: str) -> None:
-    if not _NAME.fullmatch(host):
+    if _is_ipv6(host):
+        raise UserError(
+            f"{where}: {host} is an address of IPv6, which horovodrun cannot take, because there a colon separates a "
+            "host from its slots; expected the host's name (/etc/hosts can give it one), or its address of IPv4"
+        )
+    if not _NAME.fullmatch(host) or host.lower() in _NO_HOSTS:
         raise UserError(f"{where}: {host!r} is not a host's name")
     if host in hosts:
         raise UserError(f"{where} names {host} a second time; give all its slots at once")

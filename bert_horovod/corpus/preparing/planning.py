@@ -21,7 +21,7 @@ _COMPRESSED_TEXT = 3
 class Settings:
     """The settings that determine a store's content, together with its sources and its vocabulary."""
 
-    documents: str = "file"  # where a plain text's documents end: "file" or "blank_line"
+    documents: str = "file"  # where a plain text's documents end: one of text.DOCUMENTS
     held_out: float = 0.01  # fraction of sections
     shard_bytes: int = 32 << 20  # of text
     section_bytes: int = SECTION_BYTES  # of text, at most; only recorded, because sections are always cut at this size

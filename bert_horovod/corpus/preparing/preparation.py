@@ -33,7 +33,7 @@ from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
 from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
-from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.reading.sources import SourceFile, suffixes
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
@@ -173,7 +173,7 @@ def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSetti
 
 def _look(sources: list[SourceFile], settings: Settings) -> None:
     """Begin to read the first file of each suffix, to find wrong columns before TensorFlow is imported."""
-    for source in {source.path.suffix: source for source in reversed(sources)}.values():
+    for source in {suffixes(source.path): source for source in reversed(sources)}.values():
         with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
             next(read_sections(reader, settings.documents), None)
 

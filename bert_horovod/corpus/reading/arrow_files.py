@@ -36,6 +36,7 @@ class ArrowReader(SourceReader):
         """As SourceReader. `part`: (begin, end) in bytes; only row groups that begin there are read. None: all."""
         super().__init__(source, text_field, bad_lines)
         self.begin, self._end = part or (0, source.bytes)
+        self._path: tuple[str, ...] = ()  # of the text: its column, and fields within it
 
     def place(self, position: int) -> str:
         """The name of a row in a message."""
@@ -63,7 +64,7 @@ class ArrowReader(SourceReader):
         import pyarrow.parquet as pq
 
         with open_regular(self.source.path) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES) as file:
-            names = self._columns(file.schema_arrow, pa)
+            names = [".".join(path) for path in self._columns(file.schema_arrow, pa)]
             first = 1
             for i in range(file.num_row_groups):
                 byte = i * self.source.bytes // file.num_row_groups
@@ -105,34 +106,34 @@ class ArrowReader(SourceReader):
                     return
 
     def _only(self, pa: ModuleType, schema: Any) -> Any:
-        indices = [schema.get_field_index(name) for name in self._columns(schema, pa)]
+        indices = list(dict.fromkeys(schema.get_field_index(path[0]) for path in self._columns(schema, pa)))
         return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
 
-    def _columns(self, schema: Any, pa: ModuleType) -> list[str]:
-        """The columns to read: the text column, and "title" if it holds text; raises UserError."""
-
-        def is_text(name: str) -> bool:
-            kind = schema.field(name).type
-            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-            return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
+    def _columns(self, schema: Any, pa: ModuleType) -> list[tuple[str, ...]]:
+        """The paths of the columns to read: the text's, and "title" if it holds text; raises UserError."""
         for name in {self.text_field, "title"}:
             if schema.names.count(name) > 1:
                 raise UserError(f"{self.source.path} has two columns of the name {name!r}; expected one: rename one")
-        if self.text_field not in schema.names or not is_text(self.text_field):
+        types = {".".join(path): (path, kind) for path, kind in _types(schema, pa)}
+        self._path, kind = types.get(self.text_field, ((), None))
+        if kind is None or not _is_text(kind, pa):
             problem = f"no column {self.text_field!r}"
-            if self.text_field in schema.names:
-                problem = f"a column {self.text_field!r} of the type {schema.field(self.text_field).type}"
-            texts = [name for name in dict.fromkeys(schema.names) if is_text(name)]
+            if kind is not None:
+                problem = f"a column {self.text_field!r} of the type {kind}"
+            texts = [name for name, (_, kind) in types.items() if _is_text(kind, pa)]
             raise UserError(
                 f"{self.source.path} has {problem}; expected a column of text: --text_field NAME, where NAME is one of "
                 f"{shown(texts)}"
             )
-        has_title = "title" in schema.names and is_text("title")
-        return list(dict.fromkeys([self.text_field, *(["title"] if has_title else [])]))
+        title, kind = types.get("title", ((), None))
+        return list(dict.fromkeys([self._path, *([title] if kind is not None and _is_text(kind, pa) else [])]))
 
     def _rows_of(self, first: int, batch: Any) -> Iterator[tuple[int, str, str]]:
-        texts = batch.column(self.text_field)
+        texts = batch.column(self._path[0])
+        if self._path[1:]:
+            import pyarrow.compute as pc
+
+            texts = pc.struct_field(texts, list(self._path[1:]))
         titles = batch.column("title") if "title" in batch.schema.names else None
         for i in range(batch.num_rows):
             title_and_text = self._row(first + i, texts[i], titles[i] if titles is not None else None)
@@ -149,10 +150,29 @@ class ArrowReader(SourceReader):
             self.pass_over(number, TOO_LONG, f"{where}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; {mend}")
         else:
             try:
-                return text.as_py(), (title.as_py() or "") if title is not None else ""
+                return _decoded(text.as_py()), _decoded(title.as_py() or "") if title is not None else ""
             except UnicodeDecodeError as error:
                 self.pass_over(number, NOT_TEXT, f"{where}: not UTF-8 text ({error}); {mend}")
         return None
+
+
+def _types(fields: Any, pa: ModuleType, within: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield (path, type) of columns, and of the fields of those that are structures; a path is names from outside."""
+    for field in fields:
+        yield (*within, field.name), field.type
+        if pa.types.is_struct(field.type):
+            yield from _types(field.type, pa, (*within, field.name))
+
+
+def _is_text(kind: Any, pa: ModuleType) -> bool:
+    """Whether a type is text, or bytes, as which Hive writes text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in tests)
+
+
+def _decoded(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode()
 
 
 def row_documents(reader: ArrowReader, documents: str) -> Iterator[Iterator[Section]]:

@@ -19,8 +19,13 @@ COMPRESSIONS = {
 }
 STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # first bytes of a bz2 stream; \x17...: of an empty one
 STREAM_HEAD_BYTES = 10
+MAXIMUM_WINDOW_BYTES = 1 << 31  # of Zstandard, the most that the library reads (zstd --long=31)
 _FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is assumed to be the only one
 _READ_BYTES = 1 << 20
+
+
+class WideWindow(Exception):
+    """A frame of Zstandard has a window above MAXIMUM_WINDOW_BYTES."""
 
 
 def has_streams(path: Path) -> bool:
@@ -89,9 +94,19 @@ class _ZstandardFile:
                 if self._frame is not None:
                     raise EOFError("the data ends in the middle of a frame")
                 return b""
-            frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            frame = self._frame or _new_frame(compressed)
             block = frame.decompress(compressed)
             self._frame = None if frame.eof else frame
             self._waiting = frame.unused_data if frame.eof else b""
             if block:
                 return block
+
+
+def _new_frame(compressed: bytes) -> Any:
+    """A decompressor of the frame that begins these bytes; raises WideWindow."""
+    # The frame's header (RFC 8878): magic number, descriptor, and exponent and mantissa of the window, if it has one.
+    if compressed[:4] == zstandard.FRAME_HEADER and len(compressed) > 5 and not compressed[4] & 0x20:
+        window_bytes = (8 + (compressed[5] & 7)) << (7 + (compressed[5] >> 3))
+        if window_bytes > MAXIMUM_WINDOW_BYTES:
+            raise WideWindow(f"was compressed with a window of {window_bytes >> 20:,} MiB")
+    return zstandard.ZstdDecompressor(max_window_size=MAXIMUM_WINDOW_BYTES).decompressobj()

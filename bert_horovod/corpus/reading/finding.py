@@ -3,6 +3,7 @@
 import functools
 import glob
 import os
+import re
 import shutil
 import stat
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_horovod.corpus.reading.formats import FORMATS
+from bert_horovod.corpus.reading.other_formats import refuse_content, refuse_name
 from bert_horovod.corpus.reading.sources import (
     BLOCK_BYTES,
     DUMP_SUFFIX,
@@ -19,12 +21,20 @@ from bert_horovod.corpus.reading.sources import (
 )
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import read_json
+from bert_horovod.wording import counted
 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard_input"
 _DATASET_NOTES = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # beside Arrow files
 _DUMP_INDEX = "-multistream-index"  # in the name of the page list that comes with a dump; it is no text
-_MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARROW1")  # no text begins with these
+# Files without a suffix that stand beside texts; so do those whose names begin with "_", as Spark's.
+_NOTES = (
+    "authors changelog changes contributors copying copyright credits install licence license makefile manifest "
+    "md5sums news notice readme sha256sums todo version"
+)
+_SPARKS_FOLDERS = ("_temporary", "_delta_log", "_spark_metadata")  # hold no text, or rows that are elsewhere too
+_OBJECT = re.compile(rb'\{\s*["}]')  # not RTF
+_DUMP = re.compile(rb"(?:<\?xml[^<]*)?<(?:mediawiki|page)\b")
 _HEAD_BYTES = 1 << 16
 
 
@@ -32,8 +42,9 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
     """List the files that `--input` values name, each file once, in a fixed order.
 
     A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted). In a directory, hidden
-    files are skipped, and so are files with other suffixes than those of FORMATS, which are named on stderr. Raises
-    UserError when a value matches no file.
+    files are skipped; so are CSV and TSV tables, and files with other suffixes than those of FORMATS, which are named
+    on stderr. So are notes such as LICENSE and _SUCCESS, in a glob too. Raises UserError when a value matches no file,
+    and for a format that is not read.
     """
     sources: dict[str, SourceFile] = {}
     for pattern in inputs:
@@ -68,8 +79,8 @@ def writable(path: str | Path) -> str:
 def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
     """Copy standard input into a file in the directory, and yield the inputs with that file in place of "-".
 
-    The file is JSON Lines if its first character is "{", a dump if it is "<", else plain text; it is removed at the
-    end. Raises UserError for a terminal and for data that is no text.
+    The file is JSON Lines if it begins with an object, a dump if it begins with <mediawiki>, else plain text; it is
+    removed at the end. Raises UserError for a terminal and for data that is no text.
     """
     if STANDARD_INPUT not in inputs:
         yield inputs
@@ -78,13 +89,11 @@ def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
     if stream.isatty():
         raise UserError("--input -: standard input is a terminal; expected text: COMMAND | bert-horovod ... --input -")
     head = stream.read(_HEAD_BYTES)
-    if head.startswith(_MAGICS):
-        raise UserError(
-            f"--input -: it begins with {head[:6]!r}, which is no text; expected plain text or JSON Lines: decompress "
-            "it before (zcat FILE | ...), or give the file by its name"
-        )
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    path = (directory / STANDARD_INPUT_NAME).with_suffix({b"{": ".jsonl", b"<": DUMP_SUFFIX}.get(first, ".txt"))
+    beginning = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    suffix = ".jsonl" if _OBJECT.match(beginning) else DUMP_SUFFIX if _DUMP.match(beginning) else ".txt"
+    if suffix == ".txt":
+        refuse_content("--input -: standard input", head)
+    path = (directory / STANDARD_INPUT_NAME).with_suffix(suffix)
     try:
         with open(path, "wb") as file:
             file.write(head)
@@ -99,24 +108,30 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
     if path.is_dir():
         files = _walk(path)
         texts = [file for file in files if _is_text(file) and not _is_leftover(file)]
-        not_text = [file.name for file in files if not _is_text(file)]
         if not texts:
             raise UserError(
                 f"--input {pattern}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
-                "compressed, .parquet or .arrow files; name files with other suffixes one by one or by a glob pattern"
+                "compressed, .parquet or .arrow files; name files with other suffixes, such as .csv, one by one or by "
+                "a glob pattern"
             )
-        if not_text:
-            print(
-                f"passing over {len(not_text)} files in {pattern} that are not named as text: {', '.join(not_text[:5])}"
-                f"{', ...' if len(not_text) > 5 else ''}",
-                file=sys.stderr,
-            )
+        _tell(pattern, [file for file in files if not _is_text(file)])
         return [(file, file.relative_to(path).as_posix()) for file in texts]
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
-    if not files:
+    texts = [file for file in files if path.exists() or not _is_note(file)]
+    if not texts:
         raise _no_such(pattern)
-    return [(file, file.name) for file in files]
+    _tell(pattern, [file for file in files if file not in texts])
+    for file in texts:
+        refuse_name(file, suffixes(file)[0])
+    return [(file, file.name) for file in texts]
+
+
+def _tell(pattern: str, not_text: list[Path]) -> None:
+    """Say which files are passed over."""
+    if not_text:
+        names = ", ".join(file.name for file in not_text[:5]) + (", ..." if len(not_text) > 5 else "")
+        print(f"passing over {counted(len(not_text), 'file')} in {pattern} not named as text: {names}", file=sys.stderr)
 
 
 def _no_such(pattern: str) -> UserError:
@@ -124,7 +139,14 @@ def _no_such(pattern: str) -> UserError:
 
 
 def _is_text(file: Path) -> bool:
-    return suffixes(file)[0] in FORMATS and _DUMP_INDEX not in file.name and file.name not in _DATASET_NOTES
+    form = FORMATS.get(suffixes(file)[0])
+    is_note = _is_note(file) or _DUMP_INDEX in file.name or file.name in _DATASET_NOTES
+    return form is not None and not form.only_named and not is_note
+
+
+def _is_note(file: Path) -> bool:
+    """Whether a name is one of files that accompany texts, such as LICENSE, or Spark's _SUCCESS and _metadata."""
+    return not file.suffix and (file.name.startswith("_") or file.name.lower() in _NOTES.split())
 
 
 def _is_leftover(file: Path) -> bool:
@@ -159,6 +181,6 @@ def _walk(directory: Path) -> list[Path]:
 
     files = []
     for folder, folders, names in os.walk(directory, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _SPARKS_FOLDERS]
         files += [Path(folder, name) for name in names if not name.startswith(".")]
     return sorted(files, key=lambda file: file.relative_to(directory).as_posix())

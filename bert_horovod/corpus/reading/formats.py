@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from bert_horovod.corpus.reading import arrow_files, json_lines, sources
+from bert_horovod.corpus.reading import arrow_files, json_lines, sources, table_rows
 from bert_horovod.corpus.reading.arrow_files import ArrowReader, row_documents
 from bert_horovod.corpus.reading.compression import has_streams
 from bert_horovod.corpus.reading.json_lines import json_documents
 from bert_horovod.corpus.reading.sources import DUMP_SUFFIX, JSON_SUFFIXES, SourceFile, SourceReader, suffixes
+from bert_horovod.corpus.reading.table_rows import table_documents
 from bert_horovod.corpus.reading.text import Section, text_documents
 from bert_horovod.corpus.reading.wikipedia import article_documents
 
@@ -24,18 +25,20 @@ class Format:
         may_be_cut: whether a source can be read in pieces (pieces.py), under this rule of documents.
         reader: the class that opens a source, or a piece of it, if it is not read as lines; its arguments are those of
             ArrowReader. Such files are never compressed.
+        only_named: whether such files in a directory are passed over: they are read if they are named, or by a glob.
     """
 
     suffixes: tuple[str, ...]
     documents: Callable[..., Iterator[Iterator[Section]]]  # the first argument is a SourceReader, or `reader`'s
     may_be_cut: Callable[[SourceFile, str], bool]
     reader: type[ArrowReader] | None = None
+    only_named: bool = False
 
 
 TEXT = Format(
     suffixes=(".txt", ".text", ""),
     documents=text_documents,
-    may_be_cut=lambda source, documents: not source.compression and documents == "blank_line",
+    may_be_cut=lambda source, documents: not source.compression and documents != "file",
 )
 JSON_LINES = Format(
     suffixes=JSON_SUFFIXES,
@@ -53,8 +56,19 @@ TABLE = Format(
     may_be_cut=lambda _source, _documents: True,
     reader=ArrowReader,
 )
-FORMATS = {suffix: each for each in (TEXT, JSON_LINES, DUMP, TABLE) for suffix in each.suffixes}
-BAD_LINES = (*sources.BAD_LINES, *json_lines.BAD_LINES, *arrow_files.BAD_LINES)  # names in SourceReader.passed_over
+WRITTEN_TABLE = Format(
+    suffixes=(".csv", ".tsv"),
+    documents=table_documents,
+    may_be_cut=lambda _source, _documents: False,
+    only_named=True,
+)
+FORMATS = {suffix: each for each in (TEXT, JSON_LINES, DUMP, TABLE, WRITTEN_TABLE) for suffix in each.suffixes}
+BAD_LINES = (
+    *sources.BAD_LINES,
+    *json_lines.BAD_LINES,
+    *arrow_files.BAD_LINES,
+    *table_rows.BAD_LINES,
+)  # names in SourceReader.passed_over
 
 
 def format_of(source: SourceFile) -> Format:
@@ -72,8 +86,9 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
     Args:
         reader: the opened source.
         documents: "file": a plain file is a document, a blank line ends a paragraph. "blank_line": a blank line ends
-            a document and a line is a sentence. In JSON Lines, every line is a document either way, and its text is
-            read by the same rule. An article of a Wikipedia dump is a document either way.
+            a document and a line is a sentence. "paragraph_lines": the same, but a line is a paragraph. In JSON Lines
+            and tables, every line or row is a document in any case, and its text is read by the same rule. An article
+            of a Wikipedia dump is a document in any case.
         skip_documents: documents to skip at the beginning; they are not counted, and not parsed where that is possible.
     """
     section_iterators = format_of(reader.source).documents(reader, documents)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import Section, record_sections
@@ -10,6 +11,7 @@ from bert_horovod.storage.reading import shown
 NOT_JSON = "lines that are not JSON objects"  # names in SourceReader.passed_over
 NO_TEXT = "lines without text"
 BAD_LINES = (NOT_JSON, NO_TEXT)
+_MISSING = object()
 
 
 def json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
@@ -33,13 +35,22 @@ def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] 
     if not isinstance(record, dict):
         reader.pass_over(number, NOT_JSON, f"{where}: a {type(record).__name__} instead of an object; {mend}")
         return None
-    text, title = record.get(name), record.get("title")
+    text, title = _field(record, name), record.get("title")
     if not isinstance(text, str):
-        problem = f"a {type(text).__name__} in the field" if name in record else "no field"
+        problem = "no field" if text is _MISSING else f"a {type(text).__name__} in the field"
         message = f'{where}: {problem} "{name}", its fields are {shown(list(record))}; {mend}'
         reader.pass_over(number, NO_TEXT, message)
         return None
     return _whole_characters(text), _whole_characters(title) if isinstance(title, str) else ""
+
+
+def _field(record: dict[str, Any], name: str) -> Any:
+    """The value of a field, which may be within others, as in article.abstract; or _MISSING."""
+    if name in record:
+        return record[name]
+    head, dot, rest = name.partition(".")
+    within = record.get(head) if dot else None
+    return _field(within, rest) if isinstance(within, dict) else _MISSING
 
 
 def _whole_characters(text: str) -> str:

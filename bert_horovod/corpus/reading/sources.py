@@ -15,7 +15,7 @@ from typing import Any
 
 import zstandard
 
-from bert_horovod.corpus.reading.compression import COMPRESSIONS
+from bert_horovod.corpus.reading.compression import COMPRESSIONS, MAXIMUM_WINDOW_BYTES, WideWindow
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import open_regular
 
@@ -50,8 +50,11 @@ class SourceReader(io.RawIOBase):
 
     Attributes: `source`; `text_field`, where rows and objects have their text; `begin`, the byte to begin with;
     `bytes_read`, compressed bytes so far; `passed_over`, how many lines, rows, pages or paragraphs were left out so
-    far, by kind: the functions that use the reader count here too.
+    far, by kind: the functions that use the reader count here too; `look`, which is called once, with the file's name
+    and the first block of its text, and may raise.
     """
+
+    look: Callable[[str, bytes], None] | None = None
 
     def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
         """Read the file from its beginning.
@@ -206,8 +209,15 @@ class SourceReader(io.RawIOBase):
             file: Any = COMPRESSIONS[kind](self) if kind else self
             while block := file.read(BLOCK_BYTES):
                 if self._cr_ends is None:
+                    if self.look:
+                        self.look(str(self.source.path), block)
                     self._cr_ends = not self._cr_is_space and self._begins_with_cr_ends(block)
                 yield block.replace(b"\r", b"\n") if self._cr_ends else block
+        except WideWindow as error:
+            raise UserError(
+                f"{self.source.path} {error}; expected at most {MAXIMUM_WINDOW_BYTES >> 20:,} MiB: decompress it, or "
+                "compress it again, with zstd --long=27"
+            ) from error
         except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise DamagedData(
                 f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "

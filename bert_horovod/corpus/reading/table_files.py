@@ -93,7 +93,7 @@ def table_blocks(
         DamagedData: the file is compressed and damaged.
     """
     with opened(path) as reader:
-        columns, numbered = _columns_and_rows(path, reader, dialect, may_be_list)
+        columns, numbered = columns_and_rows(path, reader, dialect, may_be_list)
         if not columns:
             raise _empty(path)
         if kind_of(path) != "json" and headless and len(columns) == len(headless):
@@ -119,7 +119,7 @@ def table_blocks(
 def require_columns(path: Path, names: tuple[str, ...], flag: str, dialect: Dialect = PLAIN) -> list[str]:
     """The columns of a file; raises the errors of read_table and Table.places that its first row shows."""
     with opened(path) as reader:
-        columns, _ = _columns_and_rows(path, reader, dialect)
+        columns, _ = columns_and_rows(path, reader, dialect)
     if not columns:
         raise _empty(path)
     Table(path, columns, []).places(names, flag)
@@ -159,9 +159,18 @@ def _empty(path: Path) -> UserError:
     return UserError(f"{path} is empty; expected an example in each row, with {_separators(path)}")
 
 
-def _columns_and_rows(
-    path: Path, reader: SourceReader, dialect: Dialect, may_be_list: Callable[[str], bool] = lambda _: True
+def columns_and_rows(
+    path: Path,
+    reader: SourceReader,
+    dialect: Dialect = PLAIN,
+    may_be_list: Callable[[str], bool] = lambda _: True,
+    broken: Callable[[int, str], None] | None = None,
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The columns of a table, and its rows: (line number, fields), as many as there are in the row.
+
+    `broken` takes the number and the message of a row that is no CSV; None: it is a UserError. Other arguments and
+    errors are those of table_blocks.
+    """
     kind = kind_of(path)
     utf_8 = codecs.lookup(dialect.encoding).name == "utf-8"
     lines = reader.lines() if utf_8 else _decoded_lines(path, reader, dialect.encoding)
@@ -171,9 +180,10 @@ def _columns_and_rows(
     header, lines = (first[0][1] if first else ""), itertools.chain(first, lines)
     if kind == "csv":
         bare = _QUOTED.sub("", header)
-        numbered = _csv_rows(path, lines, next((separator for separator in ",;\t" if separator in bare), ","))
+        separator = next((separator for separator in ",;\t" if separator in bare), ",")
+        numbered = _csv_rows(path, lines, separator, broken)
     else:
-        numbered = _csv_rows(path, lines, "\t") if dialect.quoted else _tsv_rows(lines)
+        numbered = _csv_rows(path, lines, "\t", broken) if dialect.quoted else _tsv_rows(lines)
     return next(numbered, (0, []))[1], numbered
 
 
@@ -245,7 +255,9 @@ def _tsv_rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]
         yield number, fields
 
 
-def _csv_rows(path: Path, lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(
+    path: Path, lines: Iterator[tuple[int, str]], separator: str, broken: Callable[[int, str], None] | None
+) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_CSV_FIELD_CHARACTERS)
     reader = csv.reader((f"{line}\n" for _, line in lines), strict=True, delimiter=separator)
     while True:
@@ -255,9 +267,13 @@ def _csv_rows(path: Path, lines: Iterator[tuple[int, str]], separator: str) -> I
         except StopIteration:
             return
         except csv.Error as error:
-            raise UserError(
+            message = (
                 f"{path}, line {number}: no CSV ({error}); expected a quotation mark in a quoted field to be doubled"
-            ) from error
+            )
+            if broken is None:
+                raise UserError(message) from error
+            broken(number, message)
+            continue
         if fields:  # a blank line has none
             yield number, fields
 

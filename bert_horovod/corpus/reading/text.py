@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bert_horovod.corpus.reading.other_formats import refuse_content
 from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.sources import SourceReader
 
-DOCUMENTS = ("file", "blank_line")
+DOCUMENTS = ("file", "blank_line", "paragraph_lines")
 SECTION_BYTES = 64 << 10
 CUT = f"sentences of more than {SECTION_BYTES >> 10} KiB, which were cut"  # a name in SourceReader.passed_over
 _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while it is being read
@@ -32,10 +33,12 @@ def utf8_bytes(text: str) -> int:
 
 def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     """The documents of plain text; see formats.read_sections."""
+    if reader.begin == 0:
+        reader.look = refuse_content
     if documents == "file":
         yield document_sections(_paragraphs(reader.lines()), documents, reader)
         return
-    stream = _sentence_lines(reader.lines(lambda line: not line.strip()))
+    stream = _whole_lines(reader.lines(lambda line: not line.strip()))
     for first in stream:
         if first:
             document = _until_blank(first, stream)
@@ -49,7 +52,7 @@ def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Se
 def record_sections(number: int, text: str, title: str, documents: str, reader: SourceReader) -> Iterator[Section]:
     """The sections of the text of a record, which begins at line or row `number` of the source."""
     inner = ((number, line) for line in text.split("\n"))
-    paragraphs = _sentence_lines(inner) if documents == "blank_line" else _paragraphs(inner)
+    paragraphs = _paragraphs(inner) if documents == "file" else _whole_lines(inner)
     yield from document_sections((paragraph for paragraph in paragraphs if paragraph), documents, reader, title)
 
 
@@ -76,7 +79,7 @@ def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
         yield first, _single_spaces(" ".join(held))
 
 
-def _sentence_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:
+def _whole_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:
     """Yield every line that holds text, and None for a blank one."""
     for number, line in lines:
         words = _single_spaces(line)

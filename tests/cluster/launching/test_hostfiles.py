@@ -108,6 +108,16 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
         ({"SLURM_JOB_NODELIST": "a1,a1", "SLURM_TASKS_PER_NODE": "2,1"}, {"a1": 3}, "SLURM_TASKS_PER_NODE"),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:4"}, {"a1": 4, "a2": 4}, "SLURM_GPUS_PER_NODE"),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:2,v100:3"}, {"a1": 5, "a2": 5}, "SLURM_GPUS_PER_NODE"),
+        (SLURM | {"SLURM_GPUS": "a100:16"}, {"a1": 8, "a2": 8}, "SLURM_GPUS"),
+        (SLURM | {"SLURM_GPUS": "6", "SLURM_GPUS_ON_NODE": "3"}, {"a1": 3, "a2": 3}, "SLURM_GPUS_ON_NODE"),
+        (SLURM | {"SLURM_GPUS": "6", "SLURM_NTASKS_PER_NODE": "1"}, {"a1": 1, "a2": 1}, "SLURM_NTASKS_PER_NODE"),
+        (
+            SLURM
+            | {"SLURM_GPUS_ON_NODE": "2", "SLURM_HET_SIZE": "2"}
+            | {"SLURM_JOB_NODELIST_HET_GROUP_0": "a[1-2]", "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-9]"},
+            {"a1": 2, "a2": 2},
+            "left out are the other parts of the heterogeneous job: b[1-9]",
+        ),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2 b1 1"}, {"b1": 5, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
@@ -122,6 +132,23 @@ def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source)
         assert allocation[0] == hosts
         assert list(allocation[0]) == list(hosts)
         assert source in allocation[1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"SLURM_JOB_NODELIST": "None"}, "SLURM_JOB_NODELIST=None names no host; .*unset it"),
+        ({"LSB_HOSTS": "(null)"}, r"LSB_HOSTS=\(null\) names no host"),
+        ({"LSB_HOSTS": "b1 None"}, "'None' is not a host's name"),
+        (SLURM | {"SLURM_GPUS": "5"}, "SLURM_GPUS=5 on 2 nodes are not equally many.*-H host:n"),
+        (SLURM | {"SLURM_GPUS": "12", "SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS=12 on 2 nodes"),
+        (SLURM | {"SLURM_GPUS": "two"}, "SLURM says 'two'"),
+        ({"LSB_MCPU_HOSTS": "fe80::1 4"}, "fe80::1 is an address of IPv6"),
+    ],
+)
+def test_variables_that_name_no_hosts_or_not_all_of_their_slots_are_refused(environment, message):
+    with pytest.raises(UserError, match=message):
+        from_scheduler(environment)
 
 
 OPTION = "-oProxyCommand=touch"  # ssh would run it
@@ -207,6 +234,10 @@ def test_a_hostfile_may_have_comments_empty_lines_and_a_byte_order_mark(tmp_path
         ("a:1\n", "line 1: 'a:1' cannot be read"),
         ("a # slots=1\n", "line 1: .* cannot be read"),
         ("# none\n", "names no host"),
+        ("fe80::1 slots=2\n", "line 1: .*fe80::1 is an address of IPv6, which horovodrun cannot take.*/etc/hosts"),
+        ("[2001:db8::2] slots=2\n", "line 1: .* is an address of IPv6"),
+        ("a:22 slots=2\n", "line 1: .*'a:22' is not a host's name"),
+        ("None slots=2\n", "line 1: .*'None' is not a host's name"),
         ("a slots=99999999999\n", "line 1: .* gives a '99999999999' slots; expected at most 4096"),
         ("a slots=" + "9" * 5000 + "\n", "line 1: .* expected at most 4096"),
         ("a slots=0\n", "line 1: .* gives a no slot"),
@@ -246,7 +277,7 @@ def test_a_list_of_hosts_is_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [("a", "'a' is not of the form host:slots"), ("a:x", "is not of the form"), ("a:1,", "''"), ("a:0", "no slot"),
-     ("a:1,a:2", "a second time")],
+     ("a:1,a:2", "a second time"), ("[::1]:2", "is an address of IPv6")],
 )  # fmt: skip
 def test_a_list_of_hosts_that_cannot_be_read_is_refused(text, message):
     with pytest.raises(UserError, match=message):

@@ -96,6 +96,34 @@ def test_columns_are_found_by_name_whatever_their_order_type_and_compression(tmp
             documents(source, text_field=field)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("a.parquet", "parquet"), ("a.arrow", "stream"), ("a.arrow", "file")])
+def test_text_may_be_in_bytes_and_within_other_columns(tmp_path, name, kind):
+    articles = [{"id": 1, "abstract": "One."}, {"id": 2, "abstract": "Two."}, None]
+    columns = {"title": [b"A", None, b"C"], "text": ["Één.".encode(), b"\xff", b"Drie."], "article": articles}
+    source = source_of(write(tmp_path / name, columns, rows=2, kind=kind))
+    passed_over = {}
+    rows = documents(source, bad_lines="skip", passed_over=passed_over)
+    assert (rows, passed_over) == ([("A", "Één."), ("C", "Drie.")], {NOT_TEXT: 1})
+    rows = documents(source, bad_lines="skip", text_field="article.abstract")
+    assert rows == [("A", "One."), ("", "Two.")]
+    with pytest.raises(UserError, match=r"no column 'article.body'; .*one of \['title', 'text', 'article.abstract'\]"):
+        documents(source, text_field="article.body")
+
+
+def test_notes_beside_parquet_are_passed_over(tmp_path, capsys):
+    for name in ("part-00000.snappy.parquet", "part-00001.snappy.parquet"):
+        write(tmp_path / name, {"text": [name]})
+    for name in ("_metadata", "_common_metadata"):
+        pq.write_metadata(pa.schema({"text": pa.string()}), tmp_path / name)
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "_temporary").mkdir()
+    write(tmp_path / "_temporary" / "part-00001.snappy.parquet", {"text": ["Twice."]})
+    for pattern in (tmp_path, tmp_path / "*"):
+        texts = [text for source in find_sources([str(pattern)]) for _, text in documents(source)]
+        assert texts == ["part-00000.snappy.parquet", "part-00001.snappy.parquet"]
+        assert "passing over 3 files" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["file", "stream"])
 def test_a_dataset_that_was_saved_is_read_without_its_leftovers(tmp_path, kind):
     sources = find_sources([str(save_dataset(tmp_path / "set", kind, ("test", "train")))])

@@ -75,6 +75,38 @@ def test_what_follows_compressed_data_and_is_none_is_not_taken_for_the_end(tmp_p
         documents(path)
 
 
+def test_a_wide_window_of_zstandard_is_read_and_one_too_wide_is_named(tmp_path):
+    wide = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
+    compressor = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    data = bytearray(compressor.compress(b"One.\n") + compressor.flush())
+    (tmp_path / "a.txt.zst").write_bytes(data)
+    assert documents(tmp_path / "a.txt.zst") == [["One."]]
+    assert data[5] == (28 - 10) << 3  # the frame's byte for the window
+    data[5] = (32 - 10) << 3
+    (tmp_path / "a.txt.zst").write_bytes(data)
+    with pytest.raises(
+        UserError, match=r"a.txt.zst was compressed with a window of 4,096 MiB; expected at most 2,048 MiB"
+    ):
+        documents(tmp_path / "a.txt.zst")
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+def test_a_line_may_be_a_paragraph_of_several_sentences(tmp_path, size):
+    (tmp_path / "a.txt").write_text("A one. A two.\nA  three.\n\nB one.\n \n\nC one. " + "C two. " * 12_000)
+    [source] = find_sources([str(tmp_path / "a.txt")])
+    whole = documents(tmp_path / "a.txt", "paragraph_lines")
+    assert whole[:2] == [["A one. A two.\nA three."], ["B one."]]
+    assert len(whole[2]) == 2  # cut at a sentence's end
+    assert all(section.endswith(".") for section in whole[2])
+    pieces = split_source(source, "paragraph_lines", size)
+    assert len(pieces) > 1
+    texts = []
+    for piece in pieces:
+        with piece_reader(piece) as reader:
+            texts += [section.text for section in read_sections(reader, "paragraph_lines")]
+    assert texts == [text for document in whole for text in document]
+
+
 def test_xz_streams_may_be_padded(tmp_path):
     (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"One.\n") + bytes(8) + lzma.compress(b"Two.\n") + bytes(4))
     assert documents(tmp_path / "a.txt.xz") == [["One. Two."]]
@@ -98,6 +130,7 @@ def test_documents_of_each_format(tmp_path):
     lines.write_bytes(gzip.compress(("\n\n".join(map(json.dumps, rows))).encode()))
     assert documents(lines) == [["A one. A two.\nA three."], [""], ["B \ufffd one \U0001f600."]]
     assert documents(lines, "blank_line")[0] == ["A one.\nA two.\nA three."]
+    assert documents(lines, "paragraph_lines")[0] == ["A one.\nA two.\nA three."]
 
 
 def test_inputs_are_files_directories_and_globs_each_file_once(tmp_path):
@@ -234,6 +267,12 @@ def test_the_text_is_in_the_field_that_the_user_names(tmp_path):
     assert documents(tmp_path / "a.jsonl", text_field="content") == [["Good."]]
     with pytest.raises(UserError, match=r"no field \"text\", its fields are \['content'\].*--text_field"):
         documents(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"article": {"abstract": "Good.", "id": 1}, "a.b": "Bad."}\n')
+    assert documents(tmp_path / "a.jsonl", text_field="article.abstract") == [["Good."]]
+    assert documents(tmp_path / "a.jsonl", text_field="a.b") == [["Bad."]]
+    for field, found in (("article.body", "no field"), ("article.id", "a int in the field"), ("a.b.c", "no field")):
+        with pytest.raises(UserError, match=f'{found} "{field}"'):
+            documents(tmp_path / "a.jsonl", text_field=field)
 
 
 def test_a_pipe_among_the_inputs_is_named_and_not_waited_for(tmp_path):
