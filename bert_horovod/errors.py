@@ -48,6 +48,8 @@ def unreadable(error: Exception, path: object) -> UserError | RunError | None:
     if not isinstance(error, OSError):
         return None
     number = error.errno
+    if reported := _without_temporary(error):
+        return reported
     if number in _DENIED:
         return UserError(f"cannot read {path}: {error.strerror}; this user needs the right to read it (see ls -l)")
     if number in _TOO_MANY:
@@ -60,6 +62,16 @@ def unreadable(error: Exception, path: object) -> UserError | RunError | None:
     return None
 
 
+def _without_temporary(error: OSError) -> UserError | None:
+    """The error if Python found no directory for temporary files, whatever file a command was about to write."""
+    if not str(error.strerror).startswith("No usable temporary directory"):
+        return None
+    return UserError(
+        f"no temporary file can be made: {str(error.strerror)[0].lower()}{str(error.strerror)[1:]}; make one of them "
+        "writable, with room, or name another directory: export TMPDIR=DIR"
+    )
+
+
 def damaged(error: Exception, path: object, mend: str) -> ReportedError:
     """The error for a file that cannot be read or whose content is at fault; `mend` says what makes it anew."""
     reason = getattr(error, "strerror", None) or error
@@ -68,4 +80,4 @@ def damaged(error: Exception, path: object, mend: str) -> ReportedError:
 
 def file_error(error: OSError, message: str) -> UserError | RunError:
     """The error for a file that cannot be read or written: RunError if the disk is full or fails, else UserError."""
-    return (RunError if error.errno in _OUTSIDE else UserError)(message)
+    return _without_temporary(error) or (RunError if error.errno in _OUTSIDE else UserError)(message)

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands import bench
 from bert_horovod.commands.shared.parser import command_names
-from bert_horovod.errors import DamagedData, RunError, UserError
+from bert_horovod.errors import DamagedData, RunError, UserError, file_error
 from tests.golden import flags
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
@@ -36,6 +37,21 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_commands_and_flags_are_those_that_were_promised():
     assert flags.present() == FLAGS, "added on purpose? python -m tests.golden.flags --renew"
+
+
+def test_without_a_directory_for_temporary_files_the_message_names_those_that_were_tried(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.txt").write_text("A cat.")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    command = ["vocab", "--input", str(tmp_path / "a.txt"), "--output", str(tmp_path / "vocab.txt")]
+    assert dispatch(parse(["bert-horovod", *command])) == 2
+    message = capsys.readouterr().err
+    assert "no temporary file can be made: no usable temporary directory found in ['/proc']" in message
+    assert "export TMPDIR=DIR" in message
+    assert str(file_error(FileNotFoundError(2, "No usable temporary directory found"), "cannot write store")) in (
+        "no temporary file can be made: no usable temporary directory found; make one of them writable, with room, or "
+        "name another directory: export TMPDIR=DIR"
+    )
 
 
 def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():

@@ -22,7 +22,7 @@ from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, th
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import read_squad
-from bert_horovod.corpus.reading.table_files import Dialect, Table, require_columns, require_table_name
+from bert_horovod.corpus.reading.table_files import Dialect, Table, only_column, require_columns, require_table_name
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, tagged_blocks, text_blocks
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -170,7 +170,8 @@ def _look(
         return
     own = ["question", "context"] if answers else config.get("text_columns")
     own_columns = tuple(map(str, own)) if isinstance(own, list) else ()
-    there = require_columns(source, columns or own_columns, "--text_columns", dialect)
+    columns = columns or own_columns or only_column(source, dialect)
+    there = require_columns(source, columns, "--text_columns", dialect)
     Table(source, there, []).places(keep or (), "--keep")
 
 

@@ -12,7 +12,7 @@ from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
-from bert_horovod.corpus.reading.table_files import kind_of, table_parts
+from bert_horovod.corpus.reading.table_files import kind_of, only_column, table_parts
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
@@ -78,11 +78,10 @@ class TextPredictor:
         Raises:
             UserError: `source` is not such a table or lacks a column, or `output` cannot be written.
         """
-        if not self._columns:
-            raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
+        columns = self._columns or only_column(source, self._options.dialect)
         ours = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
         most = BLOCK_BYTES * _LABELS // max(_LABELS, len(self.labels))
-        table = InputTable(source, self._columns, ours, self._options, most)
+        table = InputTable(source, columns, ours, self._options, most)
 
         def blocks() -> Iterator[list[list[Any]]]:
             for first, texts, kept in table:

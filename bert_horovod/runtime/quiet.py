@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from bert_horovod.runtime.interrupt import interrupt_ends_at_once
@@ -27,7 +26,7 @@ def native_messages_held_back() -> Iterator[int]:
     """
     sys.stderr.flush()
     standard_error = os.dup(2)
-    with tempfile.TemporaryFile() as messages:
+    with open(os.memfd_create("messages"), "w+b") as messages:  # needs no directory that can be written
         os.dup2(messages.fileno(), 2)
         try:
             yield standard_error

@@ -1,6 +1,7 @@
 """The prepare command, as it is typed."""
 
 import dataclasses
+import errno
 import gzip
 import io
 import json
@@ -86,6 +87,22 @@ def test_an_unquoted_glob_gives_several_inputs(files, capsys):
     assert "2 documents, 4 sentences" in capsys.readouterr().out
     names = [[source["name"] for source in open_store(store).sources()] for store in ("store", "turned")]
     assert names == [["a.txt", "b.txt"], ["b.txt", "a.txt"]]
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EROFS, 2), (errno.ENOSPC, 1)])
+def test_a_dev_shm_that_cannot_be_written_is_named_and_not_the_output(files, capsys, monkeypatch, number, code):
+    def no_semaphore(*_arguments, **_options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", no_semaphore)
+    assert (
+        command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store", "--workers", "2")
+        == code
+    )
+    message = capsys.readouterr().err
+    assert f"in /dev/shm: {os.strerror(number)}" in message
+    assert "--workers 1" in message
+    assert "--output_dir" not in message
 
 
 def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(files, capsys, monkeypatch):

@@ -168,11 +168,14 @@ def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
         open_predictor(without, Options())
 
 
-def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for(tmp_path):
+def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_there_is_one(tmp_path):
     opened = open_predictor(write_checkpoint(tmp_path / "model", Classification(("no", "yes"))), Options())
-    (tmp_path / "in.csv").write_text("a\nb\n")
-    with pytest.raises(UserError, match="--text_columns"):
+    (tmp_path / "in.csv").write_text("a,b\nc,d\n")
+    with pytest.raises(UserError, match=r"--text_columns; .*in.csv has \['a', 'b'\]"):
         opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+    (tmp_path / "in.csv").write_text("review\nthe film\n")
+    opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].endswith("the film")
 
 
 def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.runtime.children import end_with_parent
 
 _REPORT_EVERY_S = 1.0
@@ -67,7 +67,14 @@ def run_jobs(
 def local_pool(workers: int) -> Iterator[Executor]:
     """A pool of processes that end with this process and ignore Ctrl-C."""
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    try:
+        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    except OSError as error:  # of the semaphores; glibc says EACCES or ENOENT for a /dev/shm that it cannot use
+        raise file_error(
+            error,
+            f"cannot make semaphores for worker processes in /dev/shm: {error.strerror}; make it writable (in a "
+            "container: --shm-size 1g, or a tmpfs there), or let one process do the work: --workers 1",
+        ) from error
     try:
         yield executor
     except BaseException:

@@ -126,6 +126,17 @@ def require_columns(path: Path, names: tuple[str, ...], flag: str, dialect: Dial
     return columns
 
 
+def only_column(path: Path, dialect: Dialect = PLAIN) -> tuple[str]:
+    """The column of a table that has one, for a checkpoint that names none; raises UserError for a table of several."""
+    columns = require_columns(path, (), "", dialect)
+    if len(columns) > 1:
+        raise UserError(
+            "the checkpoint does not say how its columns of text are called; name them: --text_columns; "
+            f"{path} has {shown(columns)}"
+        )
+    return (columns[0],)
+
+
 def require_encoding(encoding: str) -> str:
     """The encoding; raises UserError if Python does not know it as one of text."""
     try:
