@@ -129,9 +129,9 @@ def _say(text: str) -> None:
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
-    from bert_horovod.collectives.launched import started_by
+    from bert_horovod.collectives.launched import launch
 
-    if started_by().size > 1:
+    if launch().size > 1:
         raise UserError("tune starts the ranks itself: run it once, with -np N and -hostfile F")
     require_least("-np", arguments.ranks)
     for name in ("seconds", "limit"):

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -138,6 +139,7 @@ def _expand(entry: str, text: str) -> Iterator[str]:
 def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """Slots are the tasks that the user asked for; else the GPUs; else the tasks that SLURM chose by itself."""
     names = expand_nodelist(nodelist)
+    _tell_of_other_parts(environment)
     asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
     for variable in (
         *(["SLURM_TASKS_PER_NODE"] if asked else []),  # what each node got; the next is the most that it may get
@@ -151,10 +153,8 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         if variable in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS") and slots:
             slots = _gpus_of_a_node(slots, variable, len(names), _without_kinds(environment.get("SLURM_GPUS", "")))
         if slots:
-            hosts = _summed(zip(names, expand_counts(slots, len(names)), strict=True))
-            return hosts, f"SLURM_JOB_NODELIST, {variable}{_left_out(environment)}"
-    source = "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
-    return dict.fromkeys(names, 1), source + _left_out(environment)
+            return _summed(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
+    return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
 
 
 def _without_kinds(gpus: str) -> str:
@@ -178,11 +178,12 @@ def _gpus_of_a_node(slots: str, variable: str, nodes: int, in_all: str) -> str:
     return str(each)
 
 
-def _left_out(environment: Mapping[str, str]) -> str:
-    """Words about the other parts of a heterogeneous job, of which SLURM_JOB_NODELIST has the first."""
+def _tell_of_other_parts(environment: Mapping[str, str]) -> None:
+    """Say on standard error which hosts of a heterogeneous job are left out: SLURM_JOB_NODELIST has its first part."""
     lists = re.compile(r"SLURM_(?:JOB_)?NODELIST_(?:HET|PACK)_GROUP_[1-9]\d*")
     others = dict.fromkeys(environment[name] for name in sorted(environment) if lists.fullmatch(name))
-    return f"; left out are the other parts of the heterogeneous job: {' '.join(others)}" if others else ""
+    if others:
+        print(f"left out are the other parts of this heterogeneous job: {' '.join(others)}", file=sys.stderr)
 
 
 def _line_per_slot(variable: str) -> Callable[[str, Mapping[str, str]], tuple[Hosts, str]]:

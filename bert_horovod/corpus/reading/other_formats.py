@@ -145,6 +145,7 @@ _COLUMNS = (  # usual names
     "question answer source target lang language score author description summary message"
 )
 _NUMBER = re.compile(r"[-+]?\d[\d.,:eE-]*")
+_THOUSANDS = re.compile(r"\d{3}")  # as after the comma of 263,000
 
 
 def refuse_name(path: Path, suffix: str) -> None:
@@ -204,7 +205,10 @@ def _is_csv(lines: list[str], separator: str) -> bool:
     if len(header) < 2 or len(fitting) < max(2, 0.9 * (len(rows) - 1) - 1) or _has_blanks(header):
         return False
     named = any(name.strip().lower() in _COLUMNS.split() for name in header)
-    numbers = any(all(_NUMBER.fullmatch(field) for field in column) for column in zip(*fitting, strict=True))
+    columns = list(zip(*fitting, strict=True))
+    numbers = any(
+        all(map(_NUMBER.fullmatch, column)) and not all(map(_THOUSANDS.fullmatch, column)) for column in columns
+    )
     quoted = sum(line.count(f'{separator}"') + line.count(f'"{separator}') for line in lines)
     return named or numbers or quoted >= len(lines)
 

@@ -111,13 +111,6 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
         (SLURM | {"SLURM_GPUS": "a100:16"}, {"a1": 8, "a2": 8}, "SLURM_GPUS"),
         (SLURM | {"SLURM_GPUS": "6", "SLURM_GPUS_ON_NODE": "3"}, {"a1": 3, "a2": 3}, "SLURM_GPUS_ON_NODE"),
         (SLURM | {"SLURM_GPUS": "6", "SLURM_NTASKS_PER_NODE": "1"}, {"a1": 1, "a2": 1}, "SLURM_NTASKS_PER_NODE"),
-        (
-            SLURM
-            | {"SLURM_GPUS_ON_NODE": "2", "SLURM_HET_SIZE": "2"}
-            | {"SLURM_JOB_NODELIST_HET_GROUP_0": "a[1-2]", "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-9]"},
-            {"a1": 2, "a2": 2},
-            "left out are the other parts of the heterogeneous job: b[1-9]",
-        ),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2 b1 1"}, {"b1": 5, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
@@ -132,6 +125,12 @@ def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source)
         assert allocation[0] == hosts
         assert list(allocation[0]) == list(hosts)
         assert source in allocation[1]
+
+
+def test_hosts_of_a_heterogeneous_jobs_other_parts_are_told(capsys):
+    parts = {"SLURM_JOB_NODELIST_HET_GROUP_0": "a[1-2]", "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-9]"}
+    assert from_scheduler(SLURM | parts)[0] == {"a1": 1, "a2": 1}
+    assert capsys.readouterr().err == "left out are the other parts of this heterogeneous job: b[1-9]\n"
 
 
 @pytest.mark.parametrize(

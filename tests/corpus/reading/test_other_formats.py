@@ -109,6 +109,7 @@ def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(c
         "---\ntitle: A note\nauthor: Anna\n---\n\nToday it rained.\n",
         "[1] A reference.\n[2] Another.\n{Braces} too.\n",
         "1\n\nIt was a dark night.\n\n2\n\nIt still was.\n",
+        "Of the Helvetii: 263,000\nOf the Tulingi: 36,000\nOf the Boii: 32,000\n",
         "1066 and all that.\n1914, 1939, 1945.\n1989.\n",
         '<doc id="12" url="http://a" title="Anna">\nAnna\n\nAnna is a name.\n</doc>\n',
         "# A heading\n\n- an item, short\n- an item, long\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
