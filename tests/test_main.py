@@ -16,7 +16,7 @@ import pytest
 from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands import bench
-from bert_horovod.commands.shared.parser import command_names
+from bert_horovod.commands.shared.parser import _ORDER, command_names
 from bert_horovod.errors import DamagedData, RunError, UserError, file_error
 from tests.golden import flags
 from tests.horovod_runs import PATIENCE_S, clean_environment
@@ -98,6 +98,21 @@ def test_help_names_every_command_with_its_purpose():
         assert flags.module_of(command).__doc__.strip().splitlines()[0].split()[0] in done.stdout
 
 
+def test_help_lists_commands_in_the_order_of_use():
+    names = command_names(commands)
+    assert names.index("vocab") < names.index("prepare") < names.index("pretrain") < names.index("finetune")
+    assert set(_ORDER) <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "dest"),
+    [("inspect", (), "data_dir"), ("verify", (), "data_dir"), ("evaluate", ("--data_dir", "d"), "checkpoint")],
+)
+def test_a_path_is_named_alone_or_after_its_flag(command, more, dest):
+    for words in (("x",), (f"--{dest}", "x")):
+        assert getattr(parse(["bert-horovod", command, *more, *words]), dest) == Path("x")
+
+
 def test_the_version_is_the_packages(capsys):
     with pytest.raises(SystemExit) as end:
         parse(["bert-horovod", "--version"])
@@ -108,15 +123,15 @@ def test_the_version_is_the_packages(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of bench, "),
+        (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of vocab, "),
         (["train"], "did you mean pretrain?"),
         (["tokenize"], "did you mean prepare?"),
         (["zzz"], "invalid choice: 'zzz'; expected one of"),
-        (["verify", "--data-dir", "x"], "required: --data_dir; --data-dir: did you mean --data_dir?"),
+        (["verify", "--data-dir", "x"], "unrecognized arguments: --data-dir; --data-dir: did you mean --data_dir?"),
         (["verify", "--data", "x"], "--data: did you mean --data_dir?"),
         (
             ["verify", "--data_dir", "x", "--dat", "y"],
-            "unrecognized arguments: --dat y; --dat: did you mean --data_dir?",
+            "not allowed with argument --data_dir; --dat: did you mean --data_dir?",
         ),
         (["verify", "--data_dir", ""], "--data_dir: expected a value, found an empty one: is a variable not set?"),
         (["verify", "--data_dir="], "--data_dir: expected a value, found an empty one"),
@@ -124,7 +139,9 @@ def test_the_version_is_the_packages(capsys):
         (["bench", "compute", "--lenght", "8"], "--lenght: did you mean --length?"),
         (["inspect", "--data_dir", "x", "--split", "heldout"], "did you mean held_out?"),
         ([], "required: COMMAND"),
-        (["verify"], "required: --data_dir"),
+        (["verify"], "one of the arguments STORE --data_dir is required"),
+        (["verify", "x", "--data_dir", "y"], "--data_dir: not allowed with argument STORE"),
+        (["evaluate", "--data_dir", "x"], "one of the arguments RUN --checkpoint is required"),
         (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
         (
             ["pretrain", "--recipe", "r", "--data_dir", "d", "--output_dir", "o", "--max_steps", "many"],

@@ -1,6 +1,6 @@
 """Measure a checkpoint on held-out rows, beside the loss that word frequencies alone reach.
 
-bert-horovod evaluate --checkpoint RUN --data_dir STORE
+bert-horovod evaluate RUN --data_dir STORE
 
 The rows and their masks are the same for every checkpoint: those on which a run evaluates if its recipe has the
 defaults data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false.
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint_path, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective
@@ -32,7 +32,7 @@ _WHY_LENGTH = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_checkpoint(parser)
+    add_checkpoint_path(parser)
     parser.add_argument(
         "--data_dir",
         required=True,

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(
         f"read        {exported.origin}\n"
         f"exported    {exported.class_name}, {exported.architecture.heads}\n"
-        f"calls       {', '.join(exported.inputs)}\n"
+        f"{'inputs' if arguments.format == 'onnx' else 'calls':12}{', '.join(exported.inputs)}\n"
         f"checked     in a fresh process: at most {exported.difference:.1e} from the checkpoint\n"
         f"written     {arguments.output}, {exported.size_bytes / 1e6:,.1f} MB"
     )

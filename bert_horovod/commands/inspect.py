@@ -1,14 +1,14 @@
 """Look into a token store: print its totals and warnings, or rows as training sees them.
 
-bert-horovod inspect --data_dir D                           totals, lengths, unknown tokens by source, warnings
-bert-horovod inspect --data_dir D --row 0 --recipe F        the first row of the recipe's first phase, masked
+bert-horovod inspect STORE                           totals, lengths, unknown tokens by source, warnings
+bert-horovod inspect STORE --row 0 --recipe F        the first row of the recipe's first phase, masked
 """
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import RECIPE, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_path, require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
@@ -24,9 +24,7 @@ _EPOCHS = 1_000_000  # positions stay within 64 bits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
-    )
+    add_path(parser, "STORE", "--data_dir", "DIR", "token store, made by: bert-horovod prepare")
     parser.add_argument(
         "--row", type=int, metavar="N", help="print this row of an epoch, from 0, as text with its masks and pairs"
     )

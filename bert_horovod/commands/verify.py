@@ -1,16 +1,18 @@
 """Check a token store: every hash, every offset, every token id.
 
-bert-horovod verify --data_dir STORE
+bert-horovod verify STORE
 
 If shards are damaged, it names them and exits with 1.
 """
 
 import argparse
 
+from bert_horovod.commands.shared.flags import add_path
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--data_dir", required=True, help="token store, made by: bert-horovod prepare")
+    add_path(parser, "STORE", "--data_dir", "DIR", "token store, made by: bert-horovod prepare")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -312,7 +312,7 @@ def file_bytes(shard_entry: dict[str, Any]) -> int:
 
 def see_which(store: Path) -> str:
     """What mends a shard, for a message."""
-    return f"see which shards with: bert-horovod verify --data_dir {store}"
+    return f"see which shards with: bert-horovod verify {store}"
 
 
 def checked(shard: Shard, path: Path) -> Shard:

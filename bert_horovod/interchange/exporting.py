@@ -90,6 +90,8 @@ def export(
         difference = check_export(temporary, calls)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
+    if kind == "onnx":  # which has no signatures
+        inputs = {call.signature: ", ".join(call.inputs) for call in calls}
     return Exported(
         contents.origin, chosen.class_name(pretrained.model), chosen, list(inputs.values()), difference, size
     )

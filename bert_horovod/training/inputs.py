@@ -61,7 +61,7 @@ def make_batch(
     if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
         raise DamagedData(
             f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; "
-            f"see which shard of a token store is damaged with: bert-horovod verify --data_dir {dataset.path}"
+            f"see which shard of a token store is damaged with: bert-horovod verify {dataset.path}"
         )
     parts = {name: np.split(array, len(micro_batches)) for name, array in together.items()}
     arrays = [as_arrays({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]

@@ -41,9 +41,13 @@ def _flags(command: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser(add_help=False)
     module_of(command).add_arguments(parser)
     return {
-        (action.option_strings or [action.metavar or action.dest])[0]: REQUIRED if action.required else action.default
-        for action in parser._actions
+        (action.option_strings or [action.metavar or action.dest])[0]: _default(action) for action in parser._actions
     }
+
+
+def _default(action: argparse.Action) -> Any:
+    """A path that is named alone has no default: its flag has."""
+    return REQUIRED if action.required else None if action.default == argparse.SUPPRESS else action.default
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+from bert_horovod.commands.shared.flags import add_path
 from bert_horovod.errors import UserError
 
 CHECKPOINT = (
@@ -11,6 +12,11 @@ CHECKPOINT = (
     "directory), or a run's output_dir (its newest checkpoint)"
 )
 _TF1_FILE = re.compile(r"\.(?:index|meta|data-\d+-of-\d+)$")
+
+
+def add_checkpoint_path(parser: argparse.ArgumentParser) -> None:
+    """Declare --checkpoint, which is required, and may be named without its flag."""
+    add_path(parser, "RUN", "--checkpoint", "PATH", CHECKPOINT)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:

@@ -9,6 +9,22 @@ from bert_horovod.errors import UserError
 RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
 
 
+def add_path(parser: argparse.ArgumentParser, name: str, flag: str, metavar: str, what: str) -> None:
+    """Declare a path that is named alone, or after a flag; exactly one is required.
+
+    Args:
+        parser: of the command.
+        name: of the path alone, in the usage.
+        flag: as in --data_dir; it names the value too.
+        metavar: of the flag's value.
+        what: help text.
+    """
+    either = parser.add_mutually_exclusive_group(required=True)
+    dest = flag.removeprefix("--")
+    either.add_argument(dest, nargs="?", type=Path, metavar=name, default=argparse.SUPPRESS, help=what)
+    either.add_argument(flag, type=Path, metavar=metavar, help=f"the same as {name}")
+
+
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
     """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe_files.loading.load_recipe reads."""
     parser.add_argument(

@@ -59,14 +59,26 @@ class Parser(argparse_flags.ArgumentParser):
         super()._check_value(action, value)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        if arg_string is argparse.SUPPRESS:  # a path that was not named alone, but after its flag
+            return arg_string
         if not arg_string and action.option_strings:
             raise argparse.ArgumentError(action, "expected a value, found an empty one: is a variable not set?")
         return super()._get_value(action, arg_string)
 
 
+# Commands in the order in which a newcomer uses them; others follow by name.
+_ORDER = (
+    *("vocab", "prepare", "inspect", "verify", "import"),  # text and vocabulary
+    *("recipes", "plan", "hosts", "doctor", "tune"),  # before a run
+    *("pretrain", "launch", "status", "report", "resume"),
+    *("evaluate", "fill_mask", "probe", "finetune", "predict", "score", "export"),  # with its checkpoints
+)
+
+
 def command_names(package: ModuleType) -> list[str]:
-    """The names of a package's modules; each is a command, but `shared`, which has what commands share."""
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "shared")
+    """The names of a package's modules, in _ORDER; each is a command, but `shared`, which has what commands share."""
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "shared")
+    return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
 def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: str, runs: str) -> None:
@@ -115,7 +127,7 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse a command line; imports no TensorFlow, so that --help is quick."""
-    parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod.")
+    parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod. Commands in the order of use:")
     parser.add_argument("--version", action="version", version=__version__)
     add_commands(parser, commands, "COMMAND", "run")
     arguments = parser.parse_args(argv[1:])
