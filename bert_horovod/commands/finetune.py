@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_flags, refuse_other_tasks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
+from bert_horovod.recipe_files.loading import overridden_keys
 from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
@@ -71,13 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add_columns(parser)
     add_checkpoint(parser)
-    parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
-    parser.add_argument(
+    epochs = parser.add_argument(
+        "--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)"
+    )
+    seeds = parser.add_argument(
         "--seeds",
         metavar="N",
         help="several runs, each in output_dir/seed-...: N seeds from 0 on, or a list, as in 1,5,7",
     )
-    parser.add_argument(
+    rates = parser.add_argument(
         "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
     )
     parser.add_argument(
@@ -87,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"end after N evaluations (epochs) without a better first score; not for {SQUAD}",
     )
     add_run(parser)
+    for action, key in ((epochs, "phase.0.steps"), (seeds, "data.seed"), (rates, "phase.0.learning_rate")):
+        read_with(action, f"without --set {key}", partial(_is_not_set, key))
     squad = parser.add_argument_group("for --task squad only")
     squad.add_argument(
         "--doc_stride", type=int, metavar="N", help="tokens from one window of a context to the next (default: 128)"
@@ -109,6 +115,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="O,B-X,...",
         help="names of tags that are numbers in JSON Lines, in the order of their numbers, from 0",
     )
+
+
+def _is_not_set(key: str, arguments: argparse.Namespace) -> bool:
+    return key not in overridden_keys(arguments.overrides)
 
 
 def run(arguments: argparse.Namespace) -> int:

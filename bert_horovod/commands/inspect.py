@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
     for action in rows._group_actions:
-        read_with(action, "--row", lambda arguments: arguments.row is not None)
+        read_with(action, "with --row", lambda arguments: arguments.row is not None)
 
 
 def run(arguments: argparse.Namespace) -> None:

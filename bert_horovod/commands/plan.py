@@ -117,9 +117,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--efficiency", type=float, default=0.8, metavar="X", help="efficiency to aim for (default: %(default)s)"
     )
     for action in (tflops, product_share):  # with --cluster the message of _cluster says what to do
-        read_with(action, "a data sheet, not a measurement (--compute)", lambda it: it.compute is None or it.cluster)
+        read_with(action, "without --compute", lambda it: it.compute is None or it.cluster)
     for action in (link_share, latency_ms):
-        read_with(action, "--link RATE", lambda it: it.cluster or (it.link is not None and _is_rate(it.link)))
+        read_with(action, "with --link RATE", lambda it: it.cluster or (it.link is not None and _is_rate(it.link)))
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the parts of a step's time")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 

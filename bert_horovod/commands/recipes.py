@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument(
         "--device", default="A100", metavar="NAME", help="a GPU with a known data sheet (default: %(default)s)"
     )
-    read_with(device, "the list or --json", lambda arguments: arguments.name is None or arguments.json)
+    read_with(device, "for the list, or with --json", lambda arguments: arguments.name is None or arguments.json)
     parser.add_argument("--json", action="store_true", help="print the list as JSON; with NAME that recipe's entry")
 
 

@@ -22,8 +22,7 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.checking import refuse_heads, refuse_objective
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import CLASSIFICATION, MULTILABEL, REGRESSION, Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import LabelAttention
@@ -56,6 +55,8 @@ class TextFinetuning(Finetuning):
     def __init__(self, data: TextData, checkpoint: Path) -> None:
         super().__init__(checkpoint)
         self.data, self.task = data, data.task
+        named = {Classification: CLASSIFICATION, Multilabel: MULTILABEL, Regression: REGRESSION}
+        self.what = named[type(self.task)]
         if len(data.format.columns) > 1:
             require_segments(self.directory, self.model, "the first text", "the second")
 
@@ -109,17 +110,8 @@ class TextFinetuning(Finetuning):
 
     def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
         """The task with as many heads as the recipe says, and the hooks that several heads need."""
-        if isinstance(self.task, Regression):
-            refuse_heads(recipe, "a regression")
-            refuse_objective(recipe, "a regression has no labels")
-        elif isinstance(self.task, Classification):
-            refuse_objective(recipe, "it is for --task multilabel", ("label_attention",))
-        else:
-            refuse_heads(recipe, "--task multilabel")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
         if heads > 1:
-            why = f"objective.heads = {heads}, and several heads have no weights"
-            refuse_objective(recipe, why, ("class_weights",))
             task = MultiverseClassification(self.task.labels, self.task.text_columns, heads=heads, orthogonality=weight)
             return task, (Elimination,)
         task = self.data.task

@@ -10,9 +10,9 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
-from bert_horovod.recipe.checking import refuse_objective
+from bert_horovod.recipe.idle import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
 from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
@@ -24,9 +24,6 @@ _MAY_DIFFER = (
     "attention_output_dropout_prob",
     "initializer_range",
 )
-
-# Settings of [objective] that only pre-training reads.
-_OF_MASKS = ("masked_fraction", "held_out_masked_fraction", "whole_word_masking", "ngram", "priority_words")
 _MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 
 
@@ -49,10 +46,14 @@ class StartingPoint(NamedTuple):
     phase: dict[str, Any]  # the task's sequence_length, global_batch, learning_rate and warmup, as in a recipe
 
 
-def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
-    """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution]."""
-    recipe = recipe_from_table(_table(model, defaults), overrides)
-    refuse_objective(recipe, "fine-tuning masks no tokens", _OF_MASKS)
+def first_settings(model: Model, what: str, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution].
+
+    `what` is trained, as in fields.ReadIf. Raises UserError for an override that it does not read, too.
+    """
+    table = _table(model, defaults)
+    recipe = recipe_from_table(table, overrides)
+    refuse_idle(recipe, what, overridden_keys(overrides), recipe_from_table(table))
     return recipe
 
 
@@ -120,6 +121,7 @@ class Finetuning:
         ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
 
+    what: str  # is trained, as in recipe.fields.ReadIf
     phase: ClassVar[dict[str, Any]]  # the task's sequence_length, learning_rate and warmup, as in a recipe
 
     def __init__(self, checkpoint: Path) -> None:
@@ -129,7 +131,7 @@ class Finetuning:
 
     def settings(self, overrides: Sequence[str]) -> Recipe:
         """The settings before rows are known; see first_settings."""
-        return first_settings(self.model, self.phase, overrides)
+        return first_settings(self.model, self.what, self.phase, overrides)
 
     def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:
         """Give this rank its device (runtime.devices); call it before `job` if the tokenizer runs in TensorFlow."""

@@ -23,7 +23,7 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import named_class, require_segments
-from bert_horovod.recipe.checking import refuse_heads, refuse_objective
+from bert_horovod.recipe.sections import SPANS
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -57,6 +57,7 @@ class SquadFinetuning(Finetuning):
         ReportedError: checkpoint, data or an option is invalid.
     """
 
+    what = SPANS
     phase: ClassVar[dict[str, Any]] = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
 
     def __init__(
@@ -116,8 +117,6 @@ class SquadFinetuning(Finetuning):
         rows, dev_rows = (int(templates_of(windows.lengths, length, packing).rows.sum()) for windows in (train, dev))
         packed = Packed(count, rows, WINDOWS, "windows")
         recipe, step = self.recipe(packed, dev_rows, epochs, overrides, world_size)
-        refuse_heads(recipe, "question answering")
-        refuse_objective(recipe, "question answering has no labels")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task, world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))

@@ -22,7 +22,7 @@ from bert_horovod.finetuning.tag_data import TagData
 from bert_horovod.inference.word_tags import predicted_tags
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.recipe.checking import refuse_heads, refuse_objective
+from bert_horovod.recipe.sections import ENTITIES
 from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.token_classification import TokenClassification
@@ -45,6 +45,7 @@ class TagFinetuning(Finetuning):
         ReportedError: the checkpoint cannot be read.
     """
 
+    what = ENTITIES
     phase: ClassVar[dict[str, Any]] = {"sequence_length": 128, "learning_rate": 3e-5, "warmup": 0.1}
 
     def __init__(self, data: TagData, checkpoint: Path) -> None:
@@ -77,8 +78,6 @@ class TagFinetuning(Finetuning):
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         packed = Packed(len(train.windows.begin), train.count, SENTENCES, "sentences")
         recipe, step = self.recipe(packed, dev.count, epochs, overrides, world_size)
-        refuse_heads(recipe, "entity recognition")
-        refuse_objective(recipe, "entity recognition labels words, not texts")
         check_size(recipe, self.task, world_size)
         scores = DevTags(self.data)
         notices = *self._notices(), _size("train", self.data.train, train), _size("dev", self.data.dev, dev), step

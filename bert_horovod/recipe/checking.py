@@ -4,7 +4,7 @@ import re
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_growth import check_growth
-from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Objective, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Recipe
 from bert_horovod.storage.reading import shown
 
 
@@ -128,17 +128,3 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
             raise UserError(
                 f"{name} = {value}: ranks are equal only every {agreement} steps ({made_of}); expected a multiple of it"
             )
-
-
-def refuse_objective(recipe: Recipe, why: str, names: tuple[str, ...] = ("class_weights", "label_attention")) -> None:
-    """Raise UserError if one of these settings of [objective] is set where it has no meaning."""
-    for name in names:
-        value, usual = (getattr(objective, name) for objective in (recipe.objective, Objective()))
-        if value != usual:
-            raise UserError(f"objective.{name} = {value!r}: {why}; expected {usual!r}")
-
-
-def refuse_heads(recipe: Recipe, what: str) -> None:
-    """Raise UserError if objective.heads is above 1, because only a classification can have several heads."""
-    if recipe.objective.heads > 1:
-        raise UserError(f"objective.heads = {recipe.objective.heads}: {what} has one head; expected 1")

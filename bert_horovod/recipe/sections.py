@@ -18,8 +18,8 @@ STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are 
 # Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/dense/reducer.py.
 REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 # What is trained, as messages say it; ReadIf.tasks names some of them.
-PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "--task classification", "--task regression"
-MULTILABEL, SPANS, ENTITIES = "--task multilabel", "--task squad", "--task ner"
+PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "a classification", "a regression"
+MULTILABEL, SPANS, ENTITIES = "a multilabel classification", "question answering", "entity recognition"
 _MASKS = ReadIf("pre-training", tasks=(PRETRAINING,))
 _SEVERAL_HEADS = ReadIf("objective.heads above 1", lambda recipe: recipe.objective.heads > 1, tasks=(CLASSIFICATION,))
 _FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
@@ -130,7 +130,7 @@ class Objective:
     priority_words: str = setting("", read_if=_MASKS)
     # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
     # classifier
-    heads: int = setting(1, minimum=1, maximum=256, read_if=ReadIf("--task classification", tasks=(CLASSIFICATION,)))
+    heads: int = setting(1, minimum=1, maximum=256, read_if=ReadIf("a classification", tasks=(CLASSIFICATION,)))
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
     orthogonality: float = setting(1.0, minimum=0, read_if=_SEVERAL_HEADS)
     # A head is eliminated if its mean loss is above the mean of all remaining heads by more than this fraction
@@ -144,7 +144,9 @@ class Objective:
     )
     # Label attention (docs/finetuning.md): windows of a document, at most, over all tokens of which each label attends;
     # 0: a classifier that reads [CLS]
-    label_attention: int = setting(0, minimum=0, maximum=1024, read_if=ReadIf("--task multilabel", tasks=(MULTILABEL,)))
+    label_attention: int = setting(
+        0, minimum=0, maximum=1024, read_if=ReadIf("a multilabel classification", tasks=(MULTILABEL,))
+    )
 
     @property
     def pairs(self) -> bool:

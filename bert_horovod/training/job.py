@@ -8,7 +8,6 @@ from typing import Any
 from bert_horovod.batches.source import Dataset
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.checking import refuse_heads, refuse_objective
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
@@ -31,7 +30,5 @@ class Job:
 
 def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:
     """Pre-training on a token store; `options` are further fields of Job."""
-    refuse_heads(recipe, "pre-training")
-    refuse_objective(recipe, "pre-training has no labels")
     dataset = StoreDataset(store, recipe, index_dir)
     return Job(recipe, Pretraining(recipe.objective.pairs, recipe.objective.pair_name), dataset, output_dir, **options)

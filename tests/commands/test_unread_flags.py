@@ -5,15 +5,22 @@ import pytest
 from bert_horovod.__main__ import dispatch
 from bert_horovod.commands.shared.parser import parse
 
+TUNE = ["finetune", "--task", "sst2", "--data_dir", "none", "--checkpoint", "none", "--output_dir", "none"]
 PLAN = ["plan", "--recipe", "bert-base"]
 CASES = [
     (["inspect", "--data_dir", "none", "--rows", "3"], "--rows 3: it is read only with --row; leave it out"),
     (["inspect", "--data_dir", "none", "--split", "held_out"], "--split held_out: it is read only with --row"),
     (["inspect", "--data_dir", "none", "--set", "data.seed=3"], "--set data.seed=3: it is read only with --row"),
-    (["recipes", "bert-base", "--device", "V100"], "--device V100: it is read only with the list or --json"),
+    (["recipes", "bert-base", "--device", "V100"], "--device V100: it is read only for the list, or with --json"),
     ([*PLAN, "--device", "A100", "--latency_ms", "1"], "--latency_ms 1.0: it is read only with --link RATE"),
     ([*PLAN, "--device", "A100", "--link", "link.json", "--link_share", "0.5"], "--link_share 0.5: it is read only"),
-    ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only with a data sheet, not a measurement"),
+    ([*TUNE, "--seeds", "3", "--set", "data.seed=7"], "--seeds 3: it is read only without --set data.seed"),
+    ([*TUNE, "--epochs", "3", "--set", "phase.0.steps=7"], "--epochs 3.0: it is read only without --set phase.0.steps"),
+    (
+        [*TUNE, "--learning_rates", "1,2", "--set", "phase.0.learning_rate=1"],
+        "only without --set phase.0.learning_rate",
+    ),
+    ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]
 
 

@@ -106,7 +106,7 @@ def read_with(action: argparse.Action, words: str, holds: Callable[[argparse.Nam
 
     Args:
         action: of add_argument.
-        words: the other flags with which it is read, as in "--row".
+        words: the condition, as in "with --row".
         holds: whether the command line has these.
     """
     action.read_with = words, holds  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
             continue
         flag = max(action.option_strings, key=len)
         given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
-        raise UserError(f"{given}: it is read only with {words}; leave it out, or give that")
+        raise UserError(f"{given}: it is read only {words}; leave it out")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
