@@ -18,7 +18,7 @@ CASES = [
     ([*TUNE, "--epochs", "3", "--set", "phase.0.steps=7"], "--epochs 3.0: it is read only without --set phase.0.steps"),
     (
         [*TUNE, "--learning_rates", "1,2", "--set", "phase.0.learning_rate=1"],
-        "only without --set phase.0.learning_rate",
+        "without --set phase.0.learning_rate",
     ),
     ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]

@@ -208,8 +208,17 @@ def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
         TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
 
 
-@pytest.mark.parametrize("setting", ["masked_fraction=0.3", "whole_word_masking=true", "priority_words='words.txt'"])
-def test_settings_of_masks_are_refused(files, tmp_path, setting):
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "objective.masked_fraction=0.3",
+        "objective.priority_words='words.txt'",
+        "objective.pair=next_sentence",
+        "execution.evaluate_rows=16",
+        "execution.probe=sst2",
+    ],
+)
+def test_settings_of_pretraining_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
-    with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*fine-tuning masks no tokens"):
-        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
+    with pytest.raises(UserError, match=rf"{setting.split('=')[0]} = .*entity recognition does not read it"):
+        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[setting])
