@@ -20,6 +20,7 @@ _BLOCK_TAGS = (
 )
 _TAG = re.compile(rf"</?(?:{_BLOCK_TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _SETTING = r"[ ]*(?:- )*[\w.-]+:(?:[ \t][^\n]*)?\r?\n"
+_NESTED = rf"(?:{_SETTING})+?[ ]{{2,}}{_SETTING}(?:{_SETTING}){{4}}"
 _STATEMENT = r"(?:INSERT INTO|(?:CREATE|DROP|ALTER) TABLE|(?:UN)?LOCK TABLES)\b"
 _TIMES = r"(?:\d+:)?\d\d:\d\d[,.]\d{2,3} --> "
 _COMMAND = r"\\[a-zA-Z]+\*?[\[{]"
@@ -100,7 +101,7 @@ _OTHERS = (
         "YAML or settings",
         ".yaml .yml .toml .ini .cfg .conf .properties",
         _CONVERT,
-        rf"(?:%YAML[^\n]*\n)?---[ \t]*\r?\n(?:{_SETTING}){{8}}",
+        rf"(?:%YAML[^\n]*\n)?---[ \t]*\r?\n(?:{_SETTING}){{8}}|{_NESTED}",
     ),
     _Other(
         "LaTeX",
