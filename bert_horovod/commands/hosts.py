@@ -4,6 +4,7 @@ bert-horovod hosts --output hosts && horovodrun -np 32 -hostfile hosts python ru
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error the variable or file that they were read from."""
     from bert_horovod.cluster.launching.hostfiles import MAXIMUM_SLOTS, format_hostfile, from_scheduler
+    from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.errors import UserError
     from bert_horovod.storage.writing import write_output
     from bert_horovod.wording import counted
@@ -31,6 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
             "or write the hostfile by hand: a line `host slots=N` for each host"
         )
     hosts, source = hosts_and_source
+    if arguments.output:
+        files = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+        require_output_file(arguments, more_inputs=[Path(os.environ[name]) for name in files if name in os.environ])
     if arguments.slots:
         hosts = dict.fromkeys(hosts, arguments.slots)
     if arguments.output:

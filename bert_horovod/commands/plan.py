@@ -53,7 +53,7 @@ from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
-from bert_horovod.storage.writing import require_output, write_output
+from bert_horovod.storage.writing import write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file
 # Flags for one quick look, with their defaults; with --cluster the cluster file has these values.
@@ -130,7 +130,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
     if arguments.plot:
-        require_output(arguments.plot, flag="--plot")
+        from bert_horovod.commands.shared.output_flags import require_output_file
+
+        require_output_file(arguments, "plot")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
@@ -27,7 +28,6 @@ from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.writing import require_output
 
 _NOT_FOR = {  # flags that a kind of checkpoint does not read
     "ForTokenClassification": ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold"),
@@ -157,11 +157,13 @@ def _look(
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     source, output = Path(arguments.input), arguments.output
     if "ForTokenClassification" in str(config.get("architectures")):
-        _look_for_words(source, output, columns[0] if columns else None)
+        _look_for_words(arguments, columns[0] if columns else None)
         return
-    if not output.is_dir():
+    if output.is_dir():
+        require_output(arguments)
+    else:
         require_table_name("--output", output)
-        require_output(output, [source])
+        require_output_file(arguments)
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":
         if keep:
@@ -175,12 +177,13 @@ def _look(
     Table(source, there, []).places(keep or (), "--keep")
 
 
-def _look_for_words(source: Path, output: Path, column: str | None) -> None:
+def _look_for_words(arguments: argparse.Namespace, column: str | None) -> None:
     """The same for entity recognition; the rest of a long file is left to the predictor."""
+    source = Path(arguments.input)
     kind = kind_of_input(source, column)
     if kind != "words":  # tagged words are written as CoNLL whatever the output's name
-        require_table_name("--output", output)
-    require_output(output, [source])
+        require_table_name("--output", arguments.output)
+    require_output_file(arguments)
     if kind == "words":
         next(tagged_blocks(source, USUAL if column is None else TagColumns(column), tagged=False))
     else:

@@ -38,21 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the page, or serve it until Ctrl-C."""
+    from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.reporting.page import page
     from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
-    from bert_horovod.storage.writing import require_output, write_output
+    from bert_horovod.storage.writing import write_output
 
-    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
     if arguments.watch and arguments.output:
         raise UserError("--watch serves the page and --output writes it; give one of them")
     if not 0 <= arguments.port < 1 << 16:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
-    output = arguments.output or Path("report.html")
+    output = arguments.output = arguments.output or Path("report.html")
     if not arguments.watch:
-        require_output(output)
+        require_output_file(arguments)
+    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
 
     if arguments.watch:
         serve(lambda: _found(arguments.runs, cluster, tables, watched=True), arguments.port)

@@ -25,7 +25,7 @@ from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides,
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.recipe_files.tuned import fragment
-from bert_horovod.storage.writing import require_output, write_output
+from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
     from bert_horovod.measuring.tuning.candidates import Machine
@@ -130,6 +130,7 @@ def _say(text: str) -> None:
 
 def _check_flags(arguments: argparse.Namespace) -> None:
     from bert_horovod.collectives.launched import launch
+    from bert_horovod.commands.shared.output_flags import require_output_file
 
     if launch().size > 1:
         raise UserError("tune starts the ranks itself: run it once, with -np N and -hostfile F")
@@ -138,7 +139,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         if not 0 < getattr(arguments, name) < math.inf:
             raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
     if arguments.output:
-        require_output(arguments.output)
+        require_output_file(arguments)
 
 
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":

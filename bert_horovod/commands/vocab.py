@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Learn or extend, and write the vocabulary."""
     from bert_horovod.commands.shared.flags import require_least  # not before: --help needs no NumPy
+    from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.corpus.reading.finding import find_sources, standard_input
-    from bert_horovod.storage.writing import require_output
 
     require_least("--add", arguments.add)
     if arguments.add is not None and arguments.extend is None:
@@ -60,9 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
         sources = find_sources(files)
-        require_output(arguments.output, [source.path for source in sources], makes_parent=True)
         if arguments.extend is not None:
             _refuse_within(arguments.output, Path(arguments.extend))
+        require_output_file(arguments, more_inputs=[source.path for source in sources], makes_parent=True)
         if base is None:
             _learn(arguments, sources, start)
         else:
@@ -70,12 +70,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_within(output: Path, base: Path) -> None:
-    """Raise UserError if the output would replace the vocabulary to extend, or a file of the checkpoint that has it."""
-    directory = base.resolve() if base.is_dir() else None
-    if output.resolve() == base.resolve() or (directory and directory in output.resolve().parents):
+    """Raise UserError if the output would be in the checkpoint whose vocabulary it extends."""
+    if base.is_dir() and base.resolve() in output.resolve().parents:
         raise UserError(
-            f"--output {output} is {'within' if directory else 'the file of'} --extend {base}, whose vocabulary "
-            "belongs to trained embeddings; name another file"
+            f"--output {output} is within --extend {base}, whose vocabulary belongs to trained embeddings; name "
+            "another file"
         )
 
 

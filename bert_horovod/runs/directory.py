@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
+from bert_horovod.errors import ReportedError, RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.best_record import BEST
@@ -27,9 +27,17 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
-_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions", "wandb")  # may be links to a larger disk
-_ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
+_DIRECTORIES = (
+    "checkpoints",
+    "tensorboard",
+    "timeline",
+    "predictions",
+    "wandb",
+    "probe",
+)  # may be links to a larger disk
+ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 _OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
+PAGE = "report.html"  # of `report`, put beside what it is about
 CONTENTS = (
     "recipe.toml",
     "metrics.jsonl",
@@ -40,11 +48,11 @@ CONTENTS = (
     STATUS,
     COMMAND,
     NOTES,
-    "report.html",  # a page of `report`, put beside what it is about
+    PAGE,
     "stop",
     ".lock",
     NEWEST,
-    *_ANSWERS,
+    *ANSWERS,
     *_DIRECTORIES,
 )
 
@@ -116,6 +124,17 @@ def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
         write_atomically(output_dir / "run.json", json.dumps(asdict(run), indent=1) + "\n")
 
 
+def _is_a_runs(recipe: Path) -> bool:
+    """Whether there is no such file, or one as a run writes it, also if it was killed before it wrote run.json."""
+    try:
+        text = read_text(recipe, inside=recipe.parent)
+        return not text.strip("\0 \r\n\t") or text == recipe_to_toml(load_recipe(recipe))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError, ReportedError):
+        return False
+
+
 def give_up(output_dir: Path) -> None:
     """Remove the files of `claim` if the run cannot begin and no run has begun in the directory before."""
     if not (output_dir / "metrics.jsonl").exists() and not (output_dir / "checkpoints").exists():
@@ -165,7 +184,7 @@ def stop_requested(output_dir: Path) -> bool:
 
 
 def refuse_other_things(output_dir: Path) -> None:
-    """Raise UserError if the directory holds what no run makes."""
+    """Raise UserError if the directory holds what no run makes, or a recipe that no run wrote."""
     entries = sorted(output_dir.iterdir()) if output_dir.is_dir() else []
     # Looked for after the listing: a run that begins in this moment writes run.json before all but these two.
     ours = (output_dir / "run.json").is_file()
@@ -179,6 +198,11 @@ def refuse_other_things(output_dir: Path) -> None:
         raise UserError(
             f"--output_dir {output_dir} holds other things ({', '.join(foreign)[:200]}); "
             "give a new directory, or one of an earlier run"
+        )
+    if not ours and not _is_a_runs(output_dir / "recipe.toml"):
+        raise UserError(
+            f"--output_dir {output_dir} holds a recipe.toml that no run wrote and that the run's would replace; give a "
+            "new directory"
         )
 
 

@@ -54,16 +54,6 @@ def write_atomically(path: Path, text: str | Iterable[str], mode: int | None = N
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
-def require_output(path: Path, inputs: Iterable[Path] = (), makes_parent: bool = False, flag: str = "--output") -> None:
-    """Raise UserError before any work if a command could not write `path` at its end, or if it is one of its inputs."""
-    if path.is_dir():
-        raise UserError(f"{flag} {path} is a directory; expected the name of a file")
-    if not makes_parent and not path.absolute().parent.is_dir():
-        raise UserError(f"{flag} {path}: there is no directory {path.parent}; make it, or name another")
-    if path.is_file() and (same := [file for file in inputs if file.exists() and file.samefile(path)]):
-        raise UserError(f"{flag} {path} is the input {same[0]}, which would be lost; name another file")
-
-
 def write_output(path: Path, text: str | Iterable[str]) -> None:
     """Write UTF-8 text, or its parts, to a file that the user named: a new or regular file as write_atomically does it.
 

@@ -99,7 +99,7 @@ def test_mistakes_about_an_extension_are_told(tmp_path, monkeypatch, capsys):
         (["--extend", "base.txt", "--add", "0"], "--add 0: expected at least 1"),
         (["--extend", "base.txt"], "has no [unused...] tokens to replace; expected --add N"),
         (["--extend", "nothing.txt"], "cannot read the vocabulary nothing.txt"),
-        (["--extend", "base.txt", "--add", "1", "--output", "base.txt"], "--output base.txt is the file of --extend"),
+        (["--extend", "base.txt", "--add", "1", "--output", "base.txt"], "--output base.txt is the input base.txt"),
     ):
         assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt", *flags])) == 2
         assert message in capsys.readouterr().err

@@ -92,6 +92,13 @@ def test_a_directory_with_other_things_is_refused_by_their_names(tmp_path, name)
     assert f"holds other things ({name}); give a new directory" in refusal(tmp_path)
 
 
+def test_a_recipe_that_no_run_wrote_is_not_replaced(tmp_path):
+    mine = f"# mine\n{recipe_to_toml(RECIPE)}"
+    (tmp_path / "recipe.toml").write_text(mine)
+    assert "holds a recipe.toml that no run wrote and that the run's would replace" in refusal(tmp_path)
+    assert (tmp_path / "recipe.toml").read_text() == mine
+
+
 def test_other_things_in_the_directory_of_an_earlier_run_are_refused(earlier):
     (earlier / "thesis.tex").touch()
     assert "holds other things (thesis.tex)" in refusal(earlier)

@@ -51,15 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure layout by layout, print the table."""
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
+    from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
     from bert_horovod.reporting.scaling_table import cells, heading
     from bert_horovod.reporting.tables import lines
-    from bert_horovod.storage.writing import require_output, write_output
+    from bert_horovod.storage.writing import write_output
 
     if arguments.output:
-        require_output(arguments.output)
+        require_output_file(arguments)
     recipe = step_recipe(arguments)
     require_least("--rounds", arguments.rounds)
     require_least("--micro_batches", arguments.micro_batches)

@@ -111,12 +111,11 @@ def _look(arguments: argparse.Namespace, rank: int) -> None:
         )
     if output_dir and output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
-    if (
-        output_dir
-        and rank == 0
-        and not any(vars(arguments).get(name) for name in ("seeds", "learning_rates", "run_dir"))
-    ):
-        refuse_other_things(output_dir)  # claim does it again; several runs have directories inside
+    if output_dir and rank == 0 and any(vars(arguments).get(name) for name in ("seeds", "learning_rates", "run_dir")):
+        if (output_dir / "run.json").exists():  # several runs have directories inside
+            raise UserError(f"--output_dir {output_dir} is that of one run, and this makes several; give another")
+    elif output_dir and rank == 0:
+        refuse_other_things(output_dir)  # claim does it again
     arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
