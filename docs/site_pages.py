@@ -18,7 +18,7 @@ def root_page(markdown: str) -> str:
         picture, words, path, anchor = link[1], link[2], link[3], link[4] or ""
         target = PAGES.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
         if target is None or not (target.endswith(".md") or picture):
-            return words
+            return LINK.sub(on_the_site, words)
         return f"{picture}[{words}]({target}{anchor})"
 
     return ATTRIBUTE.sub(r'\1="', LINK.sub(on_the_site, markdown))

@@ -66,6 +66,22 @@ def document(title: str, subtitle: str, parts: Sequence[str], height: float = HE
     )
 
 
+def badge(label: str, value: str, colour: str) -> str:
+    """A small sign: a label on grey, a value on a colour; readable on light and dark pages."""
+    left, right = (12 + 6.7 * len(words) for words in (label, value))
+    signs = "".join(
+        f'<text x="{x:.1f}" y="14" textLength="{width - 12:.1f}" fill="#fff">{escape(words)}</text>'
+        for x, width, words in ((6, left, label), (left + 6, right, value))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="11.5"><title>{escape(f"{label}: {value}")}</title>'
+        f'<clipPath id="round"><rect width="{left + right:.1f}" height="20" rx="3"/></clipPath>'
+        f'<g clip-path="url(#round)"><rect width="{left:.1f}" height="20" fill="#555c66"/>'
+        f'<rect x="{left:.1f}" width="{right:.1f}" height="20" fill="{colour}"/></g>{signs}</svg>\n'
+    )
+
+
 def line_chart(
     title: str,
     subtitle: str,

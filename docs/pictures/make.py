@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw the pictures of the pages from kept results: curves of lab/curves/, bands of runs/references/, lab/scaling.json.
 
-python docs/pictures/make.py        writes docs/pictures/*.svg
+python docs/pictures/make.py        writes docs/pictures/*.svg and docs/pictures/badges/*.svg
 
 plan.svg is computed by the planner, house.svg from the imports of the package.
 """
@@ -21,6 +21,7 @@ import chart  # noqa: E402
 
 from bert_horovod.costs.clusters import DeviceSheet, device_of, parse_rate  # noqa: E402
 from bert_horovod.costs.planner import LINK_SHARE, SPREAD, Network, plan_phase  # noqa: E402
+from bert_horovod.recipe.fields import parse_toml  # noqa: E402
 from bert_horovod.recipe_files.loading import load_recipe  # noqa: E402
 from bert_horovod.runs.reference_curves import DIRECTORY, read_reference  # noqa: E402
 from lab.curve_recipes import KEPT, kept  # noqa: E402
@@ -200,8 +201,24 @@ DRAWN: dict[str, Callable[[], str]] = {
     "house": house,
 }
 
+
+def badges() -> dict[str, str]:
+    """The badges of README by name, from pyproject.toml: pictures of the project itself need no network."""
+    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    first, end = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()
+    tensorflow = next(each for each in project["dependencies"] if each.startswith("tensorflow=="))
+    version = re.match(r"tensorflow==(\d+\.\d+)", tensorflow)[1]
+    return {
+        "python": chart.badge("Python", f"3.{first} to 3.{int(end) - 1}", "#1f6fb2"),
+        "tensorflow": chart.badge("TensorFlow", version, "#c2571a"),
+        "licence": chart.badge("licence", "Apache 2.0", "#2f8f4e"),
+    }
+
+
 if __name__ == "__main__":
-    for name, draw in DRAWN.items():
+    (PICTURES / "badges").mkdir(exist_ok=True)
+    pictures = {name: draw() for name, draw in DRAWN.items()}
+    for name, picture in (pictures | {f"badges/{name}": badge for name, badge in badges().items()}).items():
         path = PICTURES / f"{name}.svg"
-        path.write_text(draw(), encoding="utf-8")
+        path.write_text(picture, encoding="utf-8")
         print(f"{path}: {path.stat().st_size:,} bytes")

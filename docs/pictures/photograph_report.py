@@ -3,6 +3,7 @@
 
     run/quickstart.sh
     python docs/pictures/photograph_report.py quickstart_output/report.html docs/pictures/report.png
+    python docs/pictures/photograph_report.py --scheme dark quickstart_output/report.html docs/pictures/report-dark.png
 
 Needs playwright, which the extra `test` installs, and Chromium.
 """
@@ -13,11 +14,11 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT, SCALE = 800, 600, 1.5  # CSS pixels, and pixels of the picture for each
+WIDTH, HEIGHT, SCALE = 800, 420, 1.5  # CSS pixels, and pixels of the picture for each
 
 
 def photograph(page: Path, picture: Path, scheme: str = "light") -> None:
-    """Write a PNG of the page's first screen as a browser of 800 x 600 pixels shows it."""
+    """Write a PNG of the page's first screen as a browser of 800 x 420 pixels, which loss.svg has too, shows it."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         size = {"width": WIDTH, "height": HEIGHT}
