@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
-from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.flags import require_least, require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_flags, refuse_other_tasks
@@ -134,6 +134,7 @@ def _look(arguments: argparse.Namespace) -> None:
 
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)
+    require_number("--null_score_threshold", arguments.null_score_threshold)
     refuse_flags(arguments, SQUAD_ONLY, (SQUAD,))
     refuse_flags(arguments, ("tag_names",), (NER,))
     refuse_other_tasks(arguments)

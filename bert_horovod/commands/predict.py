@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.commands.shared.words import lines_of, whole_text
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict."""
+    require_number("--null_score_threshold", arguments.null_score_threshold)
     lines = arguments.input == "-"
     if lines != (arguments.output is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from bert_horovod.commands.finetune import NER, SQUAD
+from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.table_flags import (
     OWN,
     add_dialect,
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_flags(arguments, ("null_odds", "threshold"), (SQUAD,))
     refuse_flags(arguments, ("label_column", "encoding", "quoted_tsv"), OWN)
     refuse_flags(arguments, ("label_separator", "label_columns"), ("multilabel",))
+    require_number("--threshold", arguments.threshold)
     if arguments.threshold is not None and arguments.null_odds is None:
         raise UserError("--threshold is of --null_odds; give these too")
     request = Request(

@@ -71,6 +71,16 @@ def find_answers(
     return all_answers
 
 
+def trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
+    """The place of a part of a text, without the blanks at its ends.
+
+    >>> trimmed("a  film ", 1, 8), trimmed("a  film", 1, 3)
+    ((3, 7), (3, 3))
+    """
+    begin += len(text[begin:end]) - len(text[begin:end].lstrip())
+    return begin, begin + len(text[begin:end].rstrip())
+
+
 def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
     """Write predictions.json, nbest_predictions.json and, in version 2.0, null_odds.json, as run_squad.py does.
 
@@ -205,6 +215,9 @@ def _of_question(
     for begin, end, start_logit, end_logit, context in candidates:
         if len(by_text) == rules.n_best:
             break
+        begin, end = trimmed(context, begin, end)
+        if begin == end:  # pieces of other tokenizers hold blanks, which are no answer
+            continue
         if rules.may_abstain and "" not in by_text and start_logit + end_logit < sum(null):
             by_text[""] = (0, 0, *null)
             if len(by_text) == rules.n_best:

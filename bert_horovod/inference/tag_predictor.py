@@ -28,6 +28,7 @@ from bert_horovod.corpus.reading.tagged_files import (
 )
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
+from bert_horovod.inference.answers import trimmed
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import RowOutputs, block_rows
@@ -139,7 +140,7 @@ class TagPredictor:
         for text, tags, shares, first in zip(texts, *tagged, words_before[:-1].tolist(), strict=True):
             # Pieces of other tokenizers hold blanks around a word. Blanks alone are no word.
             own = slice(first, first + len(tags))
-            words = [_trimmed(text, *span) for span in zip(begins[own], ends[own], strict=True)]
+            words = [trimmed(text, *span) for span in zip(begins[own], ends[own], strict=True)]
             kept = [place for place, (begin, end) in enumerate(words) if begin < end]
             found = []
             for kind, begin, end in entities([tags[place] for place in kept]):
@@ -182,12 +183,6 @@ class TagPredictor:
             at_once = block_rows(length) if packing else 1
             self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
         return predicted_tags(rows, self._outputs[length](self._parameters, rows)["logits"], self._task.labels)
-
-
-def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
-    """A place in a text without the blanks at its ends."""
-    begin += len(text[begin:end]) - len(text[begin:end].lstrip())
-    return begin, begin + len(text[begin:end].rstrip())
 
 
 def _with_tags(fields: Sequence[Sequence[list[str]]], tags: list[list[str]]) -> Iterator[list[list[str]]]:

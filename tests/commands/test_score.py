@@ -79,6 +79,7 @@ def test_scoring_imports_no_tensorflow(tmp_path):
             "--encoding is for --task classification or regression or multilabel, not for --task sst2",
         ),
         ("classification", "--label_separator", "--label_separator is for --task multilabel, not for --task classif"),
+        ("classification", "--label_columns", "--label_columns is for --task multilabel, not for --task classificat"),
         ("multilabel", "--null_odds", "--null_odds is for --task squad, not for --task multilabel"),
     ],
 )

@@ -1,6 +1,7 @@
 """Questions are answered from files of three kinds and from lines, by what evaluation answers with."""
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -11,9 +12,13 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor, open_predictor
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.interchange.tokenizer_files import read_tokenizer
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.tasks.span import Span
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_squad import STRIDE, paragraph, write_json, write_squad
+from tests.toy_tokenizers import write_kind
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +50,22 @@ def predict(predictor: Predictor, source: Path, output: Path) -> str:
 
 def rows_of(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def test_answers_of_a_byte_level_tokenizer_begin_and_end_with_no_space(tmp_path):
+    found = read_tokenizer(write_kind(tmp_path / "tokenizer", "modernberts"), None)
+    model = dataclasses.replace(MODEL, vocab_size=len(found.vocabulary), max_position_embeddings=64)
+    task = Span(True, False, STRIDE)
+    parameters = initial_values(task.parameters(model), 0.2, 1)
+    write_directory(tmp_path / "model", model, task, parameters, found.vocabulary, found.settings)
+    context = "  the  film was   good \u00a0 and  bad  "
+    (tmp_path / "in.jsonl").write_text(json.dumps({"question": "was it", "context": context}))
+    (tmp_path / "out").mkdir()
+    predict(open_predictor(tmp_path / "model", Options()), tmp_path / "in.jsonl", tmp_path / "out")
+    (n_best,) = json.loads((tmp_path / "out" / "nbest_predictions.json").read_text()).values()
+    texts = [answer["text"] for answer in n_best]
+    assert all(text == text.strip() != "" and text in context for text in texts)
+    assert len(set(texts)) == len(texts) > 3
 
 
 @pytest.mark.parametrize("abstains", [False, True])

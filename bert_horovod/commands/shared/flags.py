@@ -1,6 +1,7 @@
 """Flags that several commands and benchmarks share."""
 
 import argparse
+import math
 from pathlib import Path
 
 from bert_horovod.cluster.launching.hostfiles import Hosts, parse_hosts, read_hostfile
@@ -68,6 +69,12 @@ def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
     if arguments.hostfile:
         return read_hostfile(arguments.hostfile)
     return parse_hosts(arguments.hosts) if arguments.hosts else None
+
+
+def require_number(flag: str, number: float | None) -> None:
+    """Raise UserError if a flag's value is nan, with which every comparison fails; None: the flag is not given."""
+    if number is not None and math.isnan(number):
+        raise UserError(f"{flag} {number}: expected a number")
 
 
 def require_least(flag: str, number: int | None, least: int = 1) -> None:
