@@ -18,7 +18,7 @@ from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require
 from bert_horovod.commands.shared.flags import require_least, require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
-from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_flags, refuse_other_tasks
+from bert_horovod.commands.shared.table_flags import OWN, add_columns, for_tasks, own_options
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 from bert_horovod.recipe_files.loading import overridden_keys
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
 NER = "ner"  # entity recognition
-SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of GLUE: {', '.join(GLUE_TASKS)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join((*OWN, NER))}, "
         "which finds entities",
     )
-    parser.add_argument(
+    data_dir = parser.add_argument(
         "--data_dir",
         type=Path,
         metavar="DIR",
@@ -84,13 +83,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rates = parser.add_argument(
         "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
     )
-    parser.add_argument(
+    early_stop = parser.add_argument(
         "--early_stop",
         type=int,
         metavar="N",
         help=f"end after N evaluations (epochs) without a better first score; not for {SQUAD}",
     )
     add_run(parser)
+    read_with(data_dir, "for the train, dev and test files that no other flag names", _lacks_files)
+    read_with(early_stop, f"with another --task than {SQUAD}", lambda arguments: arguments.task != SQUAD)
     for action, key in ((epochs, "phase.0.steps"), (seeds, "data.seed"), (rates, "phase.0.learning_rate")):
         read_with(action, f"without --set {key}", partial(_is_not_set, key))
     squad = parser.add_argument_group("for --task squad only")
@@ -109,12 +110,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory that keeps tokens for the next start (default: index/ beside the train file)",
     )
-    ner = parser.add_argument_group("for --task ner only")
-    ner.add_argument(
+    for action in squad._group_actions:
+        for_tasks(action, SQUAD)
+    tag_names = parser.add_argument_group("for --task ner only").add_argument(
         "--tag_names",
         metavar="O,B-X,...",
         help="names of tags that are numbers in JSON Lines, in the order of their numbers, from 0",
     )
+    for_tasks(tag_names, NER)
+
+
+def _lacks_files(arguments: argparse.Namespace) -> bool:
+    tests = arguments.test_file or arguments.task == SQUAD  # which has none
+    return arguments.task in OWN or not (arguments.train_file and arguments.dev_file and tests)
 
 
 def _is_not_set(key: str, arguments: argparse.Namespace) -> bool:
@@ -135,14 +143,9 @@ def _look(arguments: argparse.Namespace) -> None:
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)
     require_number("--null_score_threshold", arguments.null_score_threshold)
-    refuse_flags(arguments, SQUAD_ONLY, (SQUAD,))
-    refuse_flags(arguments, ("tag_names",), (NER,))
-    refuse_other_tasks(arguments)
     if arguments.task != SQUAD:
         arguments.data = _data(arguments)
         return
-    if arguments.early_stop is not None:
-        raise UserError(f"--early_stop is not for --task {SQUAD}; leave it out")
     if arguments.test_file or len(arguments.dev_file) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
@@ -185,7 +188,8 @@ def _words(arguments: argparse.Namespace, launched: "Launch") -> "TagFinetuning 
 def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
-    given_flags = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
+    names = ("doc_stride", "null_score_threshold", "index_dir")
+    given_flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     dev_file = arguments.dev_file[0] if arguments.dev_file else None
     options = SquadOptions(**given_flags)
     return SquadFinetuning(arguments.checkpoint, arguments.data_dir, arguments.train_file, dev_file, options)

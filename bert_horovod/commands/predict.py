@@ -20,6 +20,7 @@ from typing import Any
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
 from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
@@ -49,18 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "standard input, answered as they come, two texts with a tab between",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
-    parser.add_argument(
+    text_columns = parser.add_argument(
         "--text_columns",
         metavar="A[,B]",
         help="columns of text (default: those that the checkpoint was trained on; for entities as finetune --task ner)",
     )
-    parser.add_argument(
+    keep = parser.add_argument(
         "--keep",
         default="all",
         metavar="A[,B]",
         help="columns of a table that stand beside its answers: all, none, or their names (default: %(default)s)",
     )
-    add_dialect(parser)
+    for action in (text_columns, keep, *add_dialect(parser)):
+        read_with(action, "with a file as --input", lambda arguments: arguments.input != "-")
     parser.add_argument(
         "--threshold",
         metavar="X",
@@ -174,7 +176,9 @@ def _look(
         return
     own = ["question", "context"] if answers else config.get("text_columns")
     own_columns = tuple(map(str, own)) if isinstance(own, list) else ()
-    columns = columns or own_columns or only_column(source, dialect)
+    columns = columns or own_columns
+    if not columns and "architectures" in config:  # else the checkpoint's reader finds out what it answers
+        columns = only_column(source, dialect)
     there = require_columns(source, columns, "--text_columns", dialect)
     Table(source, there, []).places(keep or (), "--keep")
 

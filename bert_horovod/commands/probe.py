@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.finetune import NER
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
-from bert_horovod.commands.shared.table_flags import OWN, add_columns, own_options, refuse_other_tasks
+from bert_horovod.commands.shared.table_flags import OWN, add_columns, for_tasks, own_options
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
@@ -39,11 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(*GLUE_TASKS, NER, *OWN),
         help=f"task of GLUE, or {NER}; on files of your own: {', '.join(OWN)}",
     )
-    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory of the task of GLUE or of ner")
+    data_dir = parser.add_argument(
+        "--data_dir", type=Path, metavar="DIR", help="directory of the task of GLUE or of ner"
+    )
+    for_tasks(data_dir, *GLUE_TASKS, NER)
     for split in ("train", "dev"):
-        parser.add_argument(
+        file = parser.add_argument(
             f"--{split}_file", type=Path, metavar="FILE", help=f"your own {split} file: TSV, CSV or JSON Lines"
         )
+        for_tasks(file, *OWN)
     add_columns(parser)
     parser.add_argument(
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
@@ -72,12 +76,7 @@ def _look(arguments: argparse.Namespace) -> None:
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
             "newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    refuse_other_tasks(arguments)
-    own = arguments.task in OWN
-    for name in ("train_file", "dev_file") if not own else ("data_dir",):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name} is not for --task {arguments.task}; leave it out")
-    if own:
+    if arguments.task in OWN:
         files = Files(None, arguments.train_file, (arguments.dev_file,) if arguments.dev_file else ())
         columns = tuple(arguments.text_columns.split(","))
         arguments.data = own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from bert_horovod.commands.finetune import NER, SQUAD
 from bert_horovod.commands.shared.flags import require_number
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.table_flags import (
     OWN,
     add_dialect,
     add_label_columns,
     dialect_of,
+    for_tasks,
     label_columns_of,
-    refuse_flags,
 )
-from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
 
 TASKS_SCORED = (*GLUE_TASKS, SQUAD, NER, *OWN)
@@ -44,19 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
-    parser.add_argument("--label_column", metavar="C", help="your own files: column of labels (default: label)")
+    label_column = parser.add_argument(
+        "--label_column", metavar="C", help="your own files: column of labels (default: label)"
+    )
     add_label_columns(parser)
-    parser.add_argument("--label_separator", metavar="S", help="multilabel: between labels (default: a comma)")
-    add_dialect(parser)
-    parser.add_argument(
+    separator = parser.add_argument("--label_separator", metavar="S", help="between labels (default: a comma)")
+    for_tasks(separator, "multilabel")
+    for action in (label_column, *add_dialect(parser)):
+        for_tasks(action, *OWN)
+    null_odds = parser.add_argument(
         "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
     )
-    parser.add_argument(
+    threshold = parser.add_argument(
         "--threshold",
         type=float,
         metavar="X",
         help="SQuAD 2.0: null odds above it mean no answer, whatever was predicted (default: 1, as officially)",
     )
+    for_tasks(null_odds, SQUAD)
+    read_with(threshold, "with --null_odds", lambda arguments: arguments.null_odds is not None)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -65,12 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.finetuning.scoring import SCORERS, Request
     from bert_horovod.reporting.tables import lines
 
-    refuse_flags(arguments, ("null_odds", "threshold"), (SQUAD,))
-    refuse_flags(arguments, ("label_column", "encoding", "quoted_tsv"), OWN)
-    refuse_flags(arguments, ("label_separator", "label_columns"), ("multilabel",))
     require_number("--threshold", arguments.threshold)
-    if arguments.threshold is not None and arguments.null_odds is None:
-        raise UserError("--threshold is of --null_odds; give these too")
     request = Request(
         arguments.predictions,
         arguments.data_dir,

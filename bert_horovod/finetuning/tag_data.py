@@ -99,6 +99,7 @@ def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
     train_path = files.train or find_tagged(files.data_dir, "train")
     dev_path = files.dev[0] if files.dev else find_tagged(files.data_dir, "dev")
     test_path = files.test[0] if files.test else _optional(files.data_dir, "test")
+    files.refuse_unread_directory(test_path is not None)
     train, dev = (read_tagged(path, columns) for path in (train_path, dev_path))
     test = read_tagged(test_path, columns, tagged=False) if test_path else None
     scheme = recognise(train.tags)

@@ -49,6 +49,14 @@ class Files:
     dev: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
 
+    def refuse_unread_directory(self, has_test: bool) -> None:
+        """Raise UserError if nothing of `data_dir` is read: train and dev are named, and it has no test file."""
+        if self.data_dir and self.train and self.dev and not has_test:
+            raise UserError(
+                f"--data_dir {self.data_dir}: train and dev files are named by flags, and it has no test file; leave "
+                "it out"
+            )
+
 
 @dataclass(frozen=True)
 class OwnOptions:
@@ -145,6 +153,7 @@ def glue_data(name: str, files: Files) -> TextData:
         raise UserError(f"--test_file is given {len(files.test)} times; {task.title} has {', '.join(tests)}")
     paths = files.test or [_optional(files.data_dir, test_set) for test_set in task.test_sets]
     test = {name: read_unlabelled(path, form) for name, path in zip(tests, paths, strict=False) if path is not None}
+    files.refuse_unread_directory(bool(test))
     return TextData(
         name,
         form,

@@ -67,7 +67,7 @@ CASES = [
     ([*NER, "--train_file", "a.conll", "--text_columns", "4"], "--text_columns 4: a.conll has 2 columns"),
     ([*NER, "--train_file", "a.jsonl"], "a.jsonl, line 1: no 'tokens', its keys are ['body']"),
     ([*NER, "--data_dir", "none"], "--data_dir none has no file called train"),
-    ([*GLUE, "model", "--tag_names", "O"], "--tag_names is for --task ner, not for --task sst2"),
+    ([*GLUE, "model", "--tag_names", "O"], "--tag_names O: it is read only with --task ner"),
     (["probe", "pretrained", "--task", "ner", "--data_dir", "none"], "--data_dir none has no file called train"),
     (["score", "--task", "ner", "--predictions", "a.conll"], "a.conll has 2 columns: expected --dev_file, or the"),
     (["score", "--task", "ner", "--predictions", "a.conll", "--dev_file", "b.conll"], "has 1 sentences, b.conll has 2"),

@@ -1,12 +1,13 @@
 """The command fine-tunes alone and under horovodrun alike, resumes, and says each mistake once."""
 
+import argparse
 import json
 import math
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.__main__ import parse
+from bert_horovod.commands.shared.parser import parse, refuse_unread
 from bert_horovod.errors import UserError
 from tests.horovod_runs import run_script
 from tests.toy_glue import DEV, write_checkpoint, write_glue, write_labels
@@ -52,11 +53,15 @@ def test_two_ranks_give_the_losses_of_one_and_resume(files, tmp_path):
     assert last[0] == last[1]
 
 
+def checked_run(arguments: argparse.Namespace) -> None:
+    refuse_unread(arguments)
+    arguments.run(arguments)
+
+
 def refuse(files: dict[str, Path], output_dir: Path, match: str, *more: str) -> None:
     """The command raises UserError with this text and makes no output directory."""
-    arguments = parse(["bert-horovod", *words(files, output_dir, *more)])
     with pytest.raises(UserError, match=match):
-        arguments.run(arguments)
+        checked_run(parse(["bert-horovod", *words(files, output_dir, *more)]))
     assert not output_dir.exists()
 
 
@@ -74,16 +79,28 @@ def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
 
 
 def test_flags_of_another_task_are_refused(files, tmp_path):
-    refuse(files, tmp_path / "out", "--doc_stride is for --task squad, not for --task sst2", "--doc_stride", "64")
+    refuse(files, tmp_path / "out", "--doc_stride 64: it is read only with --task squad", "--doc_stride", "64")
     refuse(files, tmp_path / "out", "takes one --dev_file and no --test_file", "--task", "squad", "--test_file", "t")
     refuse(files, tmp_path / "out", r"has no train-v1\.1\.json", "--task", "squad")
-    refuse(files, tmp_path / "out", "--early_stop is not for --task squad", "--task", "squad", "--early_stop", "2")
-    refuse(files, tmp_path / "out", "--early_stop 0: expected at least 1", "--early_stop", "0")
-    refuse(files, tmp_path / "out", "--threshold is for --task multilabel, not for --task sst2", "--threshold", "dev")
-    refuse(files, tmp_path / "out", "--dev_fraction is for --task classification or reg", "--dev_fraction", "0.1")
     refuse(
-        files, tmp_path / "out", "--label_columns is for --task multilabel, not for --task ss", "--label_columns", "a"
+        files,
+        tmp_path / "out",
+        "only with another --task than squad",
+        "--task",
+        "squad",
+        "--early_stop",
+        "2",
     )
+    refuse(files, tmp_path / "out", "--early_stop 0: expected at least 1", "--early_stop", "0")
+    refuse(files, tmp_path / "out", "--threshold dev: it is read only with --task multilabel", "--threshold", "dev")
+    refuse(
+        files,
+        tmp_path / "out",
+        "--dev_fraction 0.1: it is read only with --task classification or reg",
+        "--dev_fraction",
+        "0.1",
+    )
+    refuse(files, tmp_path / "out", "--label_columns a: it is read only with --task multilabel", "--label_columns", "a")
 
 
 @pytest.mark.parametrize(

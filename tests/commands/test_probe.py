@@ -47,12 +47,12 @@ def test_a_task_on_ones_own_files_is_probed(store, tmp_path):
     ("task", "more", "match"),
     [
         ("sst2", (), "--task sst2: expected --data_dir"),
-        ("sst2", ("--train_file", "a.csv"), "--train_file is not for --task sst2"),
-        ("sst2", ("--dev_fraction", "0.1"), "--dev_fraction is for --task classification or regression or multilabel"),
+        ("sst2", ("--train_file", "a.csv"), "--train_file a.csv: it is read only with --task classification"),
+        ("sst2", ("--dev_fraction", "0.1"), "--dev_fraction 0.1: it is read only with --task classification"),
         (
             "classification",
             ("--threshold", "dev"),
-            "--threshold is for --task multilabel, not for --task classification",
+            "it is read only with --task multilabel",
         ),
         ("regression", (), "--task regression: expected --train_file, one --dev_file"),
     ],

@@ -6,6 +6,7 @@ from bert_horovod.__main__ import dispatch
 from bert_horovod.commands.shared.parser import parse
 
 TUNE = ["finetune", "--task", "sst2", "--data_dir", "none", "--checkpoint", "none", "--output_dir", "none"]
+PREDICT = ["predict", "--checkpoint", "none", "--input", "-"]
 PLAN = ["plan", "--recipe", "bert-base"]
 CASES = [
     (["inspect", "--data_dir", "none", "--rows", "3"], "--rows 3: it is read only with --row; leave it out"),
@@ -20,6 +21,13 @@ CASES = [
         [*TUNE, "--learning_rates", "1,2", "--set", "phase.0.learning_rate=1"],
         "without --set phase.0.learning_rate",
     ),
+    ([*TUNE, "--text_columns", "a"], "--text_columns a: it is read only with --task classification or regression"),
+    ([*TUNE, "--label_column", "a"], "--label_column a: it is read only with --task"),
+    ([*TUNE, "--train_file", "a", "--dev_file", "a", "--test_file", "a"], "--data_dir none: it is read only for the"),
+    ([*PREDICT, "--keep", "none"], "--keep none: it is read only with a file as --input"),
+    ([*PREDICT, "--encoding", "latin-1"], "--encoding latin-1: it is read only with a file as --input"),
+    ([*PREDICT, "--quoted_tsv"], "--quoted_tsv: it is read only with a file as --input"),
+    ([*PREDICT, "--text_columns", "a"], "--text_columns a: it is read only with a file as --input"),
     ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]
 

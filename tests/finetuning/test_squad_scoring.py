@@ -65,10 +65,10 @@ def test_mistakes_are_one_message(files, capsys):
         assert match in capsys.readouterr().err
 
     refuse("dev-v1.1.json is SQuAD 1.1, where every question", "--null_odds", files / "odds.json", version="1.1")
-    refuse("--threshold is of --null_odds", "--threshold", "0.5")
+    refuse("it is read only with --null_odds", "--threshold", "0.5")
     (files / "odds.json").write_text('{"a": 1}')
     refuse("has no value for 1 questions, such as b", "--null_odds", files / "odds.json")
     refuse("there is no such file", "--dev_file", files / "absent.json")
     flags = ["--task", "sst2", "--predictions", "p", "--threshold", "1"]
     assert dispatch(parse(["bert-horovod", "score", *flags])) == 2
-    assert "--threshold is for --task squad" in capsys.readouterr().err
+    assert "it is read only with --null_odds" in capsys.readouterr().err

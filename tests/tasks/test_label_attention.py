@@ -155,7 +155,7 @@ def test_two_thousand_labels_train(tmp_path):
 def test_it_is_refused_where_it_has_no_meaning(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     one = TextFinetuning(glue_data("sst2", Files(write_glue(tmp_path / "glue"))), checkpoint)
-    with pytest.raises(UserError, match=r"objective.label_attention = 2: it is for --task multilabel; expected 0"):
+    with pytest.raises(UserError, match=r"label_attention = 2: a classification does not read it; expected 0"):
         one.job(Path("unused"), overrides=SETTINGS)
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     pair = dataclasses.replace(data, format=dataclasses.replace(data.format, columns=("text", "labels")))

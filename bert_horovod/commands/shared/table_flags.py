@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.corpus.reading.table_files import Dialect, require_encoding
 from bert_horovod.errors import UserError
 
@@ -10,16 +11,13 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import OwnOptions
 
 OWN = ("classification", "regression", "multilabel")  # tasks on a user's own files
-_OWN_ONLY = ("dev_fraction", "encoding", "quoted_tsv")
-_MULTILABEL_ONLY = ("label_separator", "label_columns", "threshold")
 
 
-def add_dialect(parser: argparse.ArgumentParser) -> None:
+def add_dialect(parser: argparse.ArgumentParser) -> tuple[argparse.Action, argparse.Action]:
     """Declare --encoding and --quoted_tsv."""
-    parser.add_argument(
+    return parser.add_argument(
         "--encoding", metavar="NAME", help="of tables, as in latin-1, cp1252 or utf-16 (default: utf-8)"
-    )
-    parser.add_argument(
+    ), parser.add_argument(
         "--quoted_tsv",
         action="store_true",
         help="TSV tables have quotation marks around fields, as spreadsheets and pandas write them",
@@ -28,11 +26,12 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
 
 def add_label_columns(parser: argparse.ArgumentParser) -> None:
     """Declare --label_columns, which `label_columns_of` reads."""
-    parser.add_argument(
+    label_columns = parser.add_argument(
         "--label_columns",
         metavar="A,B",
-        help="multilabel: instead of --label_column a column for each label, with 1 where a text has it, else 0",
+        help="instead of --label_column a column for each label, with 1 where a text has it, else 0",
     )
+    for_tasks(label_columns, "multilabel")
 
 
 def label_columns_of(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -47,14 +46,14 @@ def label_columns_of(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a user's own labelled files: columns, labels, the dev part, and those of `add_dialect`."""
-    parser.add_argument(
+    text_columns = parser.add_argument(
         "--text_columns",
         default="text",
         metavar="A[,B]",
         help="one or two columns of text in your own files (default: text); for ner that of words: in CoNLL files a "
         "number from 1 (default: the first), in JSON Lines a key (default: tokens)",
     )
-    parser.add_argument(
+    label_column = parser.add_argument(
         "--label_column",
         default="label",
         metavar="C",
@@ -62,40 +61,35 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         "key (default: tags)",
     )
     add_label_columns(parser)
-    parser.add_argument(
+    separator = parser.add_argument(
         "--label_separator",
         metavar="S",
         help="multilabel: between a text's labels in their column (default: a comma); a JSON list needs none",
     )
-    parser.add_argument(
+    threshold = parser.add_argument(
         "--threshold",
         metavar="X",
         help="multilabel: a text gets the labels with at least this probability (default: 0.5); dev: chosen on the dev "
         "set, for the best micro F1, and kept in the checkpoint",
     )
-    parser.add_argument(
+    dev_fraction = parser.add_argument(
         "--dev_fraction",
         type=float,
         metavar="X",
         help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
         "label its share, and the same examples in each run",
     )
-    add_dialect(parser)
+    for action in (text_columns, label_column):
+        for_tasks(action, *OWN, "ner")
+    for action in (separator, threshold):
+        for_tasks(action, "multilabel")
+    for action in (dev_fraction, *add_dialect(parser)):
+        for_tasks(action, *OWN)
 
 
-def refuse_other_tasks(arguments: argparse.Namespace) -> None:
-    """Raise UserError if a flag of `add_columns` is given for a task that does not read it."""
-    refuse_flags(arguments, _OWN_ONLY, OWN)
-    refuse_flags(arguments, _MULTILABEL_ONLY, ("multilabel",))
-
-
-def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], tasks: tuple[str, ...]) -> None:
-    """Raise UserError if one of these flags is given, and --task is none of `tasks`."""
-    for name in names:
-        if getattr(arguments, name) not in (None, False) and arguments.task not in tasks:
-            raise UserError(
-                f"--{name} is for --task {' or '.join(tasks)}, not for --task {arguments.task}; leave it out"
-            )
+def for_tasks(action: argparse.Action, *tasks: str) -> None:
+    """Declare that a flag is read with some of the values of --task only."""
+    read_with(action, f"with --task {' or '.join(tasks)}", lambda arguments: arguments.task in tasks)
 
 
 def own_options(arguments: argparse.Namespace) -> "OwnOptions":
