@@ -171,10 +171,17 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
         options["epochs"] = arguments.epochs
     if arguments.early_stop is not None:
         options["early_stop"] = arguments.early_stop
-    return [
+    jobs = [
         finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
         for output_dir, more in settings
     ]
+    steps, every = jobs[0].recipe.total_steps, jobs[0].recipe.execution.evaluate_steps
+    if arguments.early_stop is not None and not 0 < every < steps:
+        raise UserError(
+            f"--early_stop {arguments.early_stop}: a run of {steps} steps with execution.evaluate_steps = {every} has "
+            "no evaluation before its end; expected fewer steps between evaluations, or more epochs, or leave it out"
+        )
+    return jobs
 
 
 def _words(arguments: argparse.Namespace, launched: "Launch") -> "TagFinetuning | TextFinetuning":

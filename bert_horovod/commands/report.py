@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import ReportedError, UserError
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scaling", type=Path, metavar="FILE", help="what `bench scaling --output` wrote; adds its table"
     )
     parser.add_argument("--watch", action="store_true", help="serve the page on this host, renewed every 5 seconds")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port of --watch (default: a free one)")
+    port = parser.add_argument("--port", type=int, default=0, metavar="N", help="port of --watch (default: a free one)")
+    read_with(port, "with --watch", lambda arguments: arguments.watch)
 
 
 def run(arguments: argparse.Namespace) -> None:

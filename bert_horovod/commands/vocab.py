@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.commands.shared.flags import require_least  # not before: --help needs no NumPy
     from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.corpus.reading.finding import find_sources, standard_input
+    from bert_horovod.corpus.reading.formats import require_text_field
 
     require_least("--add", arguments.add)
     if arguments.add is not None and arguments.extend is None:
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
         sources = find_sources(files)
+        require_text_field(sources, arguments.text_field)
         if arguments.extend is not None:
             _refuse_within(arguments.output, Path(arguments.extend))
         require_output_file(arguments, more_inputs=[source.path for source in sources], makes_parent=True)

@@ -31,6 +31,11 @@ CASES = [
     ([*PREPARE, "none", "--input", "a.txt"], "none: No such file"),
     ([*PREPARE, "vocab.txt", "--input", "a.jsonl"], 'no field "text", its fields are'),
     ([*PREPARE, "vocab.txt", "--input", "a.parquet"], "no column 'text'; expected a column of text: --text_field"),
+    (
+        [*PREPARE, "vocab.txt", "--input", "a.txt", "--text_field", "body"],
+        "--text_field body: it is read only",
+    ),
+    (["vocab", "--output", "v", "--input", "a.txt", "--text_field", "body"], "--text_field body: it is read only with"),
     ([*PRETRAIN, "none"], "none is not a token store"),
     (
         ["pretrain", "--recipe", "none.toml", "--data_dir", "store", "--output_dir", "out"],
@@ -94,7 +99,10 @@ CASES = [
     ([*PREDICT, "a.csv", "--output", "o.csv", "--doc_stride", "8"], "--doc_stride 8: a checkpoint ['BertForSeq"),
     ([*PREDICT, "-", "--null_score_threshold", "nan"], "--null_score_threshold nan: expected a number"),
     ([*SQUAD, ".", "--null_score_threshold", "nan"], "--null_score_threshold nan: expected a number"),
-    (["score", "--task", "squad", "--predictions", "a", "--threshold", "nan"], "--threshold nan: expected a number"),
+    (
+        ["score", "--task", "squad", "--predictions", "a", "--null_odds", "b", "--threshold", "nan"],
+        "--threshold nan: expected a number",
+    ),
     ([*PREDICT, "-", "--null_score_threshold", "1"], "--null_score_threshold 1.0: a checkpoint ['BertForSeq"),
     ([*PREDICT, "a.csv", "--output", "o.xlsx"], "no table is written as .xlsx"),
     ([*PREDICT, "a.csv", "--output", "none/o.csv"], "--output none/o.csv: there is no directory none"),

@@ -78,6 +78,14 @@ def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
     refuse(files, output_dir, "unknown key phase.0.rate", "--set", "phase.0.rate=1")
 
 
+def test_flags_that_change_nothing_here_are_refused(files, tmp_path):
+    words = "--early_stop", "2", "--set", "execution.evaluate_steps=0"
+    refuse(files, tmp_path / "out", "execution.evaluate_steps = 0 has no evaluation before its end", *words)
+    named = files | {"data_dir": tmp_path}
+    tables = ["--train_file", str(files["data_dir"] / "train.tsv"), "--dev_file", str(files["data_dir"] / "dev.tsv")]
+    refuse(named, tmp_path / "out", "train and dev files are named by flags, and it has no test file", *tables)
+
+
 def test_flags_of_another_task_are_refused(files, tmp_path):
     refuse(files, tmp_path / "out", "--doc_stride 64: it is read only with --task squad", "--doc_stride", "64")
     refuse(files, tmp_path / "out", "takes one --dev_file and no --test_file", "--task", "squad", "--test_file", "t")

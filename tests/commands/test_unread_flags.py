@@ -28,6 +28,7 @@ CASES = [
     ([*PREDICT, "--encoding", "latin-1"], "--encoding latin-1: it is read only with a file as --input"),
     ([*PREDICT, "--quoted_tsv"], "--quoted_tsv: it is read only with a file as --input"),
     ([*PREDICT, "--text_columns", "a"], "--text_columns a: it is read only with a file as --input"),
+    (["report", "none", "--port", "8080"], "--port 8080: it is read only with --watch"),
     ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]
 

@@ -31,7 +31,7 @@ from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
-from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
+from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections, require_text_field
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, suffixes
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
@@ -127,6 +127,7 @@ def prepare(
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
     with destination.own(path), standard_input(inputs, path) as files:
         sources = find_sources(files)
+        require_text_field(sources, settings.text_field)
         finished, unchanged = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)

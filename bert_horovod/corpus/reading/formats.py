@@ -1,6 +1,6 @@
 """The formats of input files, by the suffixes of their names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,6 +12,7 @@ from bert_horovod.corpus.reading.sources import DUMP_SUFFIX, JSON_SUFFIXES, Sour
 from bert_horovod.corpus.reading.table_rows import table_documents
 from bert_horovod.corpus.reading.text import Section, text_documents
 from bert_horovod.corpus.reading.wikipedia import article_documents
+from bert_horovod.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,15 @@ def format_of(source: SourceFile) -> Format:
     """The format of a file by its name; TEXT for an unknown suffix."""
     found = FORMATS.get(suffixes(source.path)[0], TEXT)
     return TEXT if found.reader and source.compression else found
+
+
+def require_text_field(sources: Iterable[SourceFile], text_field: str) -> None:
+    """Raise UserError if a text field is named and no source has fields."""
+    if text_field != "text" and all(format_of(source) in (TEXT, DUMP) for source in sources):
+        raise UserError(
+            f"--text_field {text_field}: it is read only with JSON Lines (.jsonl), Parquet, Arrow, CSV and TSV, and no "
+            "input is one; leave it out"
+        )
 
 
 def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
