@@ -35,7 +35,7 @@ class _Other(NamedTuple):
     suffixes: str  # of files' names, with blanks between
     mend: str
     begins: str = "(?!)"  # pattern of such a file's beginning
-    lines: str = ""  # pattern of lines' beginnings, if they tell the format
+    lines: str = ""  # pattern of lines' beginnings, in any case, if they tell the format
     share: float = 0.5  # of a file's lines, at least, begin so
 
 
@@ -94,7 +94,7 @@ _OTHERS = (
         ".sql",
         "export its table of texts as .csv",
         rf"(?i)-- [\w ]+ dump\b|(?:--[^\n]*\n|\s)*{_STATEMENT}[^\n]*[(;]",
-        rf"(?i)[ \t]*{_STATEMENT}",
+        rf"[ \t]*{_STATEMENT}",
         0.2,
     ),
     _Other(
@@ -165,7 +165,7 @@ def refuse_content(where: str, head: bytes) -> None:
     beginning = text.lstrip(" \t\r\n")  # str.lstrip() takes away the first byte of gzip, too
     lines = [line for line in text.split("\n") if line.strip()]
     for other in _OTHERS:
-        marked = sum(re.match(other.lines, line) is not None for line in lines) if other.lines else 0
+        marked = len(re.findall(rf"(?im)^(?:{other.lines})", text)) if other.lines else 0
         if re.match(other.begins, beginning) or marked >= max(_FEWEST_LINES, other.share * len(lines)):
             raise _refusal(where, other, f"it begins with {shown(beginning[:40])}")
     tags = [tag.group() for tag in _TAG.finditer(text)]
