@@ -108,11 +108,13 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
     ],
     ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression", "multilabel", "tags"],
 )
-def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs):
+def test_every_head_in_both_formats(tmp_path, capsys, kind, architecture, more, outputs):
     if kind == "onnx":
         pytest.importorskip("tf2onnx")
     checkpoint = write_checkpoint(tmp_path / "checkpoint", *([architecture] if architecture else []))
     assert command(checkpoint, tmp_path / "made", kind, *more) == 0
+    told = {"savedmodel": "calls       serving_default(", "onnx": "inputs      input_ids, "}[kind]
+    assert told in capsys.readouterr().out
     served = load_export(tmp_path / "made")("serving_default", inputs(np.int64 if kind == "onnx" else np.int32))
     assert served.keys() == outputs
 
