@@ -20,7 +20,7 @@ MADE = ("recipe.md", "commands.md", "metrics.md")
 PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name not in MADE]
 FRONT = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
-LINK = re.compile(r"(?:\]\(|<img src=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]+))?[)\"]")
+LINK = re.compile(r"(?:\]\(|(?:src|srcset)=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]+))?[)\"]")
 SENTENCE_END = re.compile(r"(?<! al)(?<=[^.\d])[.?!] +[A-Z(\[*]")
 
 
