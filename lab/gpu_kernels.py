@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -291,7 +292,7 @@ def layer_calls(size: str, rows: int, length: int) -> dict[str, Any]:
     x = tf.cast(tf.random.normal([rows * length, model.hidden_size], seed=1), tf.bfloat16)
     site = tf.constant(1, tf.uint64)
     kinds = {
-        "triton": (kernel_programs(model, policy._replace(kernels="triton"), capability()), kernel_rows(sequences)),
+        "triton": (kernel_programs(model, replace(policy, kernels="triton"), capability()), kernel_rows(sequences)),
         "xla": (_layer_programs(model, policy), attention_bias(sequences, sequences)),
     }
 

@@ -1,12 +1,13 @@
 """The ranks that Horovod joined. They get the library from starting.py, which alone imports it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import tensorflow as tf
-
 from bert_horovod.collectives.world import Hosts, World
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class HorovodWorld(World):
@@ -26,7 +27,7 @@ class HorovodWorld(World):
         group=None,
         label: str = "",
         groups: tuple[list, list] = ([], []),
-        pairs: dict[int, "HorovodWorld"] | None = None,
+        pairs: dict[int, HorovodWorld] | None = None,
     ) -> None:
         self._horovod = horovod
         self._label = label

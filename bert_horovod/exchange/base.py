@@ -4,16 +4,17 @@ Each exchange is a module of this package. The loop and the step use only this i
 defaults that most methods keep.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
 
-import tensorflow as tf
+from typing import NamedTuple
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
-Gradients = dict[str, tf.Tensor]  # dense, by parameter
-Lookups = dict[str, tf.IndexedSlices]  # sparse embedding gradients, by table: values [n, width], indices [n]
+Gradients = dict[str, "tf.Tensor"]  # dense, by parameter
+Lookups = dict[str, "tf.IndexedSlices"]  # sparse embedding gradients, by table: values [n, width], indices [n]
 
 
 class UpdateInputs(NamedTuple):

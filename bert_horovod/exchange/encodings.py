@@ -9,11 +9,12 @@ A block is BLOCK consecutive numbers. A block of zeros has scale 0 and is decode
 has a larger error. Scales are bfloat16, which has float32's range; error feedback includes the rounding of scales.
 """
 
+from __future__ import annotations
+
 from typing import Protocol
 
-import tensorflow as tf
-
 from bert_horovod.costs.link import BLOCK
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 _SCALE_BYTES = 2

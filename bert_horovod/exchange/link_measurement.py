@@ -1,13 +1,14 @@
 """Measure the link between ranks: time a collective at several sizes."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import Link, fit
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 SMALLEST, LARGEST = 1 << 14, 1 << 24  # range of the bytes on the wire
 LONGEST_S = 0.15  # no larger size is tried after a collective that takes longer

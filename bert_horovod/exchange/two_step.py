@@ -14,16 +14,18 @@ its part only to the ranks of the same place in other hosts, so that a number le
 the ranks of a host gather the parts.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.encodings import Encoding, encode_owing
 from bert_horovod.exchange.owed import part_size
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 

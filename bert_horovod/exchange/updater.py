@@ -1,6 +1,6 @@
 """Applies the optimizer's rule to parameters, slots and cast weights, group by group."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
 from bert_horovod.model.parameters import decays, joined_matrices, update_groups
@@ -8,6 +8,7 @@ from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import compiled, read_back
 

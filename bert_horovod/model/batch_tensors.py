@@ -1,7 +1,10 @@
 """The arrays of a micro-batch in the dtypes that the graphs expect, float32 or int32."""
 
+from __future__ import annotations
+
 import numpy as np
-import tensorflow as tf
+
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; other arrays of a batch are int32
 

@@ -5,9 +5,11 @@ dropout's number in the model) and the row of the global batch. So a row gets th
 any rank, with XLA and without.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import tensorflow as tf
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 PHILOX = 1  # Philox's number in TensorFlow's stateless random operations
 BYTES_PER_BLOCK = 16  # one step of the Philox counter yields four uint32

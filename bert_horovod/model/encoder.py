@@ -1,12 +1,12 @@
 """The encoder as functions over a dict of named weights: the embeddings and layers of the model's architecture."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
-
-import tensorflow as tf
 
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.dropout import DropoutState
@@ -19,6 +19,7 @@ from bert_horovod.model.kept import instead, keeping
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import layer_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 # Dropout sites: 0 is the embeddings' output; each layer has its attention probabilities, attention output and

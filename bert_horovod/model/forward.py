@@ -1,14 +1,15 @@
 """The argument that encoder and heads share: sizes, cast weights, compute policy and dropout of a forward pass."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,6 @@ class Forward:
         """
         return self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
 
-    def with_values(self, values: Iterable[tf.Tensor]) -> "Forward":
+    def with_values(self, values: Iterable[tf.Tensor]) -> Forward:
         """The same pass with other weights, in the order of `weights`."""
         return dataclasses.replace(self, weights=dict(zip(self.weights, values, strict=True)))

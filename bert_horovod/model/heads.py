@@ -1,8 +1,8 @@
 """The heads of pre-training: the masked-token head, computed at masked positions only, and the sentence-pair head."""
 
-from typing import NamedTuple
+from __future__ import annotations
 
-import tensorflow as tf
+from typing import NamedTuple
 
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.encoder import encode, encode_at
@@ -19,6 +19,7 @@ from bert_horovod.model.parameters import (
     TRANSFORM,
     TRANSFORM_NORM,
 )
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:

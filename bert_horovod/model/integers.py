@@ -3,9 +3,11 @@
 A copy to the host and back would make the host wait for the step before.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def reshaped(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:

@@ -6,14 +6,16 @@ operations name what they keep. A forward program returns these tensors. A backw
 with the kept tensors in place of the computed ones, so that the compiler drops whatever computes only them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import tensorflow as tf
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 # In a forward program a list, to which kept tensors are added; in a backward program an iterator over them; else None.
-_kept: ContextVar["list[tf.Tensor] | Iterator[tf.Tensor] | None"] = ContextVar("kept", default=None)
+_kept: ContextVar[list[tf.Tensor] | Iterator[tf.Tensor] | None] = ContextVar("kept", default=None)
 
 
 def keep(tensor: tf.Tensor) -> tf.Tensor:

@@ -3,14 +3,15 @@
 Arithmetic inside a kernel is float32, whatever the dtype of arguments and results. layers.py calls the kernels.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from bert_horovod.model.dropout import dropped, keep_scale, kept
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512

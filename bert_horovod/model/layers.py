@@ -4,16 +4,17 @@ An operation keeps for backward only the tensors that its gradient reads, in the
 all elementwise work between two matrix products in one kernel (kernels.py), forward and backward.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
-
-import tensorflow as tf
 
 from bert_horovod.model import kernels
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.kept import keep
 from bert_horovod.model.kernels import fused
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:

@@ -4,14 +4,14 @@ A CPU adds rows one after another. A GPU adds the rows of one entry in any order
 so that a resumed run equals one that was not stopped bit for bit.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
-import tensorflow as tf
-from tensorflow.compiler.tf2xla.python import xla
-
 from bert_horovod.model.integers import reshaped
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
-from bert_horovod.runtime.xla import compiled
+from bert_horovod.runtime.xla import compiled, operations
 
 
 def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -45,7 +45,7 @@ def sorted_ids(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     bits = count.bit_length()
     # One number holds an id and its place: XLA sorts numbers alone faster than pairs, and no two of them are equal.
     keys = tf.bitwise.left_shift(tf.cast(ids, tf.int64), tf.constant(bits, tf.int64)) + tf.range(count, dtype=tf.int64)
-    keys = xla.sort(keys)
+    keys = operations().sort(keys)
     return tf.cast(keys // (1 << bits), tf.int32), tf.cast(keys % (1 << bits), tf.int32)
 
 

@@ -7,9 +7,9 @@ join matrix products, fuse the elementwise operations between them and keep less
 `parameters` are float32 tensors by the names of parameters.py, as in a checkpoint.
 """
 
-import math
+from __future__ import annotations
 
-import tensorflow as tf
+import math
 
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
@@ -38,8 +38,9 @@ from bert_horovod.model.parameters import (
     layer_with_parameters,
 )
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
-Parameters = dict[str, tf.Tensor]
+Parameters = dict[str, "tf.Tensor"]
 
 
 def single_sequences(

@@ -5,9 +5,9 @@ for query, key and value together, and a vocabulary padded to a multiple of 64 e
 with these. Only the model sees cast weights: `parameter_gradients` gives gradients the parameters' names and shapes.
 """
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Callable, Iterable
 
 from bert_horovod.model.parameters import (
     DECODER_BIAS,
@@ -25,6 +25,7 @@ from bert_horovod.model.parameters import (
     query_key_or_value,
 )
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 VOCABULARY_MULTIPLE = 64
 _PARTS = (QUERY, KEY, VALUE)

@@ -1,12 +1,13 @@
 """Computes an update with a rule: x - sum of rate * direction, in as few passes over memory as the rule allows."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 SUMMANDS = 4

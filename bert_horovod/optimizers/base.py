@@ -3,15 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape
+from bert_horovod.runtime import lazy_tensorflow as tf
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    Tensors = tuple[tf.Tensor, ...]
-    Slots = dict[str, tf.Tensor]
+Tensors = tuple["tf.Tensor", ...]
+Slots = dict[str, "tf.Tensor"]
 
 
 def optimizer_slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:

@@ -1,10 +1,13 @@
 """The time of day inside a graph."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
+
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def clock(after: list[tf.Tensor]) -> tf.Tensor:
@@ -23,7 +26,7 @@ def no_clock(_after: list[tf.Tensor]) -> tf.Tensor:
     return tf.constant(0.0, tf.float64)
 
 
-Clock = Callable[[list[tf.Tensor]], tf.Tensor]
+Clock = Callable[[list["tf.Tensor"]], "tf.Tensor"]
 
 
 def _now(_: np.ndarray) -> np.float64:

@@ -3,9 +3,8 @@
 import os
 import resource
 
-import tensorflow as tf
-
 from bert_horovod.errors import UserError
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.autotuning import keep_choices
 
 

@@ -11,8 +11,10 @@ from bert_horovod.runtime.interrupt import interrupt_ends_at_once
 def import_tensorflow() -> None:
     """Import TensorFlow, and hold back its native messages about absent GPUs, registered plugins and CPU features.
 
-    Each rank would print them. If the import fails, they are shown.
+    Each rank would print them. If the import fails, they are shown. Does nothing if TensorFlow is there.
     """
+    if "tensorflow" in sys.modules:
+        return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with native_messages_held_back() as standard_error, interrupt_ends_at_once(standard_error):
         import tensorflow  # noqa: F401

@@ -1,15 +1,18 @@
 """Compile single functions with XLA."""
 
+from __future__ import annotations
+
 import functools
+import importlib
+import logging
 from collections.abc import Callable
+from types import ModuleType
 
-import tensorflow as tf
-from tensorflow.compiler.tf2xla.python import xla
-
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
 
 # TensorFlow warns about a function that it traces for several shapes; here that is no mistake: once for each shape.
-tf.get_logger().addFilter(lambda record: "triggered tf.function retracing" not in str(record.msg))
+logging.getLogger("tensorflow").addFilter(lambda record: "triggered tf.function retracing" not in str(record.msg))
 
 
 @functools.cache
@@ -21,7 +24,12 @@ def compiled(function: Callable) -> Callable:
 
 def read_back(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor, which XLA does not compute a second time for what reads this; only inside a compiled function."""
-    return xla.optimization_barrier(tensor)[0]
+    return operations().optimization_barrier(tensor)[0]
+
+
+def operations() -> ModuleType:
+    """XLA's own operations."""
+    return importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
 
 
 @functools.cache

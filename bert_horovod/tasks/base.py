@@ -3,15 +3,17 @@
 Each task is a module of this package. The loop, the step and the exchange use only this interface.
 """
 
+from __future__ import annotations
+
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.costs.products import Product
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class Task(Protocol):

@@ -8,11 +8,11 @@ et al. 2018, arXiv 1802.05695). For a token's hidden state h_t and a label's vec
 The sum over tokens is taken of v . h_t, so that no context vector of each label is kept.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
-
-import tensorflow as tf
 
 from bert_horovod.costs.products import HEAD, Product, matrix_products
 from bert_horovod.model.architectures.families import class_name
@@ -23,6 +23,7 @@ from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import LABEL_OUTPUT, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import encoder_shapes, label_attention_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.multilabel import Multilabel
 
 WINDOWS = "label_attention"  # our key of config.json: the windows of a document

@@ -1,12 +1,13 @@
 """Classification of texts and pairs of texts: any number of labels of each, also none."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from bert_horovod.model.forward import Forward
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.text_head import TextTask
 
 THRESHOLD, SEPARATOR = "label_threshold", "label_separator"  # our keys of config.json

@@ -9,16 +9,17 @@ eliminates weak heads: finetuning/elimination.py. The paper's code is not public
   that a checkpoint gives the same answers in Hugging Face's class as here.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
-
-import tensorflow as tf
 
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, Shapes
 from bert_horovod.model.shapes import more_classifier_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.text_head import text_features
 

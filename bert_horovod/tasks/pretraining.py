@@ -1,10 +1,11 @@
 """Pre-training: predict masked tokens and, with sentence pairs, whether B continues A."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.model.architectures.families import class_name
@@ -13,6 +14,7 @@ from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 @dataclass(frozen=True)

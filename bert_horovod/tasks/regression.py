@@ -1,11 +1,12 @@
 """Regression: a real number for a text or a pair of texts; the loss is the mean squared error, as in Hugging Face."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from bert_horovod.model.forward import Forward
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.text_head import TextTask
 
 

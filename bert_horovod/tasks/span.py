@@ -1,10 +1,11 @@
 """Extractive question answering: find the answer's start and end in the text, as Hugging Face's class does."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.examples.span_windows import STRIDE
 from bert_horovod.costs.products import HEAD, Product, matrix_products
@@ -15,6 +16,7 @@ from bert_horovod.model.heads import span_logits
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 ARCHITECTURE = "BertForQuestionAnswering"
 

@@ -1,9 +1,10 @@
 """Hugging Face's BertForSequenceClassification: pooler, dropout and a linear layer at each example's [CLS]."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.model import heads
@@ -15,6 +16,7 @@ from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 ARCHITECTURE = "BertForSequenceClassification"
 

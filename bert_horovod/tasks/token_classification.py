@@ -3,11 +3,12 @@
 Dropout and a linear layer at every position; the loss is the cross-entropy at the first piece of each word.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.costs.products import HEAD, Product, matrix_products
 from bert_horovod.model.architectures.families import class_name
@@ -18,6 +19,7 @@ from bert_horovod.model.heads import label_sums, tag_logits
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 ARCHITECTURE = "BertForTokenClassification"
 

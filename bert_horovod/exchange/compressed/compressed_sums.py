@@ -10,11 +10,12 @@ For a moment m with the second moment v, the numbers that are sent (the payload)
 Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in both forms.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -22,6 +23,7 @@ from bert_horovod.exchange.compressed.signs import Signs
 from bert_horovod.exchange.encodings import BLOCK
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 _WORKER, _SERVER = "error.worker.", "error.server."

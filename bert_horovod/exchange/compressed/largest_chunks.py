@@ -20,10 +20,11 @@ If a number is not finite, its chunk's n is not finite on all ranks, even if the
 and no r_i changes. With numerics.wire = float16, reducer.py's scales apply to chunks and n (over the chunk's size).
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -31,6 +32,7 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 

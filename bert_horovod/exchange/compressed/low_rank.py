@@ -5,7 +5,9 @@ columns, to B (B^T M), whose right factor is M^T B; with a basis of the right fa
 factor is M B. Factors hold vectors as columns: [rows, rank] and [columns, rank].
 """
 
-import tensorflow as tf
+from __future__ import annotations
+
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 _LEAST = 1e-6  # of the factor's largest number: what is added to its diagonal
 

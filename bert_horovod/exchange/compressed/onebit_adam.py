@@ -7,12 +7,13 @@ The published code has no bias correction: to get the same, set optimizer.bias_c
 bucket is exchange.form = published.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class OneBitAdam(StagedExchange):

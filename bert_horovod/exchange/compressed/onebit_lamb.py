@@ -18,9 +18,9 @@ enters c, also a ratio of 1, and c is corrected for its start at 0; a tensor who
 without a trust ratio (optimizer.adapt = "decayed") have c = f = 1.
 """
 
-import math
+from __future__ import annotations
 
-import tensorflow as tf
+import math
 
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.onebit_adam import directions
@@ -32,6 +32,7 @@ from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.lamb import Lamb
 from bert_horovod.optimizers.moments import moving_average, trust_ratio
 from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 RATIO_DECAY = 0.9  # of the moving mean of trust ratios
 SMALLEST_FACTOR, LARGEST_FACTOR, FACTOR_CHANGE = 0.5, 4.0, 0.1

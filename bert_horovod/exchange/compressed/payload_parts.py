@@ -6,20 +6,22 @@ gradient, equal on all ranks, and the new e_i. The sum of gradients over all ste
 that are left at the end.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
-from typing import NamedTuple
-
-import tensorflow as tf
+from typing import NamedTuple, TypeAlias
 
 from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
 from bert_horovod.exchange.compressed.largest_chunks import packed, unpacked
 from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
 from bert_horovod.recipe.sections import Shape
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
-Tensors = dict[str, tf.Tensor]  # float32, by parameter
-Finish = Callable[[tf.Tensor, tf.Tensor | None], "Decoded"]  # of the part's numbers: their sum, and what rounding took
+Tensors = dict[str, "tf.Tensor"]  # float32, by parameter
+# Of the part's numbers: their sum, and what rounding took.
+Finish: TypeAlias = "Callable[[tf.Tensor, tf.Tensor | None], Decoded]"
 
 
 class Decoded(NamedTuple):

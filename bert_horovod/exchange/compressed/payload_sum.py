@@ -4,13 +4,14 @@ float32 and float16 numbers are summed by ring. float16 numbers are scaled by a 
 exchange/dense/reducer.py does. int8 numbers are summed in two steps (exchange/two_step.py).
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.exchange.dense.reducer import next_maxima, wire_scale
 from bert_horovod.exchange.encodings import Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class PayloadSum:

@@ -19,12 +19,12 @@ e_i too. g is clipped by its own norm and given to the ordinary optimizer. If a 
 row or column of g is not finite on all: the step is skipped, and no e_i and no factor changes.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -38,6 +38,7 @@ from bert_horovod.exchange.owed import OF_PARAMETER
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, initial_values
 from bert_horovod.recipe.sections import Recipe, Shape
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 DENSE = "dense"
@@ -197,7 +198,7 @@ class PowerSgdExchange(Exchange):
         rank = self._settings.rank_of(names[0], shape)
         return LowRankPart(names, shape, rank, summed, self._state.slots, updater.fused, updater.at_once)
 
-    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> "_Made":
+    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> _Made:
         """Sum all buckets over ranks, each as soon as its gradients exist."""
         owed = _read(self._owed)
         factors = {slot: _read(self._state.slots[slot]) for slot in (LEFT, RIGHT)}

@@ -10,12 +10,14 @@ Bit k of byte j of a row of n numbers is the sign of number k n / 8 + j. So pack
 XLA compiles only this form to vector instructions on a CPU. The blocks' scales follow the bits.
 """
 
+from __future__ import annotations
+
 import functools
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 _SCALE_BYTES = 2

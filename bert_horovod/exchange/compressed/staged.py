@@ -25,12 +25,12 @@ the last is applied. exchange.form = published has the second alone, with three 
 If a gradient is not finite on one rank, the sum is not finite on all ranks, and all skip the step.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -44,6 +44,7 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sum
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 PUBLISHED_CLIPPING = 3.0  # clipping limit of form = published, over the usual norm of a rank's gradient of a bucket
@@ -200,7 +201,7 @@ class StagedExchange(Exchange):
         lookups: Lookups,
         payloads: Callable[[int, list[tf.Tensor]], list[tf.Tensor]],
         clock: Clock,
-    ) -> "_Summed":
+    ) -> _Summed:
         """Sum all buckets, each as soon as its gradients exist.
 
         `payloads` computes the numbers to send from the bucket's number and its flat gradients.
@@ -226,7 +227,7 @@ class StagedExchange(Exchange):
     def _applied(
         self,
         sums: CompressedSums,
-        summed: "_Summed",
+        summed: _Summed,
         after: dict[str, tf.Tensor],
         apply: Callable[[], list[tf.Tensor]],
         clock: Clock,

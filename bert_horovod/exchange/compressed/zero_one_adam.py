@@ -27,7 +27,7 @@ correction, so that v, which is updated rarely, is far too small. Its checkpoint
 clipped and limited as in staged.py.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
@@ -41,6 +41,7 @@ from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
 from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 _DENSE, _SIGNS, _LOCAL = range(3)  # branches of update

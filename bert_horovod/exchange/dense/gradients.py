@@ -15,10 +15,10 @@ gradients over all steps is exact, except for the errors that are left at the en
 phase, which has its own bucket plan, drops them, and loses no more than one step's rounding.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -28,6 +28,7 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 

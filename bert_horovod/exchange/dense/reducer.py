@@ -16,11 +16,11 @@ rows from one small all-reduce of a bitmap. Rows go by ring, because their numbe
 go in int8, because the rounding error of a row would have to wait until a step sends this row again.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -30,6 +30,7 @@ from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.model.lookups import add_rows
 from bert_horovod.recipe.sections import REDUCTIONS
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock, no_clock
 from bert_horovod.runtime.xla import compiled
 
@@ -39,7 +40,7 @@ OVERFLOW_STEP = 16.0  # growth of the assumed maximum after an overflow
 ROWS = "/rows"  # suffix of a table's name, for its looked-up rows
 ENCODINGS: dict[str, Encoding] = {"float16": Float16(), "int8": Int8()}  # of two_step, by wire
 
-Owed = list[tuple[tf.Variable, tf.Tensor]]  # error variables, and the values to assign if the step is finite
+Owed = list[tuple["tf.Variable", "tf.Tensor"]]  # error variables, and the values to assign if the step is finite
 
 
 class Reduced(NamedTuple):

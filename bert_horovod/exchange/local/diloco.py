@@ -33,10 +33,10 @@ Differences from the publications: fragments are of equal bytes, not of whole la
 as long; the last step; and all ranks skip a step together.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -48,6 +48,7 @@ from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 _ROW = 4 << 20  # numbers that are sent at once, at most, if there is no delay

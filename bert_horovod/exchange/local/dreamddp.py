@@ -18,14 +18,14 @@ saved, and resumed bit for bit. If an update is not finite on one rank, all rank
 averaged part either.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -35,6 +35,7 @@ from bert_horovod.exchange.local.local_step import LocalExchange, numbers, updat
 from bert_horovod.exchange.local.row_cut import cut, piece_size
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 _TIMED = 10  # steps of a phase that are timed to judge the interval, after the untimed ones

@@ -5,10 +5,10 @@ It clips by the norm of that gradient. If the gradient of one rank is not finite
 otherwise one rank would have made an update less than the others.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
-
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -16,6 +16,7 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
 

@@ -17,9 +17,9 @@ gradient for long: positions of a later phase, and rare words if there is no mas
 All ranks are equal after the steps that all three intervals divide: only there may the run be compared or saved.
 """
 
-import functools
+from __future__ import annotations
 
-import tensorflow as tf
+import functools
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -28,6 +28,7 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class MtDaoExchange(LocalExchange):

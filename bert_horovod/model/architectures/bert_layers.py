@@ -1,6 +1,6 @@
 """What BERT and ALBERT compute (arXiv 1810.04805, 1909.11942): embeddings, and a layer; encoder.py runs them."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.forward import Forward
@@ -20,6 +20,7 @@ from bert_horovod.model.parameters import (
     TOKEN_TYPE_EMBEDDINGS,
     WORD_EMBEDDINGS,
 )
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -4,10 +4,11 @@ In rows that are long beside the sliding window, a layer with such a window comp
 queries: each with the keys of its own block and of the two beside it.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.dropout import random_bytes
@@ -39,6 +40,7 @@ from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
 )
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 class Turn(NamedTuple):

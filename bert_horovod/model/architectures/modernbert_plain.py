@@ -7,9 +7,9 @@
 The first layer's attention reads x itself. Queries and keys are turned by their positions.
 """
 
-import math
+from __future__ import annotations
 
-import tensorflow as tf
+import math
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.parameters import (
@@ -25,6 +25,7 @@ from bert_horovod.model.parameters import (
     layer_prefix,
 )
 from bert_horovod.model.plain import Parameters, dense, gelu, layer_norm, transformed
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def encode(model: ModernBertModel, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:

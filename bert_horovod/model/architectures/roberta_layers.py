@@ -1,8 +1,8 @@
 """What RoBERTa computes: BERT's layers, with another count of positions and one segment type for all tokens."""
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from bert_horovod.model import plain
 from bert_horovod.model.architectures import bert_layers
@@ -11,6 +11,7 @@ from bert_horovod.model.architectures.roberta_settings import UNUSED_POSITIONS
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import POSITION_EMBEDDINGS
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 __all__ = ["embed", "encode", "layer"]
 

@@ -1,14 +1,15 @@
 """The call of a Triton kernel inside an XLA program."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
-from tensorflow.compiler.tf2xla.python import xla
-
 from bert_horovod.model.gpu_kernels.catalogue import Text
+from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.xla import operations
 
 TARGET = "__gpu$xla.gpu.triton"  # XLA's custom call that compiles Triton's intermediate representation
-TYPE_NAMES = {tf.bfloat16: "bf16", tf.float16: "f16"}
+TYPE_NAMES = {"bfloat16": "bf16", "float16": "f16"}
 
 
 def call(
@@ -27,7 +28,7 @@ def call(
         results: shape and dtype of each result.
         grid: numbers of programs.
     """
-    written = text.read(TYPE_NAMES[dtype])
+    written = text.read(TYPE_NAMES[dtype.name])
     # MLIR's string syntax: a backslash and two hexadecimal digits for a special character.
     quoted = written.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
     x, y, z = grid
@@ -36,4 +37,4 @@ def call(
         f"grid_x = {x} : i32, grid_y = {y} : i32, grid_z = {z} : i32, debug = false}}"
     )
     specs = [tf.TensorSpec(shape, kind) for shape, kind in results]
-    return xla.custom_call_v2(TARGET, list(operands), specs, backend_config=config)
+    return operations().custom_call_v2(TARGET, list(operands), specs, backend_config=config)

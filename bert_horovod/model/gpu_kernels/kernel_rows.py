@@ -1,10 +1,11 @@
 """Packed rows as the attention kernels read them."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from bert_horovod.model.gpu_kernels.catalogue import BLOCK
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 

@@ -4,12 +4,12 @@ Attention's probabilities and all dropout masks exist only inside kernels, so fo
 path, and recompute = "attention" has nothing to save.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from bert_horovod.model import kernels
 from bert_horovod.model.dropout import DropoutState, keep_scale, threshold
@@ -26,6 +26,7 @@ from bert_horovod.model.parameters import (
 )
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 

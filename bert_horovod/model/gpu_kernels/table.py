@@ -1,10 +1,11 @@
 """The gradient of a looked-up table on a GPU, in a fixed order, by a Triton kernel."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.call import call
 from bert_horovod.model.lookups import sorted_ids
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 

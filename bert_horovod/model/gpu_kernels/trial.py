@@ -1,8 +1,8 @@
 """The first calls of programs with Triton kernels, before training needs them."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Callable
 
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
@@ -11,6 +11,7 @@ from bert_horovod.model.gpu_kernels.layer import kernel_programs
 from bert_horovod.model.gpu_kernels.table import with_lookups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def try_layer(model: Model, policy: ComputePolicy, weights: dict[str, tf.Tensor], rows: int, length: int) -> str | None:
