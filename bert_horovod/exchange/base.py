@@ -28,10 +28,11 @@ class UpdateInputs(NamedTuple):
 class Update(NamedTuple):
     """The report of one update, as tensors; equal on all ranks, except for the times."""
 
-    # float32 scalar: global L2 norm before clipping, but after clipping of buckets; see Exchange.norm_metric
-    gradient_norm: tf.Tensor
     finite: tf.Tensor  # bool scalar; False: nothing was updated
-    rows: tf.Tensor  # int32 scalar: looked-up rows that were sent apart from the buckets; see bytes_reduced
+    # Scalars by name. "gradient_norm": global L2 norm before clipping, but after clipping of buckets, see
+    # Exchange.norm_metric; "rows", if there are any: looked-up rows that were sent apart from the buckets, see
+    # Exchange.bytes_reduced. Any other is a metric of that name.
+    scalars: dict[str, tf.Tensor]
     ready_s: tf.Tensor  # float64 [all-reduces]: time at which each one's input existed, in seconds since the epoch
     done_s: tf.Tensor  # float64 [all-reduces]: time at which its sum existed
     reduced_s: tf.Tensor  # float64 scalar: time at which all sums existed

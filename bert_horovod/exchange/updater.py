@@ -49,11 +49,14 @@ class Updater:
         """The gradients of each group as one tensor [n, ...]."""
         return [tf.stack([gradients[name] for name in group]) for group in self.groups]
 
-    def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
-        """The L2 norm over all gradients, float32 scalar."""
-        if self.at_once:
-            return compiled(_norm)(grouped, False)
-        return _norm(grouped, self.fused)
+    def norms(self, grouped: list[tf.Tensor], norm: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """The norms of gradients that `grouped` made, for Update.scalars.
+
+        `norm`: the L2 norm over all of them, float32 scalar, if the caller knows it, or that of something else.
+        """
+        if norm is None:
+            norm = compiled(_norm)(grouped, False) if self.at_once else _norm(grouped, self.fused)
+        return {"gradient_norm": norm}
 
     def apply(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None

@@ -89,6 +89,7 @@ class TrainStep:
         # By with_times; each graph is traced at its first call.
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
         self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
+        self._scalars: tuple[str, ...] = ()  # names of the scalars of a step; known once its graph is traced
         self._look = tf.function(self._finite_parts, autograph=False)
 
     def run(
@@ -112,7 +113,7 @@ class TrainStep:
             else:
                 *outputs, span = self._finish[with_times](*arguments)
             spans.append(span)
-        return StartedStep(self._task, outputs, spans if with_times else None)
+        return StartedStep(self._task.sum_names, self._scalars, outputs, spans if with_times else None)
 
     def _try_kernels(self, rows: int, length: int) -> None:
         """Compile the Triton kernels for this shape, if they are to be used; if that fails, say it and go on without.
@@ -241,8 +242,8 @@ class TrainStep:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Run the last micro-batch, exchange and update.
 
-        Returns: float64 tensors for StepResult: its scalars, the all-reduces' begins, their ends, and begin and end of
-            the micro-batch.
+        Returns: float64 tensors for StartedStep: the task's sums and the scalars that `_scalars` names, the
+            all-reduces' begins, their ends, and begin and end of the micro-batch.
         """
         batch, first_row, inputs, _ = unflat(tensor, layout)
         begin = clock([first_row])
@@ -258,11 +259,13 @@ class TrainStep:
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)
         sums = self._world.all_reduce(self._sums + sums, "sums")
-        with tf.control_dependencies([sums, update.gradient_norm]):
+        with tf.control_dependencies([sums, update.scalars["gradient_norm"]]):
             self._sums.assign(tf.zeros_like(self._sums))
-        scalars = (update.gradient_norm, update.finite, update.rows, update.reduced_s, update.updated_s)
-        scalars = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
-        return tf.concat([sums, scalars], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
+        scalars = {"finite": update.finite, "reduced_s": update.reduced_s, "updated_s": update.updated_s}
+        scalars |= update.scalars
+        self._scalars = tuple(scalars)
+        numbers = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars.values()])
+        return tf.concat([sums, numbers], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
 
     def _count(self, finite: tf.Tensor) -> None:
         """Count this step on the device as Progress.count does on the host."""

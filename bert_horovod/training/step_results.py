@@ -1,11 +1,10 @@
 """What an optimizer step returns, and how the host gets it from the device."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import tensorflow as tf
-
-from bert_horovod.tasks.base import Task
 
 # A GPU copies a result only after all that was enqueued before the copy was asked for. So a thread asks for it at once,
 # while the next step is being enqueued.
@@ -30,26 +29,32 @@ class StepResult(NamedTuple):
     """The result of one optimizer step; equal on all ranks except `times`."""
 
     sums: dict[str, float]  # the task's loss sums over the global batch
-    gradient_norm: float  # global L2 norm after reduction: before global clipping, after clipping of buckets
     finite: bool  # False: the update was skipped
-    rows: int  # looked-up rows that were reduced apart from the dense gradients
+    scalars: dict[str, float]  # by name: exchange.base.Update.scalars
     times: StepTimes | None  # None: not asked for
 
 
 class StartedStep:
     """A step whose programs are enqueued; `result` waits for their end."""
 
-    def __init__(self, task: Task, outputs: tuple[tf.Tensor, ...], spans: list[tf.Tensor] | None) -> None:
-        self._task, self._spans = task, spans
+    def __init__(
+        self,
+        sum_names: Sequence[str],
+        scalar_names: Sequence[str],
+        outputs: tuple[tf.Tensor, ...],
+        spans: list[tf.Tensor] | None,
+    ) -> None:
+        self._sum_names, self._scalar_names, self._spans = sum_names, scalar_names, spans
         self._outputs: Future = _READER.submit(lambda: [part.numpy() for part in (*outputs, *(spans or ()))])
 
     def result(self) -> StepResult:
         """The step's result; raises what its programs raised."""
-        scalars, ready_s, done_s, *spans = (part.tolist() for part in self._outputs.result())
-        *sums, norm, finite, rows, reduced_s, updated_s = scalars
+        numbers, ready_s, done_s, *spans = (part.tolist() for part in self._outputs.result())
+        sums = dict(zip(self._sum_names, numbers, strict=False))
+        scalars = dict(zip(self._scalar_names, numbers[len(sums) :], strict=True))
+        finite, reduced_s, updated_s = (scalars.pop(name) for name in ("finite", "reduced_s", "updated_s"))
         times = None
         if self._spans is not None:
             all_reduces = list(zip(ready_s, done_s, strict=True))
             times = StepTimes([tuple(span) for span in spans], all_reduces, reduced_s, updated_s)
-        sums = dict(zip(self._task.sum_names, sums, strict=True))
-        return StepResult(sums, norm, bool(finite), int(rows), times)
+        return StepResult(sums, bool(finite), scalars, times)

@@ -107,7 +107,7 @@ def trained(
     def work(mine: dict[str, tf.Tensor], inputs: UpdateInputs):
         exchange.during_backward(micro_batches)
         update = exchange.update(mine, {}, inputs, clock)
-        return update.gradient_norm, update.finite, update.done_s, update.updated_s
+        return update.scalars["gradient_norm"], update.finite, update.done_s, update.updated_s
 
     lists = ("parameters", "common", "norms", "bytes", "stated_bytes", "own_by_step")
     record: dict[str, Any] = {name: [] for name in lists}

@@ -82,7 +82,7 @@ class Ranked:
 
     def _work(self, gradients: dict[str, tf.Tensor], inputs: UpdateInputs) -> tuple[tf.Tensor, ...]:
         update = self.exchange.update(gradients, {}, inputs, clock)
-        return update.gradient_norm, update.finite, update.done_s, update.updated_s
+        return update.scalars["gradient_norm"], update.finite, update.done_s, update.updated_s
 
     def step(self, gradients: dict[str, np.ndarray]) -> dict[str, Any]:
         """Do a step; the state afterwards, the norm, and the bytes of all-reduces as stated and as counted."""

@@ -52,7 +52,7 @@ def clipped_step(world: World, recipe: Recipe, first: int) -> dict[str, np.ndarr
     clipped_gradients = [clipped(dense, tf.constant(values), tf.constant(ids)) for dense, ids, values in shares]
     done = update({name: tf.add_n([each[name] for each in clipped_gradients]) for name in SHAPES})
     state = {name: variable.numpy() for name, variable in trainer.state.parameters.items()}
-    return state | {"norm": done.gradient_norm.numpy(), "finite": done.finite.numpy()}
+    return state | {"norm": done.scalars["gradient_norm"].numpy(), "finite": done.finite.numpy()}
 
 
 def numpy_means(ranks: int, first: int) -> dict[str, np.ndarray]:

@@ -134,7 +134,7 @@ class _Recording:
     at_once = False  # what is counted or recorded is not part of one program
 
     def __init__(self, updater: Updater, mean_ratio: tf.Variable, smallest: float, largest: float) -> None:
-        self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
+        self.parameters, self.grouped, self.norms = updater.parameters, updater.grouped, updater.norms
         self._updater, self._mean_ratio, self._limits = updater, mean_ratio, (smallest, largest)
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:

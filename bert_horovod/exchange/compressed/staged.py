@@ -172,7 +172,7 @@ class StagedExchange(Exchange):
 
     def _dense_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         update = self._dense.update(gradients, lookups, inputs, clock)
-        squared = tf.square(clip_factor(update.gradient_norm, self._settings.max_grad_norm))
+        squared = tf.square(clip_factor(update.scalars["gradient_norm"], self._settings.max_grad_norm))
         factors = moving_average(self._factors, tf.stack([squared, 1.0]), self._settings.beta_2)
         self._factors.assign(tf.where(update.finite, factors, self._factors))
         return update
@@ -246,7 +246,8 @@ class StagedExchange(Exchange):
 
         finite = tf.math.is_finite(summed.norm)
         updated_s = tf.cond(finite, assign, lambda: clock([summed.norm]))
-        return Update(summed.norm, finite, tf.constant(0), summed.ready_s, summed.done_s, reduced_s, updated_s)
+        scalars = self._updater.norms(self._updater.grouped(after), summed.norm) | {"rows": tf.constant(0)}
+        return Update(finite, scalars, summed.ready_s, summed.done_s, reduced_s, updated_s)
 
     def _clip_factor(self, square: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
         """Clipping's factor of this rank's share of a bucket's gradient.

@@ -199,7 +199,8 @@ class ZeroOneAdam(StagedExchange):
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         none = tf.zeros([0 if self._world.size == 1 else len(flat)], tf.float64)
-        return Update(norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
+        scalars = self._updater.norms(self._updater.grouped(gradients), norm) | {"rows": tf.constant(0)}
+        return Update(finite, scalars, none, none, reduced_s, updated_s)
 
     def _synchronise(self) -> None:
         """The sync, which makes all ranks equal; a collective: all ranks must call it."""
@@ -240,7 +241,7 @@ class _Learning:
     at_once = False  # what is counted or recorded is not part of one program
 
     def __init__(self, updater: Updater, v_updates: tf.Variable) -> None:
-        self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
+        self.parameters, self.grouped, self.norms = updater.parameters, updater.grouped, updater.norms
         self._updater, self._v_updates = updater, v_updates
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:

@@ -97,18 +97,20 @@ class MetricsHook(Hook):
             return
         progress, position, exchange = run.state.progress, run.position(), run.exchange
         norm_metric, reduced, sent = self._stages.pop(event.step)
+        scalars = dict(result.scalars)
+        norm, rows = scalars.pop("gradient_norm"), int(scalars.pop("rows", 0))
         metrics = StepMetrics(
             step=progress.step,
             phase=position["phase"],
             epoch=position["epoch"],
             loss=event.loss,
             learning_rate=event.learning_rate,
-            **{"gradient_norm": None, "exchange_norm": None} | {norm_metric: result.gradient_norm},
+            **{"gradient_norm": None, "exchange_norm": None} | {norm_metric: norm},
             loss_scale=progress.loss_scale,
             skipped_steps=progress.skipped_steps,
             **self._rates(interval, float(tokens)),
-            bytes_reduced=reduced + exchange.bytes_reduced(result.rows) - exchange.bytes_reduced(),
-            wire_bytes=sent + exchange.wire_bytes(result.rows) - exchange.wire_bytes(),
+            bytes_reduced=reduced + exchange.bytes_reduced(rows) - exchange.bytes_reduced(),
+            wire_bytes=sent + exchange.wire_bytes(rows) - exchange.wire_bytes(),
             memory_bytes=peak_memory_bytes(),
             time=time.time(),
         )
@@ -121,7 +123,7 @@ class MetricsHook(Hook):
                 f"{before!r} before the interruption (another device, other versions, or execution settings)",
             )
         of_task = run.task.metrics(result.sums, event.counts)
-        run.journal.record(_with_task_metrics(asdict(metrics), of_task))
+        run.journal.record(_with_task_metrics(asdict(metrics), of_task) | scalars)
         figures = {"loss": f"{event.loss:.4f}"}
         figures |= {name: f"{metric:.3f}" for name, metric in of_task.items() if name.endswith("accuracy")}
         first = [f"{name} {metric}" for name, metric in list(figures.items())[:2]]
