@@ -1,15 +1,15 @@
-"""The exchanges by their names in a recipe, exchange.method; the first is the default. No TensorFlow."""
+"""The exchanges by their names in a recipe, exchange.method; the first is the default."""
 
-from bert_horovod.exchange.compressed.largest_chunks_settings import LargestChunksSettings
-from bert_horovod.exchange.compressed.onebit_adam_settings import OneBitAdamSettings
-from bert_horovod.exchange.compressed.onebit_lamb_settings import OneBitLambSettings
-from bert_horovod.exchange.compressed.powersgd_settings import PowerSgdSettings
-from bert_horovod.exchange.compressed.zero_one_adam_settings import ZeroOneAdamSettings
-from bert_horovod.exchange.dense.gradients_settings import GradientsSettings
-from bert_horovod.exchange.local.diloco_settings import DiLoCoSettings
-from bert_horovod.exchange.local.dreamddp_settings import DreamDdpSettings
-from bert_horovod.exchange.local.local_sgd_settings import LocalSgdSettings
-from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
+from bert_horovod.exchange.compressed.largest_chunks import LargestChunksSettings
+from bert_horovod.exchange.compressed.onebit_adam import OneBitAdamSettings
+from bert_horovod.exchange.compressed.onebit_lamb import OneBitLambSettings
+from bert_horovod.exchange.compressed.powersgd import PowerSgdSettings
+from bert_horovod.exchange.compressed.zero_one_adam import ZeroOneAdamSettings
+from bert_horovod.exchange.dense.gradients import GradientsSettings
+from bert_horovod.exchange.local.diloco import DiLoCoSettings
+from bert_horovod.exchange.local.dreamddp import DreamDdpSettings
+from bert_horovod.exchange.local.local_sgd import LocalSgdSettings
+from bert_horovod.exchange.local.mt_dao import MtDaoSettings
 from bert_horovod.recipe.sections import ExchangeMethod
 
 METHODS: dict[str, type[ExchangeMethod]] = {

@@ -77,7 +77,7 @@ class Served(tf.Module):
         if self.architecture.name == LABEL_ATTENTION_MODEL:
             ids, types, mask = (tf.reshape(tensor, [-1, tf.shape(ids)[2]]) for tensor in (ids, types, mask))
         family = family_of(self.model)
-        textbook = family.textbook()
+        textbook = family.textbook
         hidden = textbook.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
         name, first = self.architecture.name, hidden[:, 0]
         if name == ANSWERS:

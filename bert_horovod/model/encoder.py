@@ -70,7 +70,7 @@ def _hidden_layers(
 ) -> list[tf.Tensor]:
     """Outputs of the embeddings and the first layers, [rows * length, hidden] each; `layers`: their cast weights."""
     family, model, sequences = family_of(forward.model), forward.model, batch["sequence_ids"]
-    states = [family.code().embed(forward, batch)]
+    states = [family.layers.embed(forward, batch)]
     if forward.dropout is not None and used(model, forward.policy, sequences.shape[1]):
         surroundings = [kernel_rows(sequences)] * model.num_hidden_layers
     else:
@@ -93,7 +93,7 @@ def _apply_layer(
     `surroundings`: the layer's, of Family.surroundings. KernelRows in their place choose the Triton kernels, which give
     the same result.
     """
-    run_layer = family_of(forward.model).code().layer
+    run_layer = family_of(forward.model).layers.layer
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
@@ -142,7 +142,7 @@ class _LayerPrograms(NamedTuple):
 
 @functools.cache
 def _layer_programs(model: Model, policy: ComputePolicy) -> _LayerPrograms:
-    run_layer = family_of(model).code().layer
+    run_layer = family_of(model).layers.layer
 
     def layer(
         x: tf.Tensor, weights: dict[str, tf.Tensor], dropout: DropoutState | None, *others: tf.Tensor | None

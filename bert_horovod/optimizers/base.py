@@ -1,4 +1,4 @@
-"""The interface of an update rule: its slots by name and shape, and its arithmetic as functions. No TensorFlow."""
+"""The interface of an update rule: its slots by name and shape, and its arithmetic as functions."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The update rules by their names in a recipe, optimizer.name; the first is the default. No TensorFlow."""
+"""The update rules by their names in a recipe, optimizer.name; the first is the default."""
 
 from bert_horovod.optimizers.adamw import AdamW
 from bert_horovod.optimizers.came import Came

@@ -6,7 +6,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -226,7 +226,7 @@ class Stage(NamedTuple):
 class ExchangeMethod:
     """How ranks agree on an update: the data that they send to each other; docs/exchange.md describes the methods.
 
-    A method is a subclass in a file beside its code, without TensorFlow: it has the method's settings, and answers what
+    A method is a subclass in the file of its code: it has the method's settings, and answers what
     plans, checks and the run ask about it. bert_horovod/exchange/methods.py lists them. The defaults below are those of
     a method that changes each update and sends buckets during backward.
     """
@@ -249,10 +249,7 @@ class ExchangeMethod:
     # that are compared, evaluated and saved are then those on which ranks agreed last
     trains_copies: ClassVar[bool] = False
     price: ClassVar[str] = ""  # its disadvantage for learning, for plans; "": plans do not offer it
-
-    def code(self) -> Callable[..., Any]:
-        """The class that exchanges, exchange.base.Exchange; imports TensorFlow."""
-        raise NotImplementedError
+    code: ClassVar[type]  # the class that exchanges, a subclass of exchange.base.Exchange
 
     def stages(self, recipe: "Recipe", phase: "Phase", shapes: dict[str, Shape], reduction: str) -> list[Stage]:
         """What ranks send in a phase; the shares sum to 1. Stages without a step may be among them.

@@ -302,7 +302,7 @@ def build_step(
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     step_type, updater_type = classes
     updater = updater_type(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once)
-    exchange = recipe.exchange.code()(recipe, world, state, updater, plan, **options)
+    exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
     step = step_type(recipe, task, trained, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
     step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)

@@ -96,7 +96,7 @@ def trained(
         state.own(name, value.shape).assign(value)
     own = state.copy_to_train(optimizer_slot_shapes(recipe, SHAPES)) if recipe.exchange.trains_copies else state
     updater = Updater(own.parameters, own.slots, CastWeights(own.parameters, tf.float32), recipe.optimizer, False)
-    exchange = recipe.exchange.code()(recipe, counted, state, updater, by_size(SHAPES, BUCKET_BYTES))
+    exchange = recipe.exchange.code(recipe, counted, state, updater, by_size(SHAPES, BUCKET_BYTES))
     exchange.begin(1, recipe.phase[0].steps)
 
     @tf.function(autograph=False)

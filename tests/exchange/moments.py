@@ -79,7 +79,7 @@ class Toy:
             trained = self.state.copy_to_train(optimizer_slot_shapes(recipe, SHAPES))
         cast = CastWeights(trained.parameters, tf.float32)
         updater = Updater(trained.parameters, trained.slots, cast, recipe.optimizer, fused)
-        self.exchange = recipe.exchange.code()(recipe, world, self.state, updater, BucketPlan(BUCKETS))
+        self.exchange = recipe.exchange.code(recipe, world, self.state, updater, BucketPlan(BUCKETS))
         self.exchange.begin(1, recipe.total_steps)
         self._update = tf.function(
             lambda mine, values, ids, inputs: self.exchange.update(

@@ -76,7 +76,7 @@ class Ranked:
         self.state.restored = dict(known["own"]) if known else {}
         cast = CastWeights(self.state.parameters, tf.float32)
         updater = Updater(self.state.parameters, self.state.slots, cast, recipe.optimizer, fused, at_once)
-        self.exchange = recipe.exchange.code()(recipe, self.world, self.state, updater, by_size(SHAPES, BUCKET_BYTES))
+        self.exchange = recipe.exchange.code(recipe, self.world, self.state, updater, by_size(SHAPES, BUCKET_BYTES))
         self.exchange.begin(1, recipe.phase[0].steps)
         self._update = tf.function(self._work, autograph=False)
 

@@ -59,4 +59,4 @@ def test_methods_are_known_without_tensorflow_and_have_code():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT)
     for name, method in METHODS.items():
         assert method().method == name
-        assert issubclass(method().code(), Exchange)
+        assert issubclass(method.code, Exchange)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.exchanges import sent_bytes, sent_shapes
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
+from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT
 from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, initial_values
 from bert_horovod.model.shapes import pretraining_shapes

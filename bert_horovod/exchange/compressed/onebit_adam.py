@@ -9,9 +9,14 @@ bucket is exchange.form = published.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.staged import StagedExchange
+from bert_horovod.exchange.compressed.stages import OneBitSettings
 from bert_horovod.optimizers.base import Rule
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -37,3 +42,13 @@ def directions(
 
 
 FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, clips=False)
+
+
+@dataclass(frozen=True)
+class OneBitAdamSettings(OneBitSettings):
+    """Signs of AdamW's momentum, once its second moment is frozen."""
+
+    method: str = named("onebit_adam")
+    code: ClassVar[type] = OneBitAdam
+
+    optimizer: ClassVar[str] = "adamw"

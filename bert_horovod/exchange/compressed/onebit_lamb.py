@@ -21,16 +21,21 @@ without a trust ratio (optimizer.adapt = "decayed") have c = f = 1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
+from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.onebit_adam import directions
 from bert_horovod.exchange.compressed.staged import StagedExchange
+from bert_horovod.exchange.compressed.stages import OneBitSettings
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.lamb import Lamb
 from bert_horovod.optimizers.moments import moving_average, trust_ratio
+from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -175,3 +180,26 @@ def _fresh_ratios(
     slots = slots | _next_slots(m, slots, settings)
     ratios = (tf.sqrt(slots["v"]) + settings.epsilon) / (tf.sqrt(slots["v_fresh"]) + settings.epsilon)
     return ratios, *(directions(x, m, slots, None, each, settings)[0] for each in (False, decay))
+
+
+@dataclass(frozen=True)
+class OneBitLambSettings(OneBitSettings):
+    """Signs of LAMB's momentum, once its second moment is frozen."""
+
+    method: str = named("onebit_lamb")
+    code: ClassVar[type] = OneBitLamb
+    # Lower limit of a tensor's trust ratio; largest_ratio is the upper limit. BERT-large was published with at most 0.3
+    # (arXiv 2104.06069)
+    smallest_ratio: float = setting(0.01, above=0)
+    largest_ratio: float = setting(10.0, above=0)  # upper limit of the trust ratio, see smallest_ratio
+
+    optimizer: ClassVar[str] = "lamb"
+    slots: ClassVar[tuple[str, ...]] = ("v_fresh",)
+
+    def check(self, recipe: Recipe) -> None:
+        super().check(recipe)
+        if self.smallest_ratio > self.largest_ratio:
+            raise UserError(
+                f"exchange.smallest_ratio = {self.smallest_ratio:g}: expected at most exchange.largest_ratio = "
+                f"{self.largest_ratio:g}"
+            )

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from bert_horovod.exchange.compressed.factor_names import LEFT, RIGHT
 from bert_horovod.exchange.compressed.largest_chunks import packed, unpacked
 from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
 from bert_horovod.recipe.sections import Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
+LEFT, RIGHT = "left_factor", "right_factor"  # slots of a matrix [n, m] in low rank: [n, rank] and [m, rank]
 Tensors = dict[str, "tf.Tensor"]  # float32, by parameter
 # Of the part's numbers: their sum, and what rounding took.
 Finish: TypeAlias = "Callable[[tf.Tensor, tf.Tensor | None], Decoded]"

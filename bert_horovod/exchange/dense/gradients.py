@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -26,8 +28,9 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
+from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.reductions import reductions
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
 
@@ -148,3 +151,39 @@ def clip_buckets(
         factor = tf.where(tf.math.is_finite(norm), factor, float("nan"))
         clipped |= {name: gradients[name] * factor for name in bucket}
     return {name: clipped[name] for name in gradients}
+
+
+@dataclass(frozen=True)
+class GradientsSettings(ExchangeMethod):
+    """Gradients, in each step, in the dtype of numerics.wire."""
+
+    method: str = named("gradients")
+    code: ClassVar[type] = GradientExchange
+    # With the int8 wire each rank stores its rounding errors and adds them in the next step, so that nothing is lost
+    # over several steps (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); needs 4 to 6 bytes of memory per
+    # parameter
+    error_feedback: bool = setting(True)
+
+    clips_buckets: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
+    for_one_rank: ClassVar[bool] = True
+
+    def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:
+        return [Stage("dense", 1.0, recipe.numerics.wire, reduction)]
+
+    def kept_numbers(self, recipe: Recipe, shapes: dict[str, Shape]) -> float:
+        kept = recipe.numerics.wire == "int8" and self.error_feedback
+        return sum(map(math.prod, shapes.values())) * kept  # worker errors; server errors are few
+
+    def sends_less(self, recipe: Recipe) -> str:
+        return "numerics.wire = 'int8'" if recipe.numerics.wire == "int8" else ""
+
+    def rows_alone(self, recipe: Recipe) -> bool:
+        return recipe.numerics.wire != "int8"  # see dense/reducer.py
+
+    def sums_by_host(self, reductions: tuple[str, ...]) -> bool:
+        return reductions == ("two_step",)
+
+    def may_sum_in_two_steps(self, reductions: tuple[str, ...]) -> bool:
+        return "two_step" in reductions

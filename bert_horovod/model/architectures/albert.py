@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020, arXiv 1909.11942): narrow embeddings, and layers that share parameters. No TensorFlow.
+"""ALBERT (Lan et al. 2020, arXiv 1909.11942): narrow embeddings, and layers that share parameters.
 
 In this program its parameters have BERT's names, and layers that share parameters are one layer of the dict.
 """

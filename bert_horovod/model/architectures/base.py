@@ -1,6 +1,6 @@
 """An architecture of the encoder: its parameters, its computation, and its names in other programs' files.
 
-Imports no TensorFlow. A new architecture is a file with a subclass of `Family`, its computation beside it, and a line
+A new architecture is a file with a subclass of `Family`, its computation beside it, and a line
 in families.py. BERT's is bert.py with bert_layers.py.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
+from bert_horovod.model.layers import attention_bias, sequences_at
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Model
 
@@ -19,6 +20,8 @@ class Family(abc.ABC):
     Attributes:
         model_type: its name in Hugging Face's config.json.
         title: its name in messages, with an article.
+        layers: the module with `embed` and `layer`, as bert_layers.py has them.
+        textbook: the module with `encode`, as plain.py has it; with a shared head also `text_features`.
         class_prefix: the beginning of the names of Hugging Face's classes.
         chosen_by: settings of [model]; a model is one of this family if one of them is not 0. BERT, which has none, is
             what no other family is.
@@ -42,6 +45,8 @@ class Family(abc.ABC):
     model_type: ClassVar[str]
     title: ClassVar[str]
     class_prefix: ClassVar[str]
+    layers: ClassVar[ModuleType]
+    textbook: ClassVar[ModuleType]
     chosen_by: ClassVar[tuple[str, ...]] = ()
     required: ClassVar[Mapping[str, Any]] = {}
     unused: ClassVar[tuple[str, ...]] = ()
@@ -70,14 +75,6 @@ class Family(abc.ABC):
     def encoder_shapes(self, model: Model, pooler: bool) -> Shapes:
         """Shapes of embeddings and layers, and with `pooler` of the pooler, in the order of the forward pass."""
 
-    @abc.abstractmethod
-    def code(self) -> ModuleType:
-        """The module with `embed` and `layer`, as bert_layers.py has them. Imports TensorFlow."""
-
-    @abc.abstractmethod
-    def textbook(self) -> ModuleType:
-        """The module with `encode`, as plain.py has it; with a shared head also `text_features`. Imports TensorFlow."""
-
     def surroundings(self, model: Model, batch: Mapping[str, Any], positions: Any = None) -> list[Any]:
         """What each layer reads beside its input, from the first layer: tensors, or a nested structure of them.
 
@@ -88,8 +85,6 @@ class Family(abc.ABC):
             batch: as in encoder.encode.
             positions: int32 [rows, places]: those of the queries; None: all positions.
         """
-        from bert_horovod.model.layers import attention_bias, sequences_at
-
         bias = attention_bias(sequences_at(batch, positions), batch["sequence_ids"])
         return [bias] * model.num_hidden_layers
 

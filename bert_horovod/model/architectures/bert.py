@@ -1,12 +1,13 @@
-"""BERT (Devlin et al. 2019, arXiv 1810.04805): its parameters and its names in files. Imports no TensorFlow.
+"""BERT (Devlin et al. 2019, arXiv 1810.04805): its parameters and its names in files.
 
 The program's parameter names and layout are those of Hugging Face's BERT, so nothing is renamed in its files.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, ClassVar
 
+from bert_horovod.model import plain
+from bert_horovod.model.architectures import bert_layers
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
@@ -52,6 +53,8 @@ class Bert(Family):
     model_type = "bert"
     title = "a BERT"
     class_prefix = "Bert"
+    layers = bert_layers
+    textbook = plain
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     token_ids: ClassVar = {"pad_token_id": "pad_token"}
     google_config_file = "bert_config.json"
@@ -70,18 +73,6 @@ class Bert(Family):
             shapes |= dense_shapes(prefix + OUTPUT, hidden, inner)
             shapes |= layer_norm_shapes(prefix + OUTPUT_NORM, hidden)
         return shapes | (dense_shapes(POOLER, hidden, hidden) if pooler else {})
-
-    def code(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model.architectures import bert_layers
-
-        return bert_layers
-
-    def textbook(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model import plain
-
-        return plain
 
     def configuration(self, model: Model) -> dict[str, Any]:
         """See `Family`."""

@@ -1,4 +1,4 @@
-"""The architectures by their model_type in Hugging Face's config.json. No TensorFlow."""
+"""The architectures by their model_type in Hugging Face's config.json."""
 
 from bert_horovod.model.architectures.albert import Albert
 from bert_horovod.model.architectures.base import Family

@@ -1,14 +1,14 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): its parameters and its names in files. Imports no TensorFlow.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): its parameters and its names in files.
 
 Query, key and value are one parameter, as in its files. There is no bias but the decoder's.
 """
 
 import re
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, ClassVar
 
 from bert_horovod.errors import UserError
+from bert_horovod.model.architectures import modernbert_layers, modernbert_plain
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.parameters import (
@@ -82,6 +82,8 @@ class ModernBert(Family):
     model_type = "modernbert"
     title = "a ModernBERT"
     class_prefix = "ModernBert"
+    layers = modernbert_layers
+    textbook = modernbert_plain
     chosen_by = ("architecture",)
     required: ClassVar = {
         "hidden_activation": "gelu",
@@ -128,25 +130,13 @@ class ModernBert(Family):
             shapes |= {f"{layer_prefix(i)}{name}.weight": shape for name, shape in of_layer.items()}
         return shapes | {f"{FINAL_NORM}.weight": (hidden,)}
 
-    def code(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model.architectures import modernbert_layers
-
-        return modernbert_layers
-
-    def textbook(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model.architectures import modernbert_plain
-
-        return modernbert_plain
-
     def surroundings(self, model: Model, batch: Mapping[str, Any], positions: Any = None) -> list[Any]:
         """See `Family`: attention bias and rotary angles."""
-        return self.code().surroundings(model, batch, positions)
+        return self.layers.surroundings(model, batch, positions)
 
     def finish(self, forward: Any, x: Any) -> Any:
         """See `Family`."""
-        return self.code().finish(forward, x)
+        return self.layers.finish(forward, x)
 
     def deviation(self, model: Model, name: str) -> float:
         """See `Family`: matrices that add to the residual stream, and the head's, begin smaller."""

@@ -1,4 +1,4 @@
-"""The settings of a ModernBERT, and what follows from them: where layers attend, and in which blocks. No TensorFlow."""
+"""The settings of a ModernBERT, and what follows from them: where layers attend, and in which blocks."""
 
 from dataclasses import dataclass, replace
 

@@ -1,13 +1,13 @@
-"""RoBERTa (Liu et al. 2019, arXiv 1907.11692) and XLM-R: a BERT with other names in files. Imports no TensorFlow.
+"""RoBERTa (Liu et al. 2019, arXiv 1907.11692) and XLM-R: a BERT with other names in files.
 
 Positions are counted from the id of padding + 1, so that its files have rows of positions that no token uses.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, ClassVar
 
 from bert_horovod.errors import UserError
+from bert_horovod.model.architectures import roberta_layers
 from bert_horovod.model.architectures.bert import Bert
 from bert_horovod.model.architectures.roberta_settings import PADDING_ID, UNUSED_POSITIONS, RobertaModel
 from bert_horovod.model.parameters import (
@@ -45,6 +45,8 @@ class Roberta(Bert):
     model_type = "roberta"
     title = "a RoBERTa"
     class_prefix = "Roberta"
+    layers = roberta_layers
+    textbook = roberta_layers
     other_names: ClassVar = {"xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
     chosen_by = ("architecture",)
     required: ClassVar = Bert.required | {"pad_token_id": PADDING_ID, "tie_word_embeddings": True}
@@ -56,18 +58,6 @@ class Roberta(Bert):
     def includes(self, model: Model) -> bool:
         """See `Family`."""
         return isinstance(model, RobertaModel)
-
-    def code(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model.architectures import roberta_layers
-
-        return roberta_layers
-
-    def textbook(self) -> ModuleType:
-        """See `Family`."""
-        from bert_horovod.model.architectures import roberta_layers
-
-        return roberta_layers
 
     def configuration(self, model: Model) -> dict[str, Any]:
         """See `Family`."""

@@ -1,4 +1,4 @@
-"""The settings of a RoBERTa. No TensorFlow."""
+"""The settings of a RoBERTa."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, ClassVar
 
+from bert_horovod.model import plain
 from bert_horovod.model.architectures.base import Family
+from bert_horovod.model.layers import attention, dense, layer_norm, merge_heads, rows_at, split_heads
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -42,6 +43,7 @@ class Toy(Family):
     model_type = "toy"
     title = "a toy"
     class_prefix = "Toy"
+    layers = textbook = sys.modules[__name__]
     token_ids: ClassVar = {"pad_token_id": "pad_token"}
 
     def includes(self, model: Model) -> bool:
@@ -57,12 +59,6 @@ class Toy(Family):
             shapes |= dense_shapes(prefix + INTERMEDIATE, 2 * model.intermediate_size, hidden)
             shapes |= dense_shapes(prefix + OUTPUT, hidden, model.intermediate_size)
         return shapes | (dense_shapes(POOLER, hidden, hidden) if pooler else {})
-
-    def code(self) -> ModuleType:
-        return sys.modules[__name__]
-
-    def textbook(self) -> ModuleType:
-        return sys.modules[__name__]
 
     def configuration(self, model: Model) -> dict[str, Any]:
         return {name: getattr(model, name) for name in SIZES} | {"model_type": self.model_type}
@@ -82,8 +78,6 @@ def embed(forward, batch) -> tf.Tensor:
 
 
 def layer(forward, x, bias, site, places) -> tf.Tensor:
-    from bert_horovod.model.layers import attention, dense, layer_norm, merge_heads, rows_at, split_heads
-
     model, policy, rows = forward.model, forward.policy, bias.shape[0]
     normal = layer_norm(x, *forward.affine(ATTENTION_NORM), model.layer_norm_eps, policy)
     count = model.num_attention_heads
@@ -99,8 +93,6 @@ def layer(forward, x, bias, site, places) -> tf.Tensor:
 
 
 def encode(model: Model, parameters, batch) -> list[tf.Tensor]:
-    from bert_horovod.model import plain
-
     same = batch["sequence_ids"][:, None, :, None] == batch["sequence_ids"][:, None, None, :]
     states = [tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])]
     for prefix in map(layer_prefix, range(model.num_hidden_layers)):
