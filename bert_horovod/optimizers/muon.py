@@ -29,6 +29,7 @@ from bert_horovod.optimizers.moments import adam_direction, moving_average, next
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.devices import gpu_details
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -73,8 +74,6 @@ def orthogonal(matrices: tf.Tensor) -> tf.Tensor:
 
 def _dtype() -> tf.DType:
     """The dtype in which this rank's device multiplies: bfloat16 where it has units for it."""
-    from bert_horovod.runtime.devices import gpu_details  # imports TensorFlow
-
     details = gpu_details() or {}
     return tf.bfloat16 if details.get("compute_capability", (0, 0)) >= (8, 0) else tf.float32
 
