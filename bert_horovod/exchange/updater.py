@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
-from bert_horovod.model.parameters import decays, joined_matrices, update_groups
+from bert_horovod.model.parameters import decays, joined_matrices, part_of, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
@@ -22,6 +22,7 @@ class Updater:
         cast: the cast weights, which are computed again after each update.
         settings: the recipe's.
         fused: whether XLA compiles the functions that read and write whole tensors.
+        by_layer: whether `norms` are also those of each part of the model.
         at_once: whether XLA compiles one program for the norm and one for the update, in place of one a group. A GPU
             would wait for a host that starts two programs and assigns several variables for each of the groups.
     """
@@ -34,6 +35,7 @@ class Updater:
         settings: Optimizer,
         fused: bool,
         at_once: bool = False,
+        by_layer: bool = False,
     ) -> None:
         self.parameters = parameters
         self.cast = cast
@@ -42,6 +44,7 @@ class Updater:
         self._settings = settings
         self.fused = fused
         self.at_once = at_once
+        self._by_layer = by_layer
         shapes = {name: tuple(variable.shape) for name, variable in parameters.items()}
         self.groups = update_groups(shapes, settings.batched)
 
@@ -56,7 +59,15 @@ class Updater:
         """
         if norm is None:
             norm = compiled(_norm)(grouped, False) if self.at_once else _norm(grouped, self.fused)
-        return {"gradient_norm": norm}
+        scalars = {"gradient_norm": norm}
+        if self._by_layer:
+            named = {
+                name: gradient
+                for group, stacked in zip(self.groups, grouped, strict=True)
+                for name, gradient in zip(group, tf.unstack(stacked), strict=True)
+            }
+            scalars |= {f"gradient_norm_{part}": part_norm for part, part_norm in norms_of_parts(named).items()}
+        return scalars
 
     def apply(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None
@@ -159,6 +170,14 @@ class Updater:
             return stacked
         rows, columns = stacked.shape[1:]
         return tf.reshape(stacked, [-1, rows // count, columns])
+
+
+def norms_of_parts(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """L2 norms over the tensors of each part of the model (model.parameters.part_of), float32 scalars."""
+    squares: dict[str, list[tf.Tensor]] = {}
+    for name, tensor in tensors.items():
+        squares.setdefault(part_of(name), []).append(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float32))))
+    return {part: tf.sqrt(tf.reduce_sum(tf.stack(each))) for part, each in squares.items()}
 
 
 def _parameters(matrices: tf.Tensor, count: int) -> tf.Tensor:

@@ -401,6 +401,9 @@ class Execution:
     # scores go to metrics.jsonl; pretrain then needs --probe_dir
     probe: str = setting("", choices=("", *GLUE_TASKS, "ner"), read_if=_MASKS)
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
+    # Write the gradient norm and the update-to-weight ratio of embeddings, of each layer and of heads with the metrics;
+    # needs memory for one more copy of the parameters
+    layer_norms: bool = setting(False)
     # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
     # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
     trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))

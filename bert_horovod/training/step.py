@@ -17,7 +17,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, UpdateInputs
-from bert_horovod.exchange.updater import Updater
+from bert_horovod.exchange.updater import Updater, norms_of_parts
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import chosen
@@ -68,7 +68,7 @@ class TrainStep:
         self.shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
         self._trained_weights = cast_names(state.trained)
         self._model = recipe.model
-        self._kernels = recipe.execution.kernels
+        self._kernels, self._by_layer = recipe.execution.kernels, recipe.execution.layer_norms
         self._task = task
         self._state = state
         self._cast = cast
@@ -256,16 +256,23 @@ class TrainStep:
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
         self.exchange.during_backward(self._micro_batches)
         update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1, self._scale())
+        before = {name: tf.identity(variable) for name, variable in self._state.trained.items() if self._by_layer}
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, update.scalars["gradient_norm"]]):
             self._sums.assign(tf.zeros_like(self._sums))
         scalars = {"finite": update.finite, "reduced_s": update.reduced_s, "updated_s": update.updated_s}
-        scalars |= update.scalars
+        scalars |= update.scalars | self._update_ratios(before)
         self._scalars = tuple(scalars)
         numbers = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars.values()])
         return tf.concat([sums, numbers], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
+
+    def _update_ratios(self, before: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """|x' - x| / |x| of each part of the model, where x are the parameters `before` an update, and x' those now."""
+        moved = {name: self._state.trained[name] - parameter for name, parameter in before.items()}
+        norms, sizes = norms_of_parts(moved), norms_of_parts(before)
+        return {f"update_ratio_{part}": tf.math.divide_no_nan(norm, sizes[part]) for part, norm in norms.items()}
 
     def _count(self, finite: tf.Tensor) -> None:
         """Count this step on the device as Progress.count does on the host."""
@@ -301,7 +308,8 @@ def build_step(
     cast = CastWeights(trained.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     step_type, updater_type = classes
-    updater = updater_type(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once)
+    by_layer = recipe.execution.layer_norms
+    updater = updater_type(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
     exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
     step = step_type(recipe, task, trained, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
