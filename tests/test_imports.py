@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -56,13 +58,15 @@ def room(name: str) -> str | None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_from_its_own_floor_and_below_and_horovod_has_one_room(path):
+def test_a_room_imports_from_its_own_floor_and_below_and_horovod_and_tensorflow_have_one_room(path):
     mine = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     names = imported(path)
     upwards = {name for name in names if room(name) and mine in FLOOR and FLOOR[room(name)] < FLOOR[mine]}
     assert not upwards
     if mine != "collectives":
         assert not {name for name in names if name.split(".")[0] == "horovod"}
+    if mine != "runtime":  # others: from bert_horovod.runtime import lazy_tensorflow as tf
+        assert not {name for name in names if name.split(".")[0] == "tensorflow"}
 
 
 def test_every_room_has_a_floor():
@@ -102,6 +106,13 @@ def test_the_core_imports_nothing_beyond_its_border_and_is_as_large_as_the_page_
     page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
     said = int(re.search(r"these files have ([\d,]+) lines", page).group(1).replace(",", ""))
     assert abs(lines - said) < 1500, f"docs/architecture.md says {said}; they have {lines}"
+
+
+def test_what_reads_recipes_and_trains_is_imported_without_tensorflow():
+    code = (
+        "import sys, bert_horovod.training.loop, bert_horovod.finetuning.probing; sys.exit('tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT)
 
 
 def test_no_two_files_have_one_name():

@@ -9,6 +9,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.reductions import may_sum_in_two_steps, sums_by_host
 from bert_horovod.recipe.sections import Execution, Recipe
+from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
@@ -43,6 +44,7 @@ def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = Fal
         return World()
     for name, value in knobs(recipe.execution if recipe else Execution(), timeline).items():
         os.environ.setdefault(name, value)
+    import_tensorflow()  # Horovod would import it with its messages
     try:
         import horovod.tensorflow as horovod
 

@@ -16,7 +16,6 @@ from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective
 from bert_horovod.recipe_files.loading import recipe_from_table
-from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
@@ -96,7 +95,6 @@ def evaluate(
 
     open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
     require_checkpoint(checkpoint)
-    import_tensorflow()
 
     import numpy as np
 

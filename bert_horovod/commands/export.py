@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
-from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import require_new_directory
 
 
@@ -54,8 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
     require_checkpoint(arguments.checkpoint)
     require_new_directory(arguments.output)
-    import_tensorflow()
-    import tensorflow as tf
 
     from bert_horovod.interchange.exporting import export
     from bert_horovod.runs.checkpoint import read_checkpoint

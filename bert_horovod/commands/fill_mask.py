@@ -8,7 +8,6 @@ import argparse
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.words import whole_text
-from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +23,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
     require_least("--top", arguments.top)
     require_checkpoint(arguments.checkpoint)
-    import_tensorflow()
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
     from bert_horovod.runs.checkpoint import read_checkpoint
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.writing import require_new_directory
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
         from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
         extended = read_vocabulary(arguments.vocab)
-    import_tensorflow()
     from bert_horovod.runs.checkpoint import read_checkpoint
 
     read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments, extended), "CHECKPOINT")

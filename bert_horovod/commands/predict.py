@@ -28,7 +28,6 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.table_files import Dialect, Table, only_column, require_columns, require_table_name
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, tagged_blocks, text_blocks
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
 
 _NOT_FOR = {  # flags that a kind of checkpoint does not read
@@ -104,7 +103,6 @@ def run(arguments: argparse.Namespace) -> None:
     _refuse_flags(arguments, str(config.get("architectures")))
     if not lines:
         _look(arguments, config, columns, keep, dialect)
-    import_tensorflow()
     from tqdm import tqdm
 
     from bert_horovod.inference.options import Options

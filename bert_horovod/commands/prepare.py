@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from bert_horovod.collectives.launched import launch
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -168,8 +167,6 @@ def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Pat
     path = Path(vocab)
     if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
         return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
-    if newest_configuration(path) is None:
-        import_tensorflow()  # reads checkpoints of TF1
     from bert_horovod.interchange.pretrained import read_tokenizer
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.runs.checkpoint import read_checkpoint

@@ -65,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.corpus.reading.tagged_files import TagColumns
-    from bert_horovod.finetuning.examples import find_split
-    from bert_horovod.finetuning.glue import TASKS
+    from bert_horovod.finetuning.probing import find_files
     from bert_horovod.finetuning.tag_data import ner_data
     from bert_horovod.finetuning.text_data import Files, own_data
 
@@ -86,7 +85,7 @@ def _look(arguments: argparse.Namespace) -> None:
         columns_of_tags = TagColumns(arguments.text_columns, arguments.label_column)
         arguments.data = replace(ner_data(Files(arguments.data_dir), columns_of_tags), test=None)
     else:
-        find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
+        find_files(arguments.task, arguments.data_dir)
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":

@@ -1,12 +1,14 @@
 """A fine-tuning's evaluation: official scores of the whole dev set, the same that finetuning/scoring.py gives."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.divergence import Diverged
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import compute_policy

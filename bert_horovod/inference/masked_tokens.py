@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.word_boundaries import WordBoundaries
@@ -22,6 +21,7 @@ from bert_horovod.model.heads import masked_token_logits
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 MASK = "[MASK]"
 

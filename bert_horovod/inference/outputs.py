@@ -1,9 +1,10 @@
 """Compute a task's outputs for all rows of a source, for predictions and official scores."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
@@ -13,6 +14,7 @@ from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import PredictingTask
 
 _BLOCK_POSITIONS = 4096  # of the rows that are computed at once

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.examples.span_rows import SpanRows
 from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
@@ -26,6 +25,7 @@ from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.span import Span
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.examples.tag_rows import TagRows
 from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
@@ -36,6 +35,7 @@ from bert_horovod.inference.word_tags import WordTags, all_outside, predicted_ta
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import classifier_labels, words_after_blanks
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.token_classification import TokenClassification

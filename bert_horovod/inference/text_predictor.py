@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.examples.documents import DocumentRows
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
@@ -24,6 +23,7 @@ from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention

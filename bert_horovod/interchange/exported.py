@@ -16,7 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.errors import RunError
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.children import end_with_parent, python_settings
+from bert_horovod.runtime.quiet import import_tensorflow
 
 ONNX_FILE = "model.onnx"
 TOLERANCE = 1e-5  # largest difference, relative to the largest value of an output (or to 1, if that is smaller)
@@ -72,7 +74,7 @@ def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Ar
         session = onnxruntime.InferenceSession(str(directory / ONNX_FILE), options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda _, inputs: dict(zip(names, session.run(names, inputs), strict=True))
-    import tensorflow as tf
+    import_tensorflow()
     import tensorflow_text  # noqa: F401  # registers operations that a tokenizer needs
 
     loaded = tf.saved_model.load(str(directory))

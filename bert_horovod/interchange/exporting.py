@@ -1,10 +1,11 @@
 """Exports a checkpoint: writes it to a temporary directory, checks it in a new process, then moves it into place."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
@@ -18,6 +19,7 @@ from bert_horovod.interchange.pretrained import describe, read_pretrained
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import new_directory
 
 _CHECKED_LENGTHS = ((12, 7, 1), (3,))  # for each of two calls, the tokens of each row; the rest of a row is padding

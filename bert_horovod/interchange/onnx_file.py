@@ -1,15 +1,16 @@
 """Writes a checkpoint as an ONNX file, for onnxruntime and others; tf2onnx converts the graph of serving_graph.py."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib.metadata
 import logging
 from pathlib import Path
 
-import tensorflow as tf
-
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.exported import ONNX_FILE
 from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
 
 OPSET = 17  # the first with LayerNormalization; tf2onnx 1.17 refuses opsets above 18

@@ -1,9 +1,9 @@
 """Writes a checkpoint as a SavedModel for TensorFlow Serving and tf.saved_model.load, with or without its tokenizer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
-
-import tensorflow as tf
 
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, SEVERAL_LABELS
@@ -11,6 +11,7 @@ from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.interchange.suitability import require_segments, tells_texts_apart
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
 
 QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # tokens of a question, of an answer, at most (google-research/bert)

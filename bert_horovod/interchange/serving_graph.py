@@ -1,9 +1,10 @@
 """The computation of an exported model, from token ids to outputs with Hugging Face's names; uses model/plain.py."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.interchange.architectures import (
     ANSWERS,
@@ -22,6 +23,7 @@ from bert_horovod.model.parameters import CLASSIFIER
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.label_attention import label_logits
 
 # Integers [batch, length] each; with label attention [batch, windows, length].

@@ -4,14 +4,14 @@ Ids are those of Hugging Face's BertTokenizer, except for some characters of rar
 by another version of Unicode, and for words of more than 100 characters.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
 
-import tensorflow as tf
-import tensorflow_text
+from typing import NamedTuple
 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import kernel_vocabulary
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 _LONGEST_WORD_BYTES = 400
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Cf}\p{Co}\x{fffd}]"  # BertTokenizer drops them
@@ -24,7 +24,7 @@ class TextTokens(NamedTuple):
     starts: tf.RaggedTensor  # byte positions in the original text
     ends: tf.RaggedTensor
 
-    def cut(self, limits: tf.Tensor) -> "TextTokens":
+    def cut(self, limits: tf.Tensor) -> TextTokens:
         """The first tokens of each text, as many as `limits` says, int32 [texts]."""
         return TextTokens(*(_cut(part, limits) for part in self))
 
@@ -39,6 +39,8 @@ class TextRows(tf.Module):
     """
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings, length: int) -> None:
+        import tensorflow_text
+
         super().__init__()
         self._special, self._settings, self.length = special_ids(vocabulary), settings, length
         # Do not use its own lower-casing: it decomposes compatibility characters, which BertTokenizer does not.
@@ -85,6 +87,8 @@ class TextRows(tf.Module):
         )
 
     def _normalised(self, characters: tf.Tensor) -> tf.Tensor:
+        import tensorflow_text
+
         characters = tf.strings.regex_replace(characters, _CONTROL, "")
         if self._settings.strips_accents:
             apart = tensorflow_text.normalize_utf8(characters, "NFD")

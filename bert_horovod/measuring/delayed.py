@@ -1,18 +1,20 @@
 """A step that sleeps instead of computing: it measures communication where hosts share a processor."""
 
+from __future__ import annotations
+
 import math
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import read_given_json
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.transfer import StepInputs

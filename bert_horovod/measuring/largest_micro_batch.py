@@ -19,6 +19,7 @@ from pathlib import Path
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.children import end_with_parent, python_settings
 
@@ -196,7 +197,6 @@ def _watch(child: subprocess.Popen, bound: int | None) -> tuple[int, bool]:
 def _child() -> None:
     work = json.loads(sys.stdin.read())
     recipe = recipe_from_table(work["recipe"]).of_phase(work["phase"])
-    import tensorflow as tf
 
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import LoneRank, phase_batch, synthetic_step

@@ -1,16 +1,17 @@
 """Time a step's matrix products alone, one after another: no step that computes them this way can be faster."""
 
+from __future__ import annotations
+
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from bert_horovod.costs.products import VOCABULARY, Product
 from bert_horovod.measuring.configuration import step_products
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 WARM_UP = 3  # untimed calls, because the first calls of a process are slow
 SAMPLES = 7

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.text.rows import StoreDataset
@@ -23,6 +22,7 @@ from bert_horovod.exchange.base import Exchange
 from bert_horovod.measuring.configuration import describe
 from bert_horovod.measuring.synthetic import fresh_state
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import StepBatch, make_batch, step_inputs

@@ -20,18 +20,14 @@ from typing import Any
 from bert_horovod.batches.text.masks import full_row_slots
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops
+from bert_horovod.measuring.matrix import step_seconds
+from bert_horovod.measuring.synthetic import synthetic_batch, synthetic_step
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.runs.state import TrainingState
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.allocator import keep_freed_memory
-from bert_horovod.runtime.quiet import import_tensorflow
-
-import_tensorflow()
-import tensorflow as tf  # noqa: E402
-
-from bert_horovod.measuring.matrix import step_seconds  # noqa: E402
-from bert_horovod.measuring.synthetic import synthetic_batch, synthetic_step  # noqa: E402
-from bert_horovod.runs.state import TrainingState  # noqa: E402
-from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
+from bert_horovod.runtime.devices import peak_memory_bytes, use_devices
 
 WARM_UP = 3  # steps, the first of which compiles
 _LARGEST_SEARCH = 16  # warm-up steps, at most, until float16's loss scale settles

@@ -1,5 +1,7 @@
 """Steps without data: full rows of random tokens, and a training step on them."""
 
+from __future__ import annotations
+
 import math
 import time
 from dataclasses import dataclass
@@ -7,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
@@ -18,6 +19,7 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import step_inputs

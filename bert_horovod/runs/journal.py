@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_atomically
 
 

@@ -1,9 +1,10 @@
 """Gradients of a step's micro-batches are added up in float32, in variables of their own."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.exchange.base import Gradients, Lookups
 from bert_horovod.exchange.dense.reducer import whole
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 
 

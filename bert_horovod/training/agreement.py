@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch
 from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import recipe_to_table
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.children import installed_version, source_hash
 from bert_horovod.training.device_kinds import check_kinds, device_kind
 from bert_horovod.training.job import Job

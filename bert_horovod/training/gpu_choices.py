@@ -5,12 +5,11 @@ Rank 0 tunes at the first start; the file lies in the output directory, and each
 
 import json
 
-import tensorflow as tf
-
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
 from bert_horovod.runtime import autotuning
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent

@@ -3,11 +3,12 @@
 Also chooses the way to sum gradients over ranks, if the recipe leaves it open.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs import advice, buckets
@@ -25,6 +26,7 @@ from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore, restore_copies
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
@@ -44,7 +46,7 @@ class Expectation:
     bucket_bytes: list[float]  # payload of each bucket
     exposed_s: float  # predicted exposure: seconds of a step's communication that backward does not hide
     floor_s: float  # seconds that no plan can hide: all-reduces of gradients that are final only when backward ends
-    others: tuple["Expectation", ...] = ()  # expectations of other ways to sum, which should take longer
+    others: tuple[Expectation, ...] = ()  # expectations of other ways to sum, which should take longer
 
     def describe(self, wire_bytes: float) -> str:
         """A line for people."""

@@ -3,10 +3,9 @@
 import time
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from bert_horovod.costs.gpus import TERA, gpu_peak
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details
 
 _MEASURED_ROWS = 2048

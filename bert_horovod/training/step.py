@@ -6,12 +6,13 @@ in the last one each bucket of gradients goes to the exchange as soon as backwar
 gradients of the earlier micro-batches are added to the dense accumulators; only those of the last one are still sparse.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -30,6 +31,7 @@ from bert_horovod.optimizers.base import optimizer_slot_shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale_on_device
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task

@@ -1,10 +1,12 @@
 """What an optimizer step returns, and how the host gets it from the device."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import tensorflow as tf
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 # A GPU copies a result only after all that was enqueued before the copy was asked for. So a thread asks for it at once,
 # while the next step is being enqueued.

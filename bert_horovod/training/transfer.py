@@ -3,11 +3,14 @@
 The parts begin at multiples of 64 bytes, so that TensorFlow takes them out of the tensor without a copy.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
+
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 _PLACES = 16  # of four bytes each, between the beginnings of parts
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.cluster.doctor.facts import own_address
 from bert_horovod.collectives.launched import launch
-from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
@@ -38,7 +38,6 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
         expected_bits_per_s: of a link; 0 if nothing is expected.
         slow: a ring that reaches less than this fraction of `expected_bits_per_s` is slow.
     """
-    import tensorflow as tf
 
     def seconds(count: int, repetitions: int, choose: Callable[[list[float]], float]) -> float:
         """One of the times of an all-reduce of `count` bytes, by rank 0's clock; equal on all ranks."""
@@ -70,8 +69,6 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
 
 def links(world: "World") -> list[float]:
     """Bit/s over plain TCP from each rank to the next (the last to the first), one link at a time; 0 if one failed."""
-    import tensorflow as tf
-
     address = own_address() or ""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:
@@ -115,7 +112,6 @@ def main() -> None:
     """Join the world, measure, print."""
     signal.alarm(LIMIT_S)
     expected_bits_per_s, slow = map(float, sys.argv[1:])
-    import_tensorflow()
     from bert_horovod.collectives.starting import connect
     from bert_horovod.runtime.devices import use_devices
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure on all ranks; rank 0 prints."""
     recipe = step_recipe(arguments)
-    import_tensorflow()
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.starting import connect
     from bert_horovod.measuring.communication import measure

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +27,6 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = step_recipe(arguments)
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")
-    import_tensorflow()
     from bert_horovod.measuring.step_time import TimedStep, measure, trace
     from bert_horovod.reporting.tables import table
     from bert_horovod.runtime.devices import use_devices

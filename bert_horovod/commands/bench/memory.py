@@ -15,7 +15,6 @@ import json
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +47,6 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
     limit_bytes = parse_bytes(arguments.limit)
-    import_tensorflow()
     from bert_horovod.costs.derived import derive
 
     for phase in recipe.phase:

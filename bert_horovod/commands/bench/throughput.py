@@ -15,7 +15,7 @@ from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_tuned
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.recipe_files.tuned import tuned_overrides
-from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
 
     store = open_store(arguments.data_dir)
-    import_tensorflow()
-    import tensorflow as tf
 
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.starting import connect

@@ -15,6 +15,7 @@ from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
 from bert_horovod.recipe_files.tuned import tuned_overrides
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -72,7 +73,6 @@ def train_as_rank(
         _look(arguments, launched.rank)
         look(arguments)
     import_tensorflow()
-    import tensorflow as tf
 
     try:
         with _one_message(launched.rank, me):

@@ -22,7 +22,6 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, Tokeni
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.store import VOCABULARY_FILE
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
-from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
@@ -182,8 +181,6 @@ def _tokenizer(vocabulary: Path, settings: TokenizerSettings) -> "Tokenizer":
     if isinstance(settings, JsonTokenizer):
         # Workers are processes: threads of the library beside them would only compete for cores.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    else:
-        import_tensorflow()
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
     known = settings.facts.vocabulary if isinstance(settings, JsonTokenizer) else read_vocabulary(vocabulary)

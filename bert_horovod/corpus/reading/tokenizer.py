@@ -23,6 +23,8 @@ from bert_horovod.corpus.reading.tokenizer_settings import (
     token_ids,
 )
 from bert_horovod.corpus.reading.tokenizers_library import cutting
+from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.quiet import import_tensorflow
 
 _RUN = re.compile("[^\n\x20-\x7e]+")
 _PRINTABLE = bytes([10, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that is not an ASCII control character
@@ -157,7 +159,7 @@ class Tokenizer:
             self._make_kernel()
 
     def _make_kernel(self) -> None:
-        import tensorflow as tf
+        import_tensorflow()
         import tensorflow_text
         from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 

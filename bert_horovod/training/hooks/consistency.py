@@ -1,10 +1,11 @@
 """Compares the state over ranks during training, because a flipped bit on one rank would otherwise spread unnoticed."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.runs.state import TrainingState
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
 

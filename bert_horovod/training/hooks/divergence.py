@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
 MEAN_DECAY = 0.95  # decay of the moving mean of losses

@@ -1,7 +1,8 @@
 """Evaluates the model on held-out rows."""
 
+from __future__ import annotations
+
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
@@ -10,6 +11,7 @@ from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import FIRST_STEP_S

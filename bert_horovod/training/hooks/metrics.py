@@ -4,10 +4,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import tensorflow as tf
-
 from bert_horovod.costs.gpus import TERA
 from bert_horovod.runs.step_metrics import StepMetrics
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent

@@ -1,7 +1,8 @@
 """A TensorBoard trace of some optimizer steps (execution.profile_steps)."""
 
-import tensorflow as tf
+from __future__ import annotations
 
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 
