@@ -76,7 +76,7 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """The `bert-horovod` command."""
     starting = ExitStack()
-    starting.enter_context(interrupt_ends_at_once())  # until the command line is parsed, which imports all commands
+    starting.enter_context(interrupt_ends_at_once())  # until the command line is parsed, which imports a command
     keep_freed_memory()  # before end_with_launcher starts a thread
     end_with_launcher()
     _open_closed_streams()

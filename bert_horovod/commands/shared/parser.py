@@ -1,9 +1,10 @@
 """The parser of command lines: refuses abbreviations and empty values, and suggests a near word for an unknown one."""
 
 import argparse
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
+from importlib.abc import InspectLoader
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -81,22 +82,37 @@ def command_names(package: ModuleType) -> list[str]:
     return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
-def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: str, runs: str) -> None:
+def _docstring(module: str) -> str:
+    """The docstring of a module, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert isinstance(spec.loader, InspectLoader)
+    code = spec.loader.get_code(module)
+    return code.co_consts[0].strip() if code and isinstance(code.co_consts[0], str) else ""
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, package: ModuleType, metavar: str, runs: str, given: Sequence[str] | None = None
+) -> None:
     """Add each module of a package as a command, with the module's docstring as its help.
 
     A module has add_arguments(parser) and run(arguments); `runs` names the argument that holds the chosen `run`.
+    `given`: words of a command line: modules whose command is not among them are not imported; None: import all.
     """
     subparsers = parser.add_subparsers(metavar=metavar, required=True, parser_class=Parser)
     for name in command_names(package):
-        module = importlib.import_module(f"{package.__name__}.{name}")
-        description = (module.__doc__ or "").strip()
+        command, path = name.replace("_", "-"), f"{package.__name__}.{name}"
+        description = _docstring(path)
         subparser = subparsers.add_parser(
-            name.replace("_", "-"),
+            command,
             help=description.splitlines()[0],
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             inherited_absl_flags=None,
         )
+        if given is not None and command not in given:
+            continue
+        module = importlib.import_module(path)
         module.add_arguments(subparser)
         subparser.set_defaults(**{runs: module.run, "parser": subparser})
 
@@ -126,10 +142,10 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Parse a command line; imports no TensorFlow, so that --help is quick."""
+    """Parse a command line; imports the command that it names alone, and no TensorFlow, so that --help is quick."""
     parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod. Commands in the order of use:")
     parser.add_argument("--version", action="version", version=__version__)
-    add_commands(parser, commands, "COMMAND", "run")
+    add_commands(parser, commands, "COMMAND", "run", argv[1:])
     arguments = parser.parse_args(argv[1:])
     arguments.words = argv[1:]
     return arguments
