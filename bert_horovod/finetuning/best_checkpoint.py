@@ -65,8 +65,10 @@ class BestCheckpoint(Hook):
     def _score(self, step: int) -> float | None:
         """The score of the evaluation after this step, if there was one; while the loss is far up nothing is saved."""
         run = self.run
-        counts = run.evaluation_due(step) and not run.state.progress.jumped_in_a_row
-        return run.held_out.get(f"held_out_{self._metric}") if counts else None
+        score = run.held_out.get(f"held_out_{self._metric}")  # none if nothing was left to train: no phase is open
+        if score is None or not run.evaluation_due(step) or run.state.progress.jumped_in_a_row:
+            return None
+        return score
 
     def _is_better(self, score: float | None) -> bool:
         return score is not None and (self._best is None or score > self._best.score)
