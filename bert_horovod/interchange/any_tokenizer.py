@@ -51,7 +51,8 @@ def json_tokenizer(
     damaged = f"{file} is damaged: the tokenizers library cannot read it"
     with library_at_work(damaged):
         tokenizer = as_transformers(file, content, stated, added, name, model_type)
-        most = max(tokenizer.get_vocab().values(), default=-1)
+        vocabulary, more = content["model"]["vocab"], tokenizer.get_added_tokens_decoder()
+        most = max([len(vocabulary) - 1, *(vocabulary.values() if isinstance(vocabulary, dict) else ()), *more])
     if most >= MOST_TOKENS:  # one token with such an id would need gigabytes
         raise UserError(f"{file} has ids up to {most:,}; expected ids below {MOST_TOKENS:,}, the limit of a vocabulary")
     with library_at_work(damaged):
@@ -91,7 +92,7 @@ def json_tokenizer(
             "tokenizer that the model was trained with"
         )
     settings = JsonTokenizer(text=settings.text, special_tokens=SpecialTokens(**names))
-    require_text_tokens(file, settings)
+    require_text_tokens(file, settings, tokenizer)
     return settings
 
 

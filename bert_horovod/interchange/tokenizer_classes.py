@@ -197,12 +197,14 @@ def as_transformers(
     stated = {key: value for key, value in stated.items() if value is not None}
     file_tokens = {token["id"]: token for token in content.get("added_tokens") or []}
     # transformers adds those that the file lacks to its vocabulary, but the model has no rows for them.
-    stated = {key: token for key, token in kind.tokens.items() if token in _known(content)} | stated
+    pieces = _pieces(content)
+    known = pieces.union(token["content"] for token in file_tokens.values())
+    stated = {key: token for key, token in kind.tokens.items() if token in known} | stated
     if name == GENERAL_5:
-        return _made(content, stated, added, file_tokens, version=5)
-    new = _made(_as_version_4(content, kind, stated), stated, added, file_tokens, version=4)
+        return _made(content, stated, added, file_tokens, pieces, version=5)
+    new = _made(_as_version_4(content, kind, stated), stated, added, file_tokens, pieces, version=4)
     if kind.parts is None or model_type == "modernbert":
-        theirs, of_model = _made(content, stated, added, file_tokens, version=5), content["model"]
+        theirs, of_model = _made(content, stated, added, file_tokens, pieces, version=5), content["model"]
     else:
         heard = {key: value for key, value in stated.items() if key not in kind.deaf}
         parts = kind.parts(heard, content)
@@ -214,7 +216,8 @@ def as_transformers(
                 f"{file}: its model is {found}, but the class {name} of transformers 5 makes a {of_model['type']} of "
                 f"it; expected the class that the tokenizer has; {WAY_OUT}"
             )
-        theirs = _made(content | parts | {"model": of_model, "added_tokens": []}, stated, added, file_tokens, version=5)
+        rebuilt = content | parts | {"model": of_model, "added_tokens": []}
+        theirs = _made(rebuilt, stated, added, file_tokens, pieces, version=5)
         if kind.pair:
             _set_rows(theirs, kind.pair, *(_content(stated.get(key)) for key in ("cls_token", "sep_token")))
     if difference := _difference(new, theirs, content["model"], of_model):
@@ -240,7 +243,9 @@ def _as_version_4(content: Json, kind: _Class, stated: Json) -> Json:
     return changed
 
 
-def _made(content: Json, stated: Json, added: Json, file_tokens: Json, version: int) -> tokenizers.Tokenizer:
+def _made(
+    content: Json, stated: Json, added: Json, file_tokens: Json, pieces: set[str], version: int
+) -> tokenizers.Tokenizer:
     """A tokenizer of the library with the parts of `content` and all added tokens.
 
     Args:
@@ -248,6 +253,7 @@ def _made(content: Json, stated: Json, added: Json, file_tokens: Json, version: 
         stated: the settings of the files beside it.
         added: added_tokens.json.
         file_tokens: the added tokens of tokenizer.json by id, which `content` may lack.
+        pieces: the tokens of the model.
         version: of transformers.
     """
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
@@ -268,7 +274,7 @@ def _made(content: Json, stated: Json, added: Json, file_tokens: Json, version: 
         } | file_tokens
     tokens = [listed[number] for number in sorted(listed)]
     known = {_content(token) for token in [*tokens, *(content.get("added_tokens") or [])]}
-    known |= {_content(stated.get(key)) for key in _ROLES} & _known(content)  # settings.library adds those with roles
+    known |= {_content(stated.get(key)) for key in _ROLES} & pieces  # settings.library adds those with roles
     for token in named:
         if _content(token) not in known:
             known.add(_content(token))
@@ -293,8 +299,9 @@ def _difference(
 
     `of_one`, `of_other`: their models as in a tokenizer.json.
     """
-    if (vocabulary := one.get_vocab()) != (other_vocabulary := other.get_vocab()):
-        return "vocabulary", min(vocabulary.items() ^ other_vocabulary.items())[0]
+    tokens, other_tokens = (each.get_added_tokens_decoder() for each in (one, other))  # the other tokens are the same
+    if lacking := {(str(t), number) for number, t in tokens.items()} ^ {(str(t), i) for i, t in other_tokens.items()}:
+        return "added tokens", min(lacking)[0]
     models = [
         {key: value for key, value in model.items() if value and key not in ("vocab", "merges")}
         for model in (of_one, of_other)
@@ -315,12 +322,8 @@ def _difference(
         rows = [one.encode(*texts), other.encode(*texts)]
         if len({(*row.ids, *row.type_ids) for row in rows}) > 1:
             return "post_processor", "a"
-    tokens, other_tokens = (
-        {str(t) + repr(t) for t in each.get_added_tokens_decoder().values()} for each in (one, other)
-    )
-    if tokens != other_tokens:
-        return "added tokens", min(tokens ^ other_tokens).split("AddedToken(")[0]
-    return None
+    unlike = [str(token) for number, token in tokens.items() if repr(token) != repr(other_tokens[number])]
+    return ("added tokens", min(unlike)) if unlike else None
 
 
 def _both(one: tokenizers.Tokenizer, other: tokenizers.Tokenizer) -> Iterator[tuple[str, list[int], list[int]]]:
@@ -333,11 +336,10 @@ def _both(one: tokenizers.Tokenizer, other: tokenizers.Tokenizer) -> Iterator[tu
         yield text, ours.ids, yours.ids
 
 
-def _known(content: Json) -> set[str]:
-    """The tokens of a tokenizer.json."""
+def _pieces(content: Json) -> set[str]:
+    """The tokens of the model of a tokenizer.json."""
     vocabulary = content["model"]["vocab"]
-    pieces = vocabulary if isinstance(vocabulary, dict) else (piece[0] for piece in vocabulary)
-    return {*pieces, *(token["content"] for token in content.get("added_tokens") or [])}
+    return set(vocabulary if isinstance(vocabulary, dict) else (piece[0] for piece in vocabulary))
 
 
 def _state(part: Any) -> bytes | None:

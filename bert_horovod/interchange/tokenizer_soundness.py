@@ -2,14 +2,18 @@
 
 import base64
 import binascii
+import string
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
-from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, library_tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.reading.tokenizers_library import library_at_work
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _MOST_GROWTH = 32  # times a normalizer may lengthen a text
 _MOST_PREPENDED = 256  # characters a normalizer may put before a text, or make of one character
@@ -58,17 +62,19 @@ def require_sound(file: Path, content: dict[str, Any]) -> None:
             )
 
 
-def require_text_tokens(file: Path, settings: JsonTokenizer) -> None:
-    """Raise UserError unless the tokenizer makes ordinary tokens of text; DamagedData if the library fails on some."""
+def require_text_tokens(file: Path, settings: JsonTokenizer, tokenizer: "tokenizers.Tokenizer") -> None:
+    """Raise UserError unless the tokenizer makes ordinary tokens of text; DamagedData if the library fails on some.
+
+    `tokenizer`: as of `settings`, loaded.
+    """
     vocabulary = settings.facts.vocabulary
     try:
         ordinary = ordinary_ids(vocabulary, special_ids(vocabulary, settings))
     except UserError:
         ordinary = []
     if len(ordinary):
-        tokenizer = library_tokenizer(vocabulary, settings)
         some = ordinary[:: -(-len(ordinary) // _SAMPLES)].tolist()
-        texts = [f"{character * _RUN}{end}" for character in "aA1 .-_é日\n" for end in ("!", "\n x")]
+        texts = [f"{character * _RUN}{end}" for character in f"{string.printable}é日" for end in ("!", "\n x")]
         with library_at_work(f"{file} is damaged: the tokenizers library cannot use it"):
             texts += [tokenizer.decode([number]) for number in some]
             made = {number for text in texts for number in tokenizer.encode(text, add_special_tokens=False).ids}
