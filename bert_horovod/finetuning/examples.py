@@ -208,13 +208,13 @@ def read_unlabelled(path: Path, form: Format) -> Split:
 
 
 def real(path: Path, line: int, text: str, what: str = "the label") -> float:
-    """The finite number in a field; raises UserError, which says `what` it is, for any other text."""
+    """The number in a field, whose square float32 holds; raises UserError, which says `what` it is, for other text."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{path}, line {line}: {what} is {shown(text)}, expected a number")
+    if not abs(number) <= _LARGEST:
+        raise UserError(f"{path}, line {line}: {what} is {shown(text)}, expected a number up to {_LARGEST:g}")
     return number
 
 
@@ -234,6 +234,7 @@ def refuse_one_label(split: Split, form: Format) -> None:
 
 
 _MOST_LABELS = 10_000
+_LARGEST = 1e15  # size of a number: with larger ones squared errors overflow float32 in training
 _BRACKETS = {"(": ")", "{": "}"}
 _ZERO_ONE = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 _ZERO_ONE |= {name.capitalize(): value for name, value in _ZERO_ONE.items()}

@@ -61,7 +61,7 @@ def test_a_label_that_train_has_not_is_named_with_its_line(tmp_path):
 
 def test_real_numbers_are_read_and_what_is_none_is_refused(tmp_path):
     assert read_labelled(written(tmp_path / "a.csv", "text,label\na,2.5\nb,-1\n"), REAL).examples.labels == [2.5, -1.0]
-    for value in ("high", "nan", "inf", ""):
+    for value in ("high", "nan", "inf", "", "1e38"):
         path = written(tmp_path / "b.csv", f"text,label\na,2.5\nb,{value}\n")
         with pytest.raises(UserError, match=r"line 3: the label is .*, expected a number"):
             read_labelled(path, REAL)
