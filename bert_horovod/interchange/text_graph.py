@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.corpus.reading.tokenizer import kernel_vocabulary
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 _LONGEST_WORD_BYTES = 400
@@ -45,7 +44,7 @@ class TextRows(tf.Module):
         self._special, self._settings, self.length = special_ids(vocabulary), settings, length
         # Do not use its own lower-casing: it decomposes compatibility characters, which BertTokenizer does not.
         self._tokenizer = tensorflow_text.FastBertTokenizer(
-            kernel_vocabulary(vocabulary), max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
+            _kernel_vocabulary(vocabulary), max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
         )
 
     def tokenize(self, texts: tf.Tensor) -> TextTokens:
@@ -119,3 +118,16 @@ def _rows(first: list[tf.RaggedTensor], second: list[tf.RaggedTensor], padding: 
         "attention_mask": tf.ones_like(ids).to_tensor(0),
         "token_type_ids": types.to_tensor(0),
     }
+
+
+def _kernel_vocabulary(vocabulary: list[str]) -> list[str]:
+    """The vocabulary for the kernel, which wants each token once.
+
+    A place that no text reaches, because it has no token or because a later place has the same, gets a name that is in
+    no text.
+    """
+    ids = token_ids(vocabulary)
+    return [
+        token if ids.get(token) == number and token.removeprefix("##").strip() else f"\ue000{number}"
+        for number, token in enumerate(vocabulary)
+    ]

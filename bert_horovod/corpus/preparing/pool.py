@@ -53,7 +53,7 @@ def run_jobs(
                 yield futures[future], future.result()
     except (BrokenProcessPool, BrokenPipeError) as error:  # the latter: it died while it was being started
         raise RunError(
-            "a worker has died (killed, or out of memory: each needs about 0.7 GB); what is finished is kept: run the "
+            "a worker has died (killed, or out of memory: each needs about 0.2 GB); what is finished is kept: run the "
             "same command again, with fewer --workers"
         ) from error
     finally:

@@ -173,7 +173,7 @@ def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSetti
 
 
 def _look(sources: list[SourceFile], settings: Settings) -> None:
-    """Begin to read the first file of each suffix, to find wrong columns before TensorFlow is imported."""
+    """Begin to read the first file of each suffix, to find wrong columns before workers are started."""
     for source in {suffixes(source.path): source for source in reversed(sources)}.values():
         with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
             next(read_sections(reader, settings.documents), None)

@@ -1,7 +1,6 @@
 """A worker's job: read a task's pieces and write its shards, from any part on."""
 
 import functools
-import gc
 import os
 import time
 from collections import Counter
@@ -9,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bert_horovod.corpus.preparing.builder import ShardBuilder
 from bert_horovod.corpus.preparing.parts import JoinJob, PartFile, join_parts, write_part
@@ -18,13 +16,11 @@ from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import Section
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.store import VOCABULARY_FILE
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
-
-if TYPE_CHECKING:
-    from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 Report = Callable[[int, int], None]  # takes the bytes read on the disk and the documents so far
 
@@ -177,16 +173,11 @@ class _Reading:
 
 
 @functools.lru_cache(1)
-def _tokenizer(vocabulary: Path, settings: TokenizerSettings) -> "Tokenizer":
-    if isinstance(settings, JsonTokenizer):
-        # Workers are processes: threads of the library beside them would only compete for cores.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from bert_horovod.corpus.reading.tokenizer import Tokenizer
-
+def _tokenizer(vocabulary: Path, settings: TokenizerSettings) -> Tokenizer:
+    # Workers are processes: threads of the library beside them would only compete for cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     known = settings.facts.vocabulary if isinstance(settings, JsonTokenizer) else read_vocabulary(vocabulary)
-    tokenizer = Tokenizer(known, settings)
-    gc.freeze()  # TensorFlow's objects stay, so the garbage collector need not scan them each time
-    return tokenizer
+    return Tokenizer(known, settings)
 
 
 def _forget_peak() -> int:

@@ -1,7 +1,7 @@
 """Text to token ids and the place of each token, so that the answer of a model can be cut out of the original text.
 
-The ids are those of corpus/reading/tokenizer.py. That tokenizer is faster, but does not keep the places of characters
-that it normalises; the tokenizers library keeps them through lower-casing, stripped accents and Unicode's normal forms.
+The ids are those of corpus/reading/tokenizer.py. That tokenizer is faster, but does not keep the places of
+tokens; the tokenizers library keeps them through lower-casing, stripped accents and Unicode's normal forms.
 """
 
 import unicodedata

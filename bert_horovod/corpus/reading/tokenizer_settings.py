@@ -115,7 +115,7 @@ UNCASED, CASED = TokenizerSettings(True), TokenizerSettings(False)
 class JsonTokenizer(TokenizerSettings):
     """A tokenizer of any kind, as a tokenizer.json describes it; the tokenizers library computes it.
 
-    BERT's own WordPiece is not read so, because tokenizer.py is several times faster with it.
+    BERT's own WordPiece is not read so, because exports and vocabularies know its settings.
 
     Args:
         text: the content of tokenizer.json, which says all that the other settings do.

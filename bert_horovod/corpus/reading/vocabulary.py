@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bert_horovod.corpus.reading.formats import read_sections
+from bert_horovod.corpus.reading.normaliser import Normaliser
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
-from bert_horovod.corpus.reading.tokenizer import Normaliser
 from bert_horovod.corpus.reading.tokenizer_settings import MAXIMUM_WORD_CHARACTERS, TokenizerSettings
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown

@@ -383,3 +383,11 @@ def test_after_an_end_while_parts_are_joined_the_same_command_goes_on(
     assert resumed.kept_parts == sum(entry["parts"] for entry in resumed.manifest["shards"])
     make_store(many_files, shard_bytes=20_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+@pytest.mark.full
+def test_a_store_is_prepared_without_tensorflow(many_files, vocabulary, tmp_path):
+    words = [sys.executable, "-X", "importtime", *command(many_files, vocabulary, tmp_path / "store")[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert " tokenizers\n" in done.stderr
+    assert " tensorflow\n" not in done.stderr

@@ -4,9 +4,11 @@ import random
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, TokenizerSettings, library_tokenizer
+from tests.toy_tokenizers import KINDS, TEXT
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [
@@ -188,3 +190,135 @@ def test_a_word_over_the_limit_is_unknown_wherever_it_stands(length):
     for before in range(0, 120, 7):
         ids, _ = tokenizer([f"{'a ' * (before // 2)}{'.' * (before % 2)}{'c' * length}", "the cat"])
         assert (ids == tokenizer.unknown_id).sum() == (length > 100)
+
+
+def roberta_with_prefix():
+    tokenizer = KINDS["robertas"]()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+def modernbert_with_nfc():
+    tokenizer = KINDS["modernberts"]()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken(" " * 3), AddedToken("[unused1]"), AddedToken("vel", single_word=True)])
+    return tokenizer
+
+
+def metaspace_alone():
+    tokenizer = KINDS["xlm_robertas"]()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Strip(), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Replace("``", '"')]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.add_tokens([AddedToken("<X>", rstrip=True)])
+    return tokenizer
+
+
+def word_piece_with_digits():
+    tokenizer = KINDS["word_piece"]()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.BertPreTokenizer()]
+    )
+    return tokenizer
+
+
+COVERED = KINDS | {
+    each.__name__: each for each in (roberta_with_prefix, modernbert_with_nfc, metaspace_alone, word_piece_with_digits)
+}
+PLAIN = [*TEXT[:3], " They'll say it's 3 o'clock: 'tis (12:30).", "“Ä” x-1 — y…"]
+
+
+def tokenizer_and_library(make):
+    settings = JsonTokenizer(text=make().to_str())
+    vocabulary = settings.facts.vocabulary
+    return Tokenizer(vocabulary, settings), library_tokenizer(vocabulary, settings)
+
+
+def assert_library_ids(tokenizer, library, texts):
+    encodings = library.encode_batch_fast(texts, add_special_tokens=False)
+    for text, ids, encoding in zip(texts, rows(tokenizer, texts), encodings, strict=True):
+        assert ids == encoding.ids, ascii(text)
+
+
+def odd_texts(count, seed):
+    """Texts of what the rules look at: spaces, apostrophes, classes of characters, marks, added tokens."""
+    generator = random.Random(seed)
+    parts = [
+        *"  '''.,-stmdrevl 1²Ⅷaé",
+        "'ll",
+        "'Re",
+        "ab",
+        "e\u0301",
+        "\u0301",
+        " \u0301",
+        "\u00a0",
+        "\u3000",
+        "\u00b4",
+    ]
+    parts += [
+        "\n",
+        "\t",
+        "\0",
+        "\u200b",
+        "▁",
+        "ﬁ",
+        "½",
+        "≠",
+        "中文",
+        "🙂",
+        "|||IP|||",
+        "<X>",
+        " <X> ",
+        "[unused1]",
+        "``",
+        "   ",
+    ]
+    return ["".join(generator.choices(parts, k=generator.randint(0, 12))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", COVERED)
+def test_other_tokenizers_give_the_librarys_ids(kind):
+    tokenizer, library = tokenizer_and_library(COVERED[kind])
+    assert_library_ids(tokenizer, library, [*TEXT, *ODD, *random_texts(2_000, seed=3), *odd_texts(2_000, seed=4)])
+
+
+@pytest.mark.parametrize("kind", COVERED)
+def test_plain_sentences_do_not_go_to_the_library(kind, monkeypatch):
+    tokenizer, library = tokenizer_and_library(COVERED[kind])
+    monkeypatch.setattr(tokenizer, "_by_library", None)
+    assert_library_ids(tokenizer, library, PLAIN)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["modernbert_with_nfc", "metaspace_alone", "word_piece"])
+def test_every_unicode_character_gets_the_librarys_ids(kind):
+    codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
+    texts = [f"{chr(code)} a{chr(code)}1 .{chr(code)}{chr(code)}'s" for code in codes]
+    assert_library_ids(*tokenizer_and_library(COVERED[kind]), texts)
+
+
+def test_a_tokenizer_that_no_rule_covers_gives_the_librarys_ids():
+    def without_boundaries():
+        tokenizer = KINDS["xlm_robertas"]()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+        return tokenizer
+
+    assert_library_ids(*tokenizer_and_library(without_boundaries), [*TEXT, *ODD, *odd_texts(200, seed=5)])
+
+
+def test_few_pieces_are_kept_and_ids_stay_the_same(monkeypatch):
+    monkeypatch.setattr("bert_horovod.corpus.reading.kept_ids._KEPT_PIECES", 100)
+    monkeypatch.setattr("bert_horovod.corpus.reading.tokenizer._CHARACTERS_AT_ONCE", 300)
+    tokenizer, library = tokenizer_and_library(KINDS["robertas"])
+    assert_library_ids(tokenizer, library, random_texts(1_000, seed=6))
+    assert len(tokenizer._kept._places) < 500
+
+
+def test_pieces_of_one_slot_are_told_apart(monkeypatch):
+    monkeypatch.setattr("bert_horovod.corpus.reading.kept_ids._SLOT_BITS", 1)
+    monkeypatch.setattr("bert_horovod.corpus.reading.kept_ids._SLOT_SHIFT", np.uint64(63))
+    tokenizer, library = tokenizer_and_library(KINDS["robertas"])
+    for _ in range(2):
+        assert_library_ids(tokenizer, library, [*TEXT, "a aa aaaaaaa aaaaaaaa aaaaaaaaa " + "a" * 15 + " " + "a" * 16])
