@@ -10,7 +10,9 @@ the ways of masking cost: rows/s of packed rows of pairs.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import shutil
 import sys
 import tempfile
 import time
@@ -23,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.rows import Rows
-from bert_horovod.corpus.shard import Shard, file_bytes
-from bert_horovod.corpus.store import Store, open_store
+from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard
+from bert_horovod.corpus.store import Store, open_store, write_manifest
 from bert_horovod.recipe.sections import Objective
 
 LENGTHS = (512, 128)
@@ -38,14 +40,23 @@ MASKING = {
 SHORTEST, LONGEST = 20, 400  # tokens in a short document
 
 
-def short_documents(store: Store) -> Store:
-    """The store's text as a corpus of short documents: runs of whole sentences, from 20 to 400 tokens.
+def short_documents(store: Store, path: Path) -> Store:
+    """Write the store's text as a corpus of short documents: runs of whole sentences, from 20 to 400 tokens.
 
-    Each is cut where it first has as many tokens as a draw from [20, 400); nothing is written.
+    Each is cut where it first has as many tokens as a draw from [20, 400).
     """
     random = np.random.default_rng(0)
-    manifest = store.manifest | {"settings": {"short_documents": [SHORTEST, LONGEST]}}  # another hash: another index
-    return dataclasses.replace(store, manifest=manifest, shards=[_regrouped(shard, random) for shard in store.shards])
+    for file in store.path.iterdir():
+        if file.is_file() and not file.name.startswith(("shard-", ".", "manifest")):
+            shutil.copy(file, path)
+    entries = [
+        write_shard(shard_file(path, entry["name"]), [_regrouped(shard, random)], entry["bytes"])
+        for entry, shard in zip(store.manifest["shards"], store.shards, strict=True)
+    ]
+    totals = store.manifest["totals"] | {count: sum(entry[count] for entry in entries) for count in COUNTS}
+    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
+    write_manifest(path, store.manifest | {"shards": entries, "totals": totals, "duplicates": duplicates})
+    return open_store(path)
 
 
 def _regrouped(shard: Shard, random: np.random.Generator) -> Shard:
@@ -62,6 +73,8 @@ def _regrouped(shard: Shard, random: np.random.Generator) -> Shard:
         documents=np.arange(count + 1, dtype=np.uint32),
         held_out=np.zeros(count, bool),
         document_hashes=np.zeros((count, 2), np.uint64),
+        titles=np.full(count, ord("\n"), np.uint8),
+        parts=None,
     )
 
 
@@ -72,7 +85,7 @@ def measure(store: Store, length: int, pair: str, packing: bool, directory: str)
     build_s = time.process_time() - began
     sequences, lengths = index.classes.sequences, np.arange(length + 1)
     positions = sequences @ lengths
-    index_bytes = sum(file.stat().st_size for file in index.path.iterdir())
+    index_bytes = sum(file.stat().st_size for file in index.path.glob("*/*"))
     store_bytes = sum(map(file_bytes, store.manifest["shards"]))
     rows = Rows(store, index, special_ids(store.vocabulary), length, Objective(pair=pair), 0)
     speed, labels = _assembly(rows)
@@ -111,10 +124,13 @@ def main() -> None:
     parser.add_argument("--data_dir", required=True, action="append", type=Path, help="token store; repeatable")
     parser.add_argument("--short_documents", action="store_true", help="also each store's text cut into short ones")
     arguments = parser.parse_args()
+    work = contextlib.ExitStack()
     for path in arguments.data_dir:
         stores = {str(path): open_store(path)}
         if arguments.short_documents:
-            stores[f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"] = short_documents(stores[str(path)])
+            written = Path(work.enter_context(tempfile.TemporaryDirectory()))
+            name = f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"
+            stores[name] = short_documents(stores[str(path)], written)
         for name, store in stores.items():
             print(f"\n{name}: {store.manifest['totals']['tokens']:,} tokens")
             print(
@@ -127,6 +143,7 @@ def main() -> None:
                             print(measure(store, length, pair, packing, directory), flush=True)
                 for length in LENGTHS:
                     print(masking(store, length, directory), flush=True)
+    work.close()
 
 
 if __name__ == "__main__":

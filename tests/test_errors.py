@@ -167,7 +167,7 @@ def _other_work(place: Path) -> None:
 
 def _row_index(place: Path) -> None:
     store = _store(place)
-    _flip(open_index(store, 32, "none", True).path / "classes.npy")
+    _flip(open_index(store, 32, "none", True).path / "train" / "classes.npy")
     open_index(store, 32, "none", True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_horovod.corpus.earlier_shards import ARRAYS, hash_directory
 from bert_horovod.corpus.manifest import EARLIER_FORMAT, FORMAT, Source
-from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, write_shard
+from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, token_dtype, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_array, write_duplicates, write_manifest, write_sources
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
@@ -125,7 +125,7 @@ def toy_shard(
     ]
     return Shard(
         tokens=random.integers(len(SPECIAL), max(vocabulary_size, len(SPECIAL) + 1), per_sentence.sum()).astype(
-            np.uint16
+            token_dtype(vocabulary_size)
         ),
         sentences=starts[0],
         sections=starts[1],

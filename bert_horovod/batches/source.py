@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 
 
@@ -17,10 +18,13 @@ class Dataset(Protocol):
     tokenizer_settings: TokenizerSettings
     tokens: int  # in all; how long opening takes depends on it
 
+    def make_files(self, phase: int, world: World) -> None:
+        """Make what is missing of files that other runs may reuse, such as an index; all ranks call this together."""
+
     def open(self, phase: int, split: str, build: bool = True) -> "Source":
         """The rows of a phase; `split`: "train" or "held_out".
 
-        `build`: make files that other runs may reuse, such as an index. One process per host calls with True first.
+        `build`: make such files if they are missing, and check them. One process per host calls with True first.
         """
 
 

@@ -9,17 +9,21 @@ It reads plain text, JSON Lines, CSV, TSV or Wikipedia dumps (.xml, pages-articl
 
 import argparse
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.launched import launch
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+    from bert_horovod.recipe.sections import Recipe
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fraction of sections to hold out from training (default: %(default)s)",
     )
     parser.add_argument(
-        "--shard_bytes", type=int, default=32 << 20, help="bytes of text in a shard (default: %(default)s)"
+        "--shard_bytes",
+        type=int,
+        default=32 << 20,
+        help="bytes of text in a part, the unit of work; up to a thousand parts are a shard each, more are joined "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--workers",
@@ -86,6 +94,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes on this machine (default: one a core, if there is work for them); under mpirun every rank but "
         "the first is one",
     )
+    index = parser.add_argument_group("the row index, which pretrain makes otherwise")
+    index.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help=f"make it for each phase of this recipe with the same workers: {RECIPE}",
+    )
+    add_overrides(index, "data.packing=false")
+    for action in index._group_actions[1:]:
+        read_with(action, "--recipe", lambda arguments: arguments.recipe is not None)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -107,15 +125,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
+    from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.corpus.preparing.planning import Settings
     from bert_horovod.corpus.preparing.preparation import prepare, summary
     from bert_horovod.corpus.reading.finding import require_inputs
+    from bert_horovod.corpus.store import Store
 
     require_inputs(arguments.input)
+    recipe = _recipe(arguments) if arguments.recipe else None
     if arguments.tokenizer:
         path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
     else:
         path, vocabulary, tokenizer_settings = named_tokenizer(arguments.vocab, arguments.cased)
+    if recipe:  # a mistake in it is told before hours of work
+        check_vocabulary(recipe, Store(Path(arguments.output_dir), {}, (), vocabulary, tokenizer_settings), padded=True)
     settings = Settings(
         documents=arguments.documents,
         held_out=arguments.held_out,
@@ -133,7 +156,36 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         workers=workers,
         executor=executor,
     )
+    if recipe:
+        _make_indexes(prepared.path, recipe, workers, executor)
     print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+
+
+def _recipe(arguments: argparse.Namespace) -> "Recipe":
+    from bert_horovod.recipe_files.loading import load_recipe
+
+    return load_recipe(arguments.recipe, arguments.overrides)
+
+
+def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "Executor | None") -> None:
+    """Make the row index of each phase of a recipe, by workers."""
+    from bert_horovod.batches.text.crews import Crew, PoolCrew
+    from bert_horovod.batches.text.index import index_path
+    from bert_horovod.batches.text.making import make_index
+    from bert_horovod.corpus.preparing.pool import local_pool
+    from bert_horovod.corpus.store import open_store
+
+    store = open_store(path)
+    lengths = dict.fromkeys(phase.sequence_length for phase in recipe.phase)
+    kinds = [(length, recipe.objective.pair, recipe.data.packing) for length in lengths]
+    missing = [kind for kind in kinds if not index_path(store, *kind, None).is_dir()]
+    if not missing:
+        return
+    workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(store.shards))
+    with local_pool(workers) if executor is None and workers > 1 else nullcontext(executor) as executor:
+        for kind in missing:
+            crew = Crew() if executor is None else PoolCrew(executor, path)
+            make_index(store, index_path(store, *kind, None), *kind, crew, missing=True)
 
 
 def _start(named: str) -> str | None:

@@ -70,7 +70,7 @@ def _look(arguments: argparse.Namespace) -> None:
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.corpus.store import open_store, verify
+    from bert_horovod.corpus.store import open_store
     from bert_horovod.runs.checkpoint import find_checkpoint, read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.job import pretraining_job
@@ -85,8 +85,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         )
     if start and launched.rank == 0:
         find_checkpoint(start, "--init_checkpoint")  # a wrong path is told before the store is read
-    # One process on each host verifies the host's copy, because training would use a damaged byte.
-    store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
+    store = open_store(arguments.data_dir)
     check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
     job = pretraining_job(
         recipe,

@@ -1,31 +1,58 @@
 """Statistics of a token store that need no model: token counts, unigram cross-entropy, lengths."""
 
 import heapq
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from bert_horovod.corpus.manifest import Source
+from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import UserError
+
+T = TypeVar("T")
 
 
 def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
     """Count how often each id occurs: int64 [vocabulary] in training sections, int64 [vocabulary] in held-out ones.
 
-    Duplicates of documents do not count, as they are never read.
+    Duplicates of documents do not count, as they are never read. Reads all tokens, showing progress.
     """
     size = len(store.vocabulary)
-    training, held_out = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    for number, shard in enumerate(store.shards):
-        begins = section_token_starts(shard)
-        is_kept = kept_sections(shard, store.repeated(number))
-        for i in np.flatnonzero(is_kept):
-            held = shard.held_out[i]
-            counts = held_out if held else training
-            counts += np.bincount(shard.tokens[begins[i] : begins[i + 1]], minlength=size)
-    return training, held_out
+    reader = TokenReader(store.path, store.manifest, size)
+
+    def count(number: int) -> np.ndarray:
+        shard, first, section, counts = store.shards[number], 0, 0, np.zeros((2, size), np.int64)
+        kept = kept_sections(shard, store.repeated(number))
+        for part in shard.split():
+            held_out = np.asarray(part.held_out)
+            lengths = np.diff(section_token_starts(part))
+            tokens = reader.read(number, first, len(part.tokens)) if len(part.tokens) else part.tokens
+            for split in range(2):
+                chosen = kept[section : section + len(held_out)] & (held_out == split)
+                counts[split] += np.bincount(tokens[np.repeat(chosen, lengths)], minlength=size)[:size]
+            first, section = first + len(part.tokens), section + len(held_out)
+        return counts
+
+    counts = sum(_of_shards(store, count, "counting tokens"), np.zeros((2, size), np.int64))
+    return counts[0], counts[1]
+
+
+def _of_shards(store: Store, measure: Callable[[int], T], what: str) -> Iterator[T]:
+    """The results of a function for each shard, in order; threads make them, and progress is shown."""
+    entries = store.manifest["shards"]
+    total = sum(entry["bytes"] for entry in entries)
+    # NumPy releases the GIL.
+    with ReadingProgress(what, total) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for entry, result in zip(entries, threads.map(measure, range(len(entries))), strict=True):
+            progress.add(entry["bytes"])
+            yield result
 
 
 def kept_sections(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
@@ -86,21 +113,27 @@ class Lengths:
 
 
 def measure_lengths(store: Store, longest: int = 5) -> Lengths:
-    """Measure a store shard by shard, and find its longest documents, `longest` of them."""
-    documents, sentences = np.zeros(33, np.int64), np.zeros(33, np.int64)
-    tokens = 0
-    # (tokens, -shard, -document): negated, because nlargest then keeps the first of equally long documents.
-    top: list[tuple[int, int, int]] = []
-    for number, shard in enumerate(store.shards):
+    """Measure a store shard by shard, showing progress, and find its longest documents, `longest` of them."""
+
+    def measure(number: int) -> tuple[np.ndarray, np.ndarray, int, list[tuple[int, int, int]]]:
+        shard = store.shards[number]
         is_kept = kept_documents(shard, store.repeated(number))
         sizes = np.diff(section_token_starts(shard)[np.asarray(shard.documents)]).astype(np.int64)
         per_document = np.diff(np.asarray(shard.sections)[np.asarray(shard.documents)])
-        documents += _powers(sizes[is_kept])
-        sentences += _powers(np.diff(np.asarray(shard.sentences))[np.repeat(is_kept, per_document)])
+        sentences = _powers(np.diff(np.asarray(shard.sentences))[np.repeat(is_kept, per_document)])
+        documents = _powers(sizes[is_kept])
         sizes[~is_kept] = 0
-        tokens += int(sizes.sum())
         best = np.argsort(-sizes, kind="stable")[:longest]
-        top = heapq.nlargest(longest, top + [(int(sizes[i]), -number, -int(i)) for i in best if sizes[i]])
+        return documents, sentences, int(sizes.sum()), [(int(sizes[i]), -number, -int(i)) for i in best if sizes[i]]
+
+    documents, sentences, tokens = np.zeros(33, np.int64), np.zeros(33, np.int64), 0
+    # (tokens, -shard, -document): negated, because nlargest then keeps the first of equally long documents.
+    top: list[tuple[int, int, int]] = []
+    for of_documents, of_sentences, of_tokens, best in _of_shards(store, measure, "measuring lengths"):
+        documents += of_documents
+        sentences += of_sentences
+        tokens += of_tokens
+        top = heapq.nlargest(longest, top + best)
     longest_documents = [
         LongDocument(size, store.manifest["shards"][-shard]["name"], -i, document_title(store.shards[-shard], -i))
         for size, shard, i in top

@@ -79,6 +79,11 @@ class Store:
         """The number of each shard's first document, counted over all shards, and of all: int64 [shards + 1]."""
         return np.cumsum([0, *(shard_entry["documents"] for shard_entry in self.manifest["shards"])])
 
+    @functools.cached_property
+    def first_tokens(self) -> np.ndarray:
+        """The number of each shard's first token, counted over all shards, and of all: int64 [shards + 1]."""
+        return np.cumsum([0, *(shard_entry["tokens"] for shard_entry in self.manifest["shards"])])
+
     def repeated(self, shard: int) -> np.ndarray:
         """The duplicates of a shard, counted from its first document: int64, ascending."""
         first, last = self.first_documents[shard : shard + 2]
@@ -178,14 +183,19 @@ def verify(path: str | Path) -> Store:
         found = list(threads.map(look, manifest["shards"]))
     names = [entry["name"] for entry, is_damaged in zip(manifest["shards"], found, strict=True) if is_damaged]
     if names:
-        raise DamagedData(
-            f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
-            "says. Run the same prepare command again: it makes the damaged shards anew"
-        )
+        raise damaged_shards(path, names)
     store = _open_store(path, manifest)
     store.sources()
     store.duplicates  # noqa: B018  # compares its hash
     return store
+
+
+def damaged_shards(path: Path, names: list[str]) -> DamagedData:
+    """The error that names damaged shards of a store."""
+    return DamagedData(
+        f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
+        "says. Run the same prepare command again: it makes the damaged shards anew"
+    )
 
 
 def shard_bytes(shard_entry: dict[str, Any], vocabulary_size: int) -> int:

@@ -56,7 +56,6 @@ class TokenReader:
         self._store, self._entries = store, manifest["shards"]
         self.dtype = token_dtype(vocabulary_size)
         self._size = self.dtype.itemsize
-        self.ends = np.cumsum([entry["tokens"] for entry in self._entries])  # int64 [shards]: of their tokens
         few = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._place = functools.cache(self._find)
         self._open = functools.lru_cache(few)(lambda shard: (_OpenFile(self._place(shard).file), *self._place(shard)))

@@ -169,7 +169,8 @@ def require_same_state(state: TrainingState, world: World) -> None:
 
 
 def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
-    """Open a phase's rows. One process per host builds the index on disk or the like; the others then only read it."""
+    """Open a phase's rows. All ranks make missing files; one process per host checks them, then the others read."""
+    dataset.make_files(phase, world)
     if world.local_rank == 0:
         dataset.open(phase, split)
     world.barrier()

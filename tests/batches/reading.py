@@ -7,6 +7,7 @@ import numpy as np
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.rows import Rows
+from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Objective
 from tests.toys import SPECIAL
 
@@ -24,10 +25,11 @@ class Window(NamedTuple):
     second: int
 
 
-def index_windows(index: RowIndex) -> list[Window]:
+def index_windows(index: RowIndex, store: Store) -> list[Window]:
     """The windows of an index by their numbers."""
-    second = np.repeat(np.arange(len(index.classes.windows)), index.classes.windows)
-    return [Window(*map(int, window)) for window in zip(index.start, index.first, second, strict=True)]
+    found = index.of_windows(np.arange(index.windows))
+    starts = found.start + store.first_tokens[found.shard]
+    return [Window(*map(int, window)) for window in zip(starts, found.first, found.second, strict=True)]
 
 
 def store_tokens(store) -> np.ndarray:

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
@@ -186,3 +187,21 @@ def test_help_needs_no_tensorflow():
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'tokenizers', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_opens_it(files, capsys):
+    (files / "b.jsonl").write_text("".join(f'{{"text": "A cat {i}. The dog {i}."}}\n' for i in range(300)))
+    words = ["prepare", "--input", "b.jsonl", "--vocab", "vocab.txt", "--output_dir", "store", "--held_out", "0.2"]
+    recipe = ["--recipe", "quickstart", "--set", "model.vocab_size=79", "--set", "phase.0.sequence_length=32"]
+    assert command(*words, "--shard_bytes", "2000", "--workers", "2", *recipe) == 0
+    store = open_store("store")
+    assert len(store.shards) > 2
+    loaded = load_recipe("quickstart", recipe[3::2])
+    for split in ("train", "held_out"):
+        assert open_rows(store, loaded, 0, split, build=False).count
+    assert len(list((files / "store" / "index").iterdir())) == 1
+    capsys.readouterr()
+    words = ["prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "other", "--recipe", "quickstart"]
+    assert command(*words) == 2  # before any work
+    assert "vocab_size = 4096" in capsys.readouterr().err
+    assert not (files / "other").exists()

@@ -85,15 +85,17 @@ def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
 def test_a_truncated_shard_is_refused(files):
     shard = files["data_dir"] / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-10])
-    refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
+    refuse(files, r"shard-00000\.safetensors is missing or damaged .*prepare", error=DamagedData)
 
 
-def test_a_shard_with_one_changed_token_is_refused(files):
+def test_a_changed_token_ends_the_run_before_it_is_trained_on(files):
     shard = files["data_dir"] / "shard-00000.safetensors"
     content = bytearray(shard.read_bytes())
     content[4096 + 100] ^= 1
     shard.write_bytes(content)
-    refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
+    arguments = parse(["bert-horovod", "pretrain", *flags(files)])
+    with pytest.raises(DamagedData, match=r"shard-00000 .*page 0 of its tokens has another CRC"):
+        arguments.run(arguments)
 
 
 def test_another_vocabulary_than_the_stores_is_refused(files):

@@ -12,6 +12,10 @@ CASES = [
     (["inspect", "--data_dir", "none", "--rows", "3"], "--rows 3: it is read only with --row; leave it out"),
     (["inspect", "--data_dir", "none", "--split", "held_out"], "--split held_out: it is read only with --row"),
     (["inspect", "--data_dir", "none", "--set", "data.seed=3"], "--set data.seed=3: it is read only with --row"),
+    (
+        "prepare --input a --vocab v --output_dir o --set data.packing=false".split(),
+        "--set data.packing=false: it is read only with --recipe",
+    ),
     (["recipes", "bert-base", "--device", "V100"], "--device V100: it is read only for the list, or with --json"),
     ([*PLAN, "--device", "A100", "--latency_ms", "1"], "--latency_ms 1.0: it is read only with --link RATE"),
     ([*PLAN, "--device", "A100", "--link", "link.json", "--link_share", "0.5"], "--link_share 0.5: it is read only"),

@@ -37,7 +37,7 @@ def test_a_store_that_this_user_may_not_read_is_not_called_damaged(own_store, na
 
 
 def test_an_index_that_this_user_may_not_read_is_not_to_be_removed(own_store):
-    file = open_index(own_store, 32, "none", True).path / "first.npy"
+    file = open_index(own_store, 32, "none", True).path / "train" / "first.npy"
     with without_rights(file), pytest.raises(UserError, match=RIGHT.format("first.npy")) as caught:
         open_index(own_store, 32, "none", True)
     assert "remove" not in str(caught.value)

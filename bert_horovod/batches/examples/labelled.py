@@ -17,6 +17,7 @@ from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.special_tokens import SpecialIds, require_pairs, special_ids
+from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
@@ -215,6 +216,9 @@ class LabelledDataset:
     @property
     def tokens(self) -> int:
         return sum(len(examples.ids) for examples in self.splits.values())
+
+    def make_files(self, phase: int, world: World) -> None:
+        pass
 
     def open(self, phase: int, split: str, build: bool = True) -> LabelledRows:
         return self.rows(phase, self.splits[split], training=split == "train")

@@ -17,6 +17,7 @@ from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
@@ -141,6 +142,9 @@ class SpanDataset:
     @property
     def tokens(self) -> int:
         return len(self.train.context_ids) + len(self.held_out.context_ids)
+
+    def make_files(self, phase: int, world: World) -> None:
+        pass
 
     def open(self, phase: int, split: str, build: bool = True) -> SpanRows:
         tokens, stream = self.held_out, _HELD_OUT_STREAM

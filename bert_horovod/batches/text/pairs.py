@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_horovod.batches.order import below, permute
-from bert_horovod.batches.text.index import Classes
+from bert_horovod.batches.text.cutting import Classes
 
 # Streams of keyed_hash: one for each kind of draw.
 _SHIFT, _CHOICE, _ROUNDING = range(100, 103)

@@ -6,7 +6,8 @@ row, in any order, and make it again.
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,10 +17,14 @@ from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packed_order import PackedOrder
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
-from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.crews import rank_crew
+from bert_horovod.batches.text.index import RowIndex, WindowsAt, index_path, open_index
+from bert_horovod.batches.text.making import make_index
 from bert_horovod.batches.text.masks import Masker, masked_count
 from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.batches.text.priority_words import read_priority_words
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.earlier_verification import Watch
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
@@ -34,15 +39,20 @@ _PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
 
 @dataclass(frozen=True)
 class _Sequences:
-    """The sequences of some rows, one after another; int64 [sequences] each. Tokens are numbered over all shards."""
+    """The sequences of some rows, one after another; int64 [sequences] each. Tokens are numbered in their shard."""
 
     row: np.ndarray  # in the batch
     slot: np.ndarray  # in the row
+    shard: np.ndarray
     start: np.ndarray  # first token of the first segment
     count: np.ndarray  # tokens of the first segment
+    second_shard: np.ndarray
     second_start: np.ndarray
     second_count: np.ndarray  # 0: no second segment
     wrong: np.ndarray  # bool: the second segment does not continue the first
+
+
+_COPIED = ("shard", "start", "count", "second_shard", "second_start", "second_count")
 
 
 class Rows:
@@ -55,10 +65,18 @@ class Rows:
         sequence_length: positions per row, L; that of the index.
         objective: the recipe's; pair must be that of the index.
         seed: orders rows and draws pairs and masks.
+        watch: called before rows are made; it raises if the store was found to be damaged.
     """
 
     def __init__(
-        self, store: Store, index: RowIndex, special: SpecialIds, sequence_length: int, objective: Objective, seed: int
+        self,
+        store: Store,
+        index: RowIndex,
+        special: SpecialIds,
+        sequence_length: int,
+        objective: Objective,
+        seed: int,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         if (index.sequence_length, index.pair) != (sequence_length, objective.pair):
             raise ValueError("Rows: the index was made for another sequence_length or pair")
@@ -68,7 +86,7 @@ class Rows:
         masks = np.where(lengths > 0, masked_count(index.classes.tokens[lengths], objective.masked_fraction), 0)
         self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
-        self._index = index
+        self._index, self._watch = index, watch
         self._special = special
         self._vocabulary_size = len(store.vocabulary)
         self._length = sequence_length
@@ -77,7 +95,6 @@ class Rows:
         self._order = PackedOrder(index.templates, sequence_length, seed)
         length_count = np.asarray(index.classes.sequences)
         self._length_start = np.cumsum(length_count) - length_count
-        self._class_end = np.cumsum(index.classes.windows)
         self._exchange = PairExchange(index.classes, self._hash)
         self._masker = Masker(store, special, objective, seed, sequence_length, self.sequences, self.masked_slots)
         self._reader = TokenReader(store.path, store.manifest, len(store.vocabulary))
@@ -88,11 +105,16 @@ class Rows:
         A position of -1 has no windows. A wrong next-sentence pair counts as the window of its first segment; in
         sentence order both segments are of the window.
         """
+        present, found = self._windows(positions)
+        windows = np.full(present.shape, -1, np.int64)
+        windows[present] = found.number
+        return windows
+
+    def _windows(self, positions: np.ndarray) -> tuple[np.ndarray, WindowsAt]:
+        """Which slots of rows hold a sequence, bool [R, S], and the windows of those slots, one after another."""
         lengths, numbers = self._order.sequences(positions)
         present = numbers >= 0
-        windows = np.full(lengths.shape, -1, np.int64)
-        windows[present] = self._index.by_length[self._length_start[lengths[present]] + numbers[present]]
-        return windows
+        return present, self._index.of_sequences(self._length_start[lengths[present]] + numbers[present])
 
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
@@ -112,6 +134,7 @@ class Rows:
             sequence_weights     float32 [R, S]  1: counts for the pair loss, 0: no sequence or a single segment;
                                                  without pairs 1 for each sequence
         """
+        self._watch()
         positions = np.asarray(positions, np.int64)
         shape = (len(positions), self.sequences)
         sequences = self._sequences(positions)
@@ -150,55 +173,67 @@ class Rows:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
 
     def _sequences(self, positions: np.ndarray) -> _Sequences:
-        windows = self.windows(positions)
-        row, slot = np.nonzero(windows >= 0)
-        window, epoch = windows[row, slot], positions[row] // self.count
-        start, first = (array[window].astype(np.int64) for array in (self._index.start, self._index.first))
-        second = np.searchsorted(self._class_end, window, side="right")  # a class: tokens of the second segment
-        if self._pair == "next_sentence":
-            partner = self._exchange.partners(epoch, window, second)
-            other_start = self._index.start[partner].astype(np.int64) + self._index.first[partner]
-            return _Sequences(
-                row=row,
-                slot=slot,
-                start=start,
-                count=first,
-                second_start=other_start,
-                second_count=second,
-                wrong=partner != window,
-            )
-        wrong: np.ndarray = np.zeros(len(window), bool)
-        if self._pair == "sentence_order":
-            words = self._hash(_SWAP, epoch * self._index.windows + window)
-            wrong = (words >> np.uint64(63)).astype(bool) & (second > 0)
-        return _Sequences(
+        present, windows = self._windows(positions)
+        row, slot = np.nonzero(present)
+        epoch = positions[row] // self.count
+        found = _Sequences(
             row=row,
             slot=slot,
-            start=np.where(wrong, start + first, start),
-            count=np.where(wrong, second, first),
-            second_start=np.where(wrong, start, start + first),
-            second_count=np.where(wrong, first, second),
-            wrong=wrong,
+            shard=windows.shard,
+            start=windows.start,
+            count=windows.first,
+            second_shard=windows.shard,
+            second_start=windows.start + windows.first,
+            second_count=windows.second,
+            wrong=np.zeros(len(row), bool),
         )
+        if self._pair == "next_sentence":
+            partner = self._exchange.partners(epoch, windows.number, windows.second)
+            wrong = partner != windows.number
+            others = self._index.of_windows(partner[wrong])
+            found.wrong[wrong] = True
+            second_shard, second_start = windows.shard.copy(), found.second_start
+            second_shard[wrong], second_start[wrong] = others.shard, others.start + others.first
+            return replace(found, second_shard=second_shard)
+        if self._pair == "sentence_order":
+            words = self._hash(_SWAP, epoch * self._index.windows + windows.number)
+            wrong = (words >> np.uint64(63)).astype(bool) & (windows.second > 0)
+            return replace(
+                found,
+                start=np.where(wrong, found.second_start, found.start),
+                count=np.where(wrong, found.second_count, found.count),
+                second_start=np.where(wrong, found.start, found.second_start),
+                second_count=np.where(wrong, found.count, found.second_count),
+                wrong=wrong,
+            )
+        return found
 
     def _copy_tokens(self, flat: np.ndarray, sequences: _Sequences, target: np.ndarray) -> None:
         """Copy each sequence's segments: the first to place `target` in `flat`, the second behind it and its [SEP]."""
-        ends = self._reader.ends
-        for start, count, place in (
-            (sequences.start, sequences.count, target),
-            (sequences.second_start, sequences.second_count, target + sequences.count + 1),
+        read = self._reader.read
+        columns = (getattr(sequences, name).tolist() for name in _COPIED)
+        for shard, start, count, other_shard, other_start, other_count, place in zip(
+            *columns, target.tolist(), strict=True
         ):
-            shard = np.searchsorted(ends, start, side="right")
-            begin = start - np.concatenate(([0], ends))[shard]
-            for number, low, tokens, at in zip(
-                shard.tolist(), begin.tolist(), count.tolist(), place.tolist(), strict=True
-            ):
-                if tokens:
-                    flat[at : at + tokens] = self._reader.read(number, low, tokens)
+            behind = place + count + 1
+            if other_shard == shard and other_start == start + count:
+                tokens = read(shard, start, count + other_count)
+                flat[place : place + count] = tokens[:count]
+                if other_count:
+                    flat[behind : behind + other_count] = tokens[count:]
+            else:
+                flat[place : place + count] = read(shard, start, count)
+                flat[behind : behind + other_count] = read(other_shard, other_start, other_count)
 
 
 def open_rows(
-    store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None = None, build: bool = True
+    store: Store,
+    recipe: Recipe,
+    phase: int,
+    split: str,
+    index_dir: Path | None = None,
+    build: bool = True,
+    watch: Callable[[], None] = lambda: None,
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
@@ -208,6 +243,7 @@ def open_rows(
         phase: its number, from 0.
         split: "train" or "held_out"; held-out rows are ordered and masked alike in all phases.
         index_dir, build: see open_index.
+        watch: see Rows.
 
     Raises:
         ReportedError: as open_index and special_ids.
@@ -219,7 +255,7 @@ def open_rows(
     if split == "held_out" and objective.held_out_masked_fraction:
         objective = replace(objective, masked_fraction=objective.held_out_masked_fraction)
     special = special_ids(store.vocabulary, store.tokenizer_settings)
-    return Rows(store, index, special, length, objective, seed)
+    return Rows(store, index, special, length, objective, seed, watch)
 
 
 @dataclass(frozen=True)
@@ -235,6 +271,7 @@ class StoreDataset:
     store: Store
     recipe: Recipe
     index_dir: Path | None = None
+    _watches: list[Watch] = field(default_factory=list, compare=False)  # of the process that checks for its host
 
     @property
     def path(self) -> Path:
@@ -258,5 +295,15 @@ class StoreDataset:
     def tokens(self) -> int:
         return self.store.manifest["totals"]["tokens"]
 
+    def make_files(self, phase: int, world: World) -> None:
+        settings = (self.recipe.phase[phase].sequence_length, self.recipe.objective.pair, self.recipe.data.packing)
+        path = index_path(self.store, *settings, self.index_dir)
+        if found := rank_crew(path.parent, not path.is_dir(), world):
+            crew, missing = found
+            make_index(self.store, path, *settings, crew, missing)
+
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
-        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)
+        if build and not self._watches:
+            self._watches.append(Watch(self.store, self.index_dir or self.store.path / "index"))
+        watch = self._watches[0] if self._watches else lambda: None
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, watch)

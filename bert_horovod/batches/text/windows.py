@@ -13,6 +13,7 @@ change places, such a length would reveal which segment was second. There a wind
 nearest to its middle. A window of one sentence stays a single segment.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,59 +33,91 @@ class Windows:
     start: np.ndarray  # first token in the shard
     first: np.ndarray  # tokens of the first segment, at least 1
     second: np.ndarray  # tokens of the second segment; 0: there is none
+    section: np.ndarray  # in the shard
     document: np.ndarray  # in the shard
 
 
-def cut_windows(
-    shard: Shard, limit: int, chosen: np.ndarray, pair: str, short_share: float = 0.0, token_base: int = 0
-) -> Windows:
-    """Cut a shard's sections into windows, all sections in lockstep.
+class Cutter:
+    """Cuts a shard's sections into windows, all sections in lockstep, as often as asked for.
 
     Args:
         shard: the shard's arrays.
         limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
-        chosen: bool [sections], which sections are cut.
-        pair: the recipe's objective.pair: how windows are split into two segments, if at all.
-        short_share: probability that a window is drawn short if more of its section is left than fits a window.
         token_base: tokens of the store before this shard; this plus a window's start is the index of its draw.
     """
-    sentences, sections, documents = (
-        np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
-    )
-    pieces = -(-np.diff(sentences) // limit)  # per sentence
-    first_piece = np.concatenate(([0], np.cumsum(pieces)))
-    sentence = np.repeat(np.arange(len(pieces)), pieces)  # per piece
-    bounds = sentences[sentence] + limit * (np.arange(len(sentence)) - first_piece[sentence])
-    bounds = np.append(bounds, sentences[-1:])
-    section_piece = first_piece[sections]
-    stop = np.repeat(section_piece[1:], np.diff(section_piece))  # per piece: the end of its section
-    # Per piece: the end of a window that begins there.
-    reach = np.minimum(np.searchsorted(bounds, bounds[:-1] + limit, side="right") - 1, stop)
-    if short_share:
-        draw = keyed_hash(_KEY, _SHORT_STREAM, index=(token_base + bounds[:-1]).astype(np.uint64))
-        short = draw < np.uint64(int(short_share * 2**64))
-        short &= np.diff(bounds) <= min(SHORT_TOKENS, limit // 2)
-        short &= bounds[stop] - bounds[:-1] > limit
-        reach = np.where(short, np.arange(1, len(reach) + 1), reach)
 
-    window_begin, end = section_piece[:-1][chosen], section_piece[1:][chosen]
-    begins = np.zeros(len(sentence), bool)
-    while (inside := window_begin < end).any():
-        window_begin, end = window_begin[inside], end[inside]
-        begins[window_begin] = True
-        window_begin = reach[window_begin]
+    def __init__(self, shard: Shard, limit: int, token_base: int = 0) -> None:
+        sentences, sections, self._documents = (
+            np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
+        )
+        self._limit = limit
+        pieces = -(-np.diff(sentences) // limit)  # per sentence
+        first_piece = np.concatenate(([0], np.cumsum(pieces)))
+        sentence = np.repeat(np.arange(len(pieces)), pieces)  # per piece
+        bounds = sentences[sentence] + limit * (np.arange(len(sentence)) - first_piece[sentence])
+        bounds = self._bounds = np.append(bounds, sentences[-1:])
+        self._section_piece = first_piece[sections]
+        self._section = np.repeat(np.arange(len(sections) - 1), np.diff(self._section_piece))  # per piece
+        stop = self._section_piece[1:][self._section]  # per piece: the end of its section
+        # Per piece: the end of a window that begins there.
+        self._reach = np.minimum(np.searchsorted(bounds, bounds[:-1] + limit, side="right") - 1, stop)
+        may_be_short = np.diff(bounds) <= min(SHORT_TOKENS, limit // 2)
+        may_be_short &= bounds[stop] - bounds[:-1] > limit
+        self._may_be_short, self._token_base = np.flatnonzero(may_be_short), token_base
 
-    piece = np.flatnonzero(begins)
-    section = np.searchsorted(section_piece, piece, side="right") - 1
-    count = bounds[reach[piece]] - bounds[piece]
-    if pair == "none":
-        second = np.zeros_like(count)
-    elif pair == "sentence_order":
-        second = bounds[reach[piece]] - bounds[_nearest_to_middle(bounds, piece, reach[piece])]
-    else:
-        second = _common_second_tokens(bounds, piece, reach[piece], limit)
-    document = np.searchsorted(documents, section, side="right") - 1
-    return Windows(bounds[piece], count - second, second, document)
+    @functools.cached_property
+    def _draw(self) -> np.ndarray:
+        """Random words for the pieces that may be a short window: uint64."""
+        index = (self._token_base + self._bounds[self._may_be_short]).astype(np.uint64)
+        return keyed_hash(_KEY, _SHORT_STREAM, index=index)
+
+    def windows(self, chosen: np.ndarray, pair: str, short_share: np.ndarray | float) -> Windows:
+        """Cut.
+
+        Args:
+            chosen: bool [sections], which sections are cut.
+            pair: the recipe's objective.pair: how windows are split into two segments, if at all.
+            short_share: probability that a window is drawn short if more of its section is left than fits a window;
+                of all sections, or float64 [sections].
+        """
+        bounds = self._bounds
+        piece, end = self._cut(chosen, short_share)
+        count = bounds[end] - bounds[piece]
+        if pair == "none":
+            second = np.zeros_like(count)
+        elif pair == "sentence_order":
+            second = bounds[end] - bounds[_nearest_to_middle(bounds, piece, end)]
+        else:
+            second = _common_second_tokens(bounds, piece, end, self._limit)
+        section = self._section[piece]
+        document = np.searchsorted(self._documents, section, side="right") - 1
+        return Windows(bounds[piece], count - second, second, section, document)
+
+    def positions(self, chosen: np.ndarray, pair: str, short_share: float) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of the sequences that `windows` would give, and their sections: int64 [windows] each."""
+        piece, end = self._cut(chosen, short_share)
+        has_two = (end - piece > 1) & (pair != "none")
+        return self._bounds[end] - self._bounds[piece] + 2 + has_two, self._section[piece]
+
+    def _cut(self, chosen: np.ndarray, short_share: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+        """The first piece of each window, and one past its last."""
+        reach = self._reach
+        if np.any(short_share):
+            below = np.asarray(np.asarray(short_share) * 2.0**64, np.uint64)
+            if below.ndim:
+                below = below[self._section[self._may_be_short]]
+            reach = reach.copy()
+            short = self._may_be_short[self._draw < below]
+            reach[short] = short + 1
+        window_begin, end = self._section_piece[:-1][chosen], self._section_piece[1:][chosen]
+        begins = np.zeros(len(reach), bool)
+        while len(window_begin):
+            begins[window_begin] = True
+            window_begin = reach[window_begin]
+            inside = window_begin < end
+            window_begin, end = window_begin[inside], end[inside]
+        piece = np.flatnonzero(begins)
+        return piece, reach[piece]
 
 
 def _nearest_to_middle(bounds: np.ndarray, piece: np.ndarray, end: np.ndarray) -> np.ndarray:

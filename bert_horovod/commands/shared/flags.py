@@ -3,9 +3,12 @@
 import argparse
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert_horovod.cluster.launching.hostfiles import Hosts, parse_hosts, read_hostfile
 from bert_horovod.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_horovod.cluster.launching.hostfiles import Hosts
 
 RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
 
@@ -26,7 +29,7 @@ def add_path(parser: argparse.ArgumentParser, name: str, flag: str, metavar: str
     either.add_argument(flag, type=Path, metavar=metavar, help=f"the same as {name}")
 
 
-def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
+def add_overrides(parser: argparse._ActionsContainer, example: str = "execution.micro_batch=8") -> None:
     """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe_files.loading.load_recipe reads."""
     parser.add_argument(
         "--set",
@@ -64,8 +67,10 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ssh_port", type=int, metavar="N", help="port of the hosts' sshd (default: ssh's own)")
 
 
-def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
+def given_hosts(arguments: argparse.Namespace) -> "Hosts | None":
     """The hosts that the flags of `add_hosts` name; None: neither flag is given. Raises UserError."""
+    from bert_horovod.cluster.launching.hostfiles import parse_hosts, read_hostfile
+
     if arguments.hostfile:
         return read_hostfile(arguments.hostfile)
     return parse_hosts(arguments.hosts) if arguments.hosts else None

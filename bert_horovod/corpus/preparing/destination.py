@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.manifest import Source
+from bert_horovod.corpus.manifest import FORMAT, Source
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
@@ -165,6 +165,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     try:
         manifest = read_json(path / "manifest.json")
+        manifest["format"]  # KeyError
         changed = _differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ReportedError):
         return None, False
@@ -176,6 +177,11 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
     try:
         return verify(path), True
     except ReportedError as error:
+        if manifest["format"] != FORMAT:
+            raise UserError(
+                f"{error}. But {path} was made by an earlier version, and made anew it would have another hash, so "
+                "that its runs could not resume: take damaged shards from another copy, or give another --output_dir"
+            ) from error
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
         return None, True
 

@@ -5,9 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text import index as index_module
-from bert_horovod.batches.text.index import open_index, positions_of
-from bert_horovod.batches.text.windows import cut_windows
+from bert_horovod.batches.text import cutting, making
+from bert_horovod.batches.text.cutting import positions_of
+from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.windows import Cutter
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests import toys
@@ -18,7 +19,7 @@ def reference_windows(store, limit: int, held_out: bool, pair: str) -> list[Wind
     """All greedy windows as the index should hold them: by second segment, then as in the store."""
     windows, base = [], 0
     for shard in store.shards:
-        cut = cut_windows(shard, limit, np.asarray(shard.held_out) == held_out, pair)
+        cut = Cutter(shard, limit).windows(np.asarray(shard.held_out) == held_out, pair, 0.0)
         parts = (cut.start + base, cut.first, cut.second)
         windows += [Window(*window) for window in zip(*(part.tolist() for part in parts), strict=True)]
         base += len(shard.tokens)
@@ -30,7 +31,7 @@ def reference_windows(store, limit: int, held_out: bool, pair: str) -> list[Wind
 def test_unpacked_windows_are_the_greedy_ones_sorted(make_store, split, pair, specials):
     store = make_store(held_out=0.3)
     index = open_index(store, 32, pair, False, split)
-    assert index_windows(index) == reference_windows(store, 32 - specials, split == "held_out", pair)
+    assert index_windows(index, store) == reference_windows(store, 32 - specials, split == "held_out", pair)
     assert index.rows == index.windows
     assert index.sequences == 1
 
@@ -40,7 +41,7 @@ def test_unpacked_windows_are_the_greedy_ones_sorted(make_store, split, pair, sp
 def test_an_index_counts_what_it_holds(make_store, pair, packing):
     store = make_store(sections=1, sentences=100)
     index = open_index(store, 48, pair, packing)
-    windows = index_windows(index)
+    windows = index_windows(index, store)
     first, second = (np.array([window[i] for window in windows]) for i in (1, 2))
     positions = positions_of(first, second)
     assert positions.max() <= 48
@@ -48,8 +49,9 @@ def test_an_index_counts_what_it_holds(make_store, pair, packing):
     assert np.array_equal(index.classes.sequences, np.bincount(positions, minlength=49))
     for length in np.unique(positions):
         assert index.classes.tokens[length] == (first + second)[positions == length].max()
-    assert sorted(index.by_length) == list(range(index.windows))
-    assert np.all(np.diff(positions[index.by_length]) >= 0)
+    of_sequences = index.of_sequences(np.arange(index.windows)).number
+    assert sorted(of_sequences) == list(range(index.windows))
+    assert np.all(np.diff(positions[of_sequences]) >= 0)
     document = token_documents(store)[[window.start for window in windows]]
     for number in np.unique(second):
         documents = document[second == number]
@@ -61,20 +63,22 @@ def test_an_index_counts_what_it_holds(make_store, pair, packing):
 
 def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch):
     stores = [make_store(documents=5, sections=1, sentences=2000, longest=60), make_store(documents=2000)]
-    drawn = [index_module._short_share(index_module._Cutter(store, 512, "none", "train")) for store in stores]
+    drawn = [cutting.short_shares(store, 512, "none")[0] for store in stores]
     assert 0 < drawn[0] < 0.8
     assert drawn[1] == 0
-    monkeypatch.setattr(index_module, "_ENOUGH_FILL", 2)
-    assert index_module._short_share(index_module._Cutter(stores[1], 512, "none", "train")) == 0.8
+    monkeypatch.setattr(cutting, "_ENOUGH_FILL", 2)
+    assert cutting.short_shares(stores[1], 512, "none")[0] == 0.8
 
 
-def test_sorting_in_chunks_is_sorting(make_store, monkeypatch):
+def test_cells_are_the_same_in_one_range_and_in_many(make_store, monkeypatch):
     store = make_store()
     index = open_index(store, 32, "next_sentence", True)
-    whole_order = index.by_length.copy()
+    cells = [np.array(array) for array in (index.cell_start, index.cell_place, index.cell_shard)]
     shutil.rmtree(index.path)
-    monkeypatch.setattr(index_module, "_CHUNK", 7)
-    assert np.array_equal(open_index(store, 32, "next_sentence", True).by_length, whole_order)
+    monkeypatch.setattr(making, "_CELLS_AT_ONCE", 7)
+    index = open_index(store, 32, "next_sentence", True)
+    for array, expected in zip((index.cell_start, index.cell_place, index.cell_shard), cells, strict=True):
+        assert np.array_equal(array, expected)
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -84,7 +88,7 @@ def test_documents_that_repeat_others_have_no_windows(make_store, packing):
     document = token_documents(store)
     index = open_index(store, 32, "none", packing)
     seen = np.zeros(len(document), int)
-    for start, first, second in index_windows(index):
+    for start, first, second in index_windows(index, store):
         seen[start : start + first + second] += 1
     assert np.array_equal(seen, ~np.isin(document, listed))
     with pytest.raises(UserError, match="nothing to train on"):
@@ -97,10 +101,10 @@ def test_an_index_is_built_once_and_then_opened(make_store):
         open_index(store, 16, "none", True, build=False)
     built = open_index(store, 16, "none", True)
     assert built.path.parent == store.path / "index"
-    before = {file: file.stat().st_mtime_ns for file in built.path.iterdir()}
+    before = {file: file.stat().st_mtime_ns for file in built.path.rglob("*")}
     opened = open_index(store, 16, "none", True, build=False)
-    assert index_windows(opened) == index_windows(built)
-    assert {file: file.stat().st_mtime_ns for file in opened.path.iterdir()} == before
+    assert index_windows(opened, store) == index_windows(built, store)
+    assert {file: file.stat().st_mtime_ns for file in opened.path.rglob("*")} == before
     assert [path.name for path in (store.path / "index").iterdir()] == [built.path.name]
 
 
@@ -118,13 +122,14 @@ def test_other_settings_have_another_index_and_the_same_ones_the_same_bytes(make
             (other, 16, "next_sentence", True, "train"),
         )
     ]
-    assert len(set(paths)) == 7
+    assert len(set(paths)) == 6  # both splits are made together
     assert {path.parent for path in paths} == {tmp_path / "indexes"}
     assert not (store.path / "index").exists()
     again = open_index(store, 16, "next_sentence", True, directory=tmp_path / "again").path
     assert again.name == paths[0].name
-    for file in again.iterdir():
-        assert file.read_bytes() == (paths[0] / file.name).read_bytes()
+    for file in again.rglob("*.*"):
+        if file.name != "verified.jsonl":  # it has the times of these files
+            assert file.read_bytes() == (paths[0] / file.relative_to(again)).read_bytes()
 
 
 def test_a_directory_that_cannot_be_written_is_refused_by_flag(make_store, tmp_path):
@@ -135,11 +140,11 @@ def test_a_directory_that_cannot_be_written_is_refused_by_flag(make_store, tmp_p
     assert open_index(store, 16, "none", True, directory=tmp_path / "elsewhere").windows
 
 
-@pytest.mark.parametrize("name", ["start", "classes", "template_rows"])
+@pytest.mark.parametrize("name", ["start", "classes", "template_rows", "cell_place", "windows_by_shard"])
 def test_a_damaged_index_is_refused_by_name(make_store, name):
     store = make_store()
     path = open_index(store, 16, "none", True).path
-    (path / f"{name}.npy").write_bytes(b"")
+    (path / "train" / f"{name}.npy").write_bytes(b"")
     with pytest.raises(DamagedData, match=rf"{name}\.npy.*remove"):
         open_index(store, 16, "none", True)
 
@@ -154,11 +159,11 @@ def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypa
 
     monkeypatch.setattr(os, "rename", another_is_faster)
     index = open_index(store, 16, "none", False)
-    assert index_windows(index) == reference_windows(store, 14, False, "none")
+    assert index_windows(index, store) == reference_windows(store, 14, False, "none")
     assert [path.name for path in (store.path / "index").iterdir()] == [index.path.name]
 
 
-@pytest.mark.parametrize("call", ["fsync", "posix_fallocate"])
+@pytest.mark.parametrize("call", ["fsync", "rename"])
 def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
     store = make_store()
 
@@ -177,7 +182,7 @@ def test_a_split_without_windows_is_refused(make_store):
         open_index(store, 16, "none", True, "held_out")
     with pytest.raises(UserError, match=r"nothing to train on.*smaller --held_out"):
         open_index(make_store(held_out=1.0), 16, "none", True)
-    assert list((store.path / "index").iterdir()) == []
+    assert [path.name for path in (store.path / "index").iterdir()] == [open_index(store, 16, "none", True).path.name]
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -216,7 +221,7 @@ def test_pairs_without_two_sentences_that_fit_are_refused(make_store, monkeypatc
 def test_pairs_of_documents_of_one_sentence_are_refused_without_advice_that_cannot_help(make_store, pair):
     store = make_store(sentences=1, sections=1)
     with pytest.raises(
-        UserError, match=r"every section of a document .* one sentence.* objective\.pair = \"none\", or pr"
+        UserError, match=r"no section of a document with two sentences.* objective\.pair = \"none\", or pr"
     ) as error:
         open_index(store, 32, pair, True)
     assert "sequence_length" not in str(error.value)

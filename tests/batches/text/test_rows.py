@@ -63,7 +63,7 @@ def test_slots_are_as_many_as_the_fullest_rows_need(make_store, pair, packing):
 def test_a_row_is_its_windows_between_special_tokens(make_store, pair, packing):
     store = make_store(longest=12, sentences=100)
     rows = make_rows(store, 40, pair, packing)
-    windows, tokens = index_windows(rows._index), store_tokens(store)
+    windows, tokens = index_windows(rows._index, store), store_tokens(store)
     positions = np.arange(rows.count, 2 * rows.count)
     batch = rows.assemble(positions)
     ids = unmasked(batch)
@@ -118,7 +118,7 @@ def test_a_row_is_its_windows_between_special_tokens(make_store, pair, packing):
 def test_each_second_segment_is_used_once_and_a_wrong_one_is_from_another_document(make_store, packing):
     store = make_store(longest=12, sentences=100)
     rows = make_rows(store, 40, "next_sentence", packing)
-    windows, tokens, document = index_windows(rows._index), store_tokens(store), token_documents(store)
+    windows, tokens, document = index_windows(rows._index, store), store_tokens(store), token_documents(store)
     starts = {}
     for window in windows:
         if window.second:

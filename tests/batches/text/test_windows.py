@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.windows import SHORT_TOKENS, Windows, cut_windows
+from bert_horovod.batches.text.windows import SHORT_TOKENS, Cutter, Windows
 from bert_horovod.corpus.shard import Shard
 
 
@@ -38,7 +38,7 @@ def spans(windows: Windows) -> np.ndarray:
 def test_windows_are_those_of_a_plain_loop(make_store, limit, pair):
     for shard in make_store(held_out=0.3).shards:
         chosen = ~shard.held_out
-        windows = cut_windows(shard, limit, chosen, pair)
+        windows = Cutter(shard, limit).windows(chosen, pair, 0.0)
         expected = plain_windows(shard, limit, chosen)
         assert spans(windows).tolist() == [[start, start + ends[-1]] for start, ends, _ in expected]
         assert windows.document.tolist() == [document for *_, document in expected]
@@ -52,7 +52,7 @@ def test_windows_are_those_of_a_plain_loop(make_store, limit, pair):
 
 def test_second_segments_take_the_length_that_comes_first_in_one_order_for_all(make_store):
     shard = make_store(shards=1, documents=60, longest=9).shards[0]
-    windows = cut_windows(shard, 29, all_of(shard), "next_sentence")
+    windows = Cutter(shard, 29).windows(all_of(shard), "next_sentence", 0.0)
     before = set()  # (a, b): length a was taken where length b was possible
     for second, (_, ends, _) in zip(windows.second.tolist(), plain_windows(shard, 29, all_of(shard)), strict=True):
         before |= {(second, ends[-1] - end) for end in ends[:-1] if ends[-1] - end != second}
@@ -66,8 +66,8 @@ def test_second_segments_take_the_length_that_comes_first_in_one_order_for_all(m
 def test_windows_are_drawn_short_where_a_section_goes_on(make_store):
     shard = make_store(shards=1, documents=20, sentences=400, longest=100).shards[0]
     limit = 200
-    plain = cut_windows(shard, limit, all_of(shard), "none")
-    windows = cut_windows(shard, limit, all_of(shard), "none", short_share=0.5)
+    plain = Cutter(shard, limit).windows(all_of(shard), "none", 0.0)
+    windows = Cutter(shard, limit).windows(all_of(shard), "none", 0.5)
     section_start = shard.sentences[shard.sections]
     goes_on = section_start[np.searchsorted(section_start, windows.start, "right")] - windows.start > limit
     greedy = {(start, start + ends[-1]) for start, ends, _ in plain_windows(shard, limit, all_of(shard))}
@@ -88,7 +88,7 @@ def test_windows_are_drawn_short_where_a_section_goes_on(make_store):
 
 def test_draws_depend_on_the_place_in_the_store(make_store):
     shard = make_store(shards=1, documents=20, sentences=400).shards[0]
-    one, same, other = (cut_windows(shard, 100, all_of(shard), "none", 0.5, base) for base in (0, 0, 1000))
+    one, same, other = (Cutter(shard, 100, base).windows(all_of(shard), "none", 0.5) for base in (0, 0, 1000))
     assert np.array_equal(one.start, same.start)
     assert set(one.start) != set(other.start)
 
@@ -98,5 +98,5 @@ def test_a_shard_without_documents_is_passed_over():
     hashes, titles = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
     shard = Shard(np.zeros(0, np.uint16), empty, empty, empty, np.zeros(0, bool), hashes, titles)
     for pair, share in itertools.product(("next_sentence", "sentence_order", "none"), (0.0, 0.5)):
-        windows = cut_windows(shard, 5, np.zeros(0, bool), pair, share)
-        assert [len(array) for array in vars(windows).values()] == [0] * 4
+        windows = Cutter(shard, 5).windows(np.zeros(0, bool), pair, share)
+        assert [len(array) for array in vars(windows).values()] == [0] * 5

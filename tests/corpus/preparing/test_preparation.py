@@ -17,8 +17,9 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, Added, TokenizerSettings
 from bert_horovod.corpus.shard import shard_problem
 from bert_horovod.corpus.statistics import unigram_cross_entropy
-from bert_horovod.corpus.store import open_store, verify
+from bert_horovod.corpus.store import open_store, verify, write_manifest
 from bert_horovod.errors import DamagedData, RunError, UserError
+from tests.toys import write_store
 
 
 def sentences_of(store):
@@ -348,3 +349,21 @@ def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):
     assert ids.tolist() == np.asarray(store.shards[0].tokens[: len(ids)]).tolist()
     with pytest.raises(UserError, match="strip_accents: False -> None"):
         prepare([str(text)], vocabulary, tmp_path / "store")
+
+
+def test_a_damaged_store_of_an_earlier_version_stays_as_it_is(make_store, text, tmp_path):
+    manifest = make_store(text).manifest
+    shard = open_store(tmp_path / "store").shards[0]
+    shutil.copy(tmp_path / "store" / "vocab.txt", tmp_path / "vocabulary.txt")
+    shutil.rmtree(tmp_path / "store")
+    words = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").split()
+    earlier = write_store(tmp_path / "store", [shard], words, earlier=True)
+    sources = open_store(make_store(text, output=tmp_path / "new").path).sources()
+    kept = {name: manifest[name] for name in ("settings", "vocabulary", "totals")}
+    write_manifest(earlier.path, earlier.manifest | kept | {"sources": sources})
+    assert not make_store(text).made
+    (earlier.path / "shard-00000" / "titles.npy").unlink()
+    before = tree(earlier.path)
+    with pytest.raises(UserError, match=r"damaged shards: shard-00000.*earlier version.*another --output_dir"):
+        make_store(text)
+    assert tree(earlier.path) == before

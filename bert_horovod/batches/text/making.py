@@ -1,0 +1,361 @@
+"""Makes a row index, side by side: processes and hosts cut shards into pieces, then put the pieces into their places.
+
+Who takes part is a Crew (see crews.py). Its first member chooses the share of short windows, sums up the counts of all
+pieces, and renames the finished directory into place; in between all members wait for each other. A piece is a shard's
+windows of both splits; it is written once, and copied once to where it belongs, both from the beginning to the end.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from bert_horovod.batches.packing import pack, single
+from bert_horovod.batches.text.crews import Crew
+from bert_horovod.batches.text.cutting import (
+    SPLITS,
+    Classes,
+    cut_shard,
+    merged,
+    short_shares,
+)
+from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES
+from bert_horovod.batches.text.running_counts import RunningCounts
+from bert_horovod.corpus.earlier_verification import require_whole
+from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.store import Store, open_store, write_array
+from bert_horovod.errors import ReportedError, RunError, UserError, file_error
+from bert_horovod.storage.reading import hash_file
+from bert_horovod.storage.verified import Verified, identity
+from bert_horovod.storage.writing import lock, sync, write_atomically
+
+_CELLS_AT_ONCE = 1 << 22
+_BLOCK = 1 << 22
+_PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is made, and where; the same for all members."""
+
+    store: Path
+    store_hash: str
+    path: Path  # of the index
+    directory: Path  # the same, while it is being made
+    sequence_length: int
+    pair: str
+    packing: bool
+    shares: tuple[float, float]  # of windows drawn short, by split
+
+
+def make_index(
+    store: Store, path: Path, sequence_length: int, pair: str, packing: bool, crew: Crew, missing: bool
+) -> None:
+    """Make the index of both splits at `path`; all members call this together.
+
+    `missing`: whether it is to be made; else this member's crew only waits with the others.
+
+    Raises:
+        RunError: it cannot be written (UserError if the path is at fault), or another member could not do its work.
+    """
+    first = crew.number == 0
+    plan: Plan | None = None
+    directory = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+
+    def begin() -> Any:
+        if not first or not missing:
+            return None
+        directory.mkdir(parents=True)
+        locks.enter_context(_locked(directory))
+        _remove_dead(path)
+        shares = short_shares(store, sequence_length, pair, crew.threads) if packing else (0.0, 0.0)
+        return [directory.name, *shares]
+
+    with contextlib.ExitStack() as locks:
+        try:
+            begun = _together(crew, path, begin)[0]
+            if begun:
+                name, *shares = begun
+                work = path.with_name(name)
+                plan = Plan(store.path, store.hash, path, work, sequence_length, pair, packing, tuple(shares))
+            for stage in (_cut, _sum_up, _copy, _finish):
+                _together(crew, path, functools.partial(stage, plan, crew) if plan else lambda: None)
+            _wait_for(path)
+        finally:
+            if first:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _together(crew: Crew, path: Path, do: Callable[[], Any]) -> list[Any]:
+    """Do this member's part and wait for the others; raises if one of them failed."""
+    error: Exception | None = None
+    value = None
+    try:
+        value = do()
+    except OSError as failure:
+        error = file_error(
+            failure,
+            f"cannot write the row index to {path.parent}: {failure.strerror or failure}; "
+            "name a directory that can be written, local to each host, with --index_dir",
+        )
+    except ReportedError as failure:
+        error = failure
+    answers = crew.exchange([value, None if error is None else str(error)])
+    if error is not None:
+        raise error
+    failures = [failure for _, failure in answers if failure is not None]
+    if failures:
+        raise RunError(f"the row index could not be made, because of another rank: {failures[0]}")
+    return [value for value, _ in answers]
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove what makers that were killed have left."""
+    for left in path.parent.glob(f".{path.name}.*.partial"):
+        with contextlib.suppress(OSError, UserError):
+            os.close(lock(left / ".lock", "alive"))
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    held = lock(directory / ".lock", f"{directory} is another's")
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _mine(plan: Plan, crew: Crew) -> range:
+    return range(crew.number, len(_opened(plan.store, plan.store_hash).manifest["shards"]), crew.size)
+
+
+def _cut(plan: Plan, crew: Crew) -> None:
+    entries = _opened(plan.store, plan.store_hash).manifest["shards"]
+    mine = _mine(plan, crew)
+    total = sum(entries[number]["bytes"] for number in mine) * crew.size
+    with ReadingProgress("row index", total) as progress:
+        crew.each(
+            functools.partial(cut_piece, plan), mine, lambda number: progress.add(entries[number]["bytes"] * crew.size)
+        )
+
+
+def cut_piece(plan: Plan, number: int) -> None:
+    """Cut a shard and write what comes of it."""
+    store = _opened(plan.store, plan.store_hash)
+    require_whole(store, number, plan.path.parent)
+    splits = cut_shard(store, number, plan.sequence_length, plan.pair, plan.shares)
+    crcs = np.array([[zlib.crc32(getattr(split, name).data) for name in LARGE] for split in splits], np.uint32)
+    with open(_piece(plan, number, "arrays"), "wb") as file:
+        for split in splits:
+            for name in LARGE:
+                file.write(getattr(split, name).data)
+    train, held_out = splits
+    np.savez(
+        _piece(plan, number, "counts.npz"),
+        crcs=crcs,
+        classes=np.stack([np.stack(split.classes) for split in splits]),
+        documents=np.array([split.documents for split in splits]),
+        train=train.cells,
+        held_out=held_out.cells,
+    )
+
+
+def _piece(plan: Plan, number: int, kind: str) -> Path:
+    return plan.directory / f"{number:05d}.{kind}"
+
+
+@functools.lru_cache(1)
+def _opened(path: Path, store_hash: str) -> Store:
+    store = open_store(path)
+    if store.hash != store_hash:
+        raise RunError(f"{path} has changed while its row index was made; run again")
+    return store
+
+
+def _sum_up(plan: Plan, crew: Crew) -> None:
+    """Write the tables of both splits, and make their large files, which are empty yet."""
+    if crew.number:
+        return
+    store = _opened(plan.store, plan.store_hash)
+    shards = len(store.manifest["shards"])
+    counts = [dict(np.load(_piece(plan, number, "counts.npz"))) for number in range(shards)]
+    refusals = {}
+    for i, split in enumerate(SPLITS):
+        documents = sum(int(of_shard["documents"][i]) for of_shard in counts)
+        classes = merged((Classes(*of_shard["classes"][i]) for of_shard in counts), plan.sequence_length)
+        refusal = _refusal(store, plan, split, classes, documents)
+        if refusal:
+            refusals[split] = refusal
+            continue
+        directory = plan.directory / split
+        directory.mkdir()
+        windows = RunningCounts.of(np.stack([of_shard["classes"][i][0] for of_shard in counts]))
+        templates = pack(classes.sequences, plan.sequence_length) if plan.packing else single(classes.sequences)
+        arrays = {
+            "classes": np.stack(classes),
+            "template_rows": templates.rows,
+            "template_lengths": templates.lengths,
+            "windows_by_class": windows.by_class,
+            "windows_by_shard": windows.by_shard,
+            "crcs": np.stack([of_shard["crcs"][i] for of_shard in counts]),
+        }
+        for name, array in arrays.items():
+            write_array(directory / f"{name}.npy", array)
+        _write_cells(directory, [of_shard[split] for of_shard in counts], windows)
+        for name, dtype in zip(LARGE, (np.uint32, np.uint16, np.uint32), strict=True):
+            with open(directory / f"{name}.npy", "wb") as file:
+                header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (int(classes.windows.sum()),)}
+                np.lib.format.write_array_header_1_0(file, header)
+                file.truncate(file.tell() + np.dtype(dtype).itemsize * header["shape"][0])
+    if len(refusals) == len(SPLITS):
+        raise UserError(f"{store.path} {refusals[SPLITS[0]]}")
+    write_atomically(plan.directory / "refusals.json", json.dumps(refusals) + "\n")
+
+
+def _write_cells(directory: Path, of_shards: list[np.ndarray], windows: RunningCounts) -> None:
+    """Write where the sequences of each class (positions, tokens of the second segment) and shard lie in by_length.
+
+    A range of classes after the other, so that memory does not hold all.
+    """
+    cells = sum(map(len, of_shards))
+    names = {"cell_start": np.int64, "cell_place": np.int64, "cell_shard": np.uint32}
+    files = {
+        name: np.lib.format.open_memmap(directory / f"{name}.npy", "w+", dtype, (cells,))
+        for name, dtype in names.items()
+    }
+    places = [np.cumsum(of[:, 1]) - of[:, 1] + windows.first(number) for number, of in enumerate(of_shards)]
+    bounds = np.unique(np.concatenate([of[:: max(1, _CELLS_AT_ONCE // len(of_shards)), 0] for of in of_shards]))
+    done = elements = 0
+    for low, high in zip(bounds, [*bounds[1:], np.iinfo(np.int64).max], strict=True):
+        ranges = [np.searchsorted(of[:, 0], (low, high)) for of in of_shards]
+        keys, counts = (
+            np.concatenate([of[a:b, column] for of, (a, b) in zip(of_shards, ranges, strict=True)]) for column in (0, 1)
+        )
+        place = np.concatenate([of[a:b] for of, (a, b) in zip(places, ranges, strict=True)])
+        shard = np.repeat(np.arange(len(of_shards)), [b - a for a, b in ranges])
+        order = np.argsort(keys, kind="stable")
+        part = slice(done, done + len(keys))
+        files["cell_start"][part] = np.cumsum(counts[order]) - counts[order] + elements
+        files["cell_place"][part] = place[order]
+        files["cell_shard"][part] = shard[order]
+        done, elements = part.stop, elements + int(counts.sum())
+    for name, array in files.items():
+        array.flush()
+        sync(directory / f"{name}.npy")
+
+
+def _copy(plan: Plan, crew: Crew) -> None:
+    crew.each(functools.partial(copy_piece, plan), _mine(plan, crew), lambda _: None)
+    for file in _large_files(plan):
+        sync(file)
+
+
+def _large_files(plan: Plan) -> list[Path]:
+    splits = [plan.directory / split for split in SPLITS]
+    return [split / f"{name}.npy" for split in splits if split.is_dir() for name in LARGE]
+
+
+def copy_piece(plan: Plan, number: int) -> None:
+    """Copy a shard's windows to their place in the index."""
+    with np.load(_piece(plan, number, "counts.npz")) as counts:
+        windows, cells = counts["classes"][:, 0].sum(axis=1).tolist(), counts["classes"].shape[2]
+    with open(_piece(plan, number, "arrays"), "rb") as piece:
+        for split, count in zip(SPLITS, windows, strict=True):
+            directory = plan.directory / split
+            if not directory.is_dir():  # refused
+                continue
+            first = int(np.load(directory / "windows_by_shard.npy", mmap_mode="r")[number * cells])
+            for name in LARGE:
+                file = directory / f"{name}.npy"
+                array = np.load(file, mmap_mode="r")
+                _write_at(file, array.offset + first * array.itemsize, piece, count * array.itemsize)
+
+
+def _write_at(path: Path, place: int, source: BinaryIO, size: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(place)
+        while size:
+            block = source.read(min(size, _BLOCK))
+            file.write(block)
+            size -= len(block)
+
+
+def _finish(plan: Plan, crew: Crew) -> None:
+    """Write the hashes, and rename the directory into place."""
+    if crew.number == 0:
+        for piece in (*plan.directory.glob("*.arrays"), *plan.directory.glob("*.npz")):
+            piece.unlink()
+        large = set(_large_files(plan))
+        record = Verified(plan.directory / RECORD)
+        for file in sorted({*large, *(file for file in plan.directory.glob("*/*.npy") if file.stem in TABLES)}):
+            record.remember(str(file.relative_to(plan.directory)), identity([file]))
+        hashes = {
+            str(file.relative_to(plan.directory)): hash_file(file)
+            for file in sorted({*plan.directory.glob("*/*.npy")} - large)
+        }
+        refusals = json.loads((plan.directory / "refusals.json").read_text(encoding="utf-8"))
+        (plan.directory / "refusals.json").unlink()
+        write_atomically(plan.directory / "index.json", json.dumps({"refusals": refusals, "sha256": hashes}) + "\n")
+        for directory in (*plan.directory.glob("*/"), plan.directory):
+            sync(directory)
+        (plan.directory / ".lock").unlink()
+        try:
+            os.rename(plan.directory, plan.path)
+        except OSError:
+            if not plan.path.is_dir():  # else another maker was faster, and its index is the same
+                raise
+        sync(plan.path.parent)
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until a directory that another host has made is seen here; network file systems may take seconds."""
+    end = time.monotonic() + _PATIENCE_S
+    while not path.is_dir() and time.monotonic() < end:
+        time.sleep(0.2)
+
+
+def _refusal(store: Store, plan: Plan, split: str, counts: Classes, documents: int) -> str | None:
+    """Why a split has too few windows, if it has; the message goes on after the store's path."""
+    held_out = split == "held_out"
+    which_rows = "held-out " if held_out else ""
+    if not counts.windows.any() and held_out:
+        return "has no held-out sections; prepare the data with a larger --held_out"
+    if not counts.windows.any():
+        return (
+            "has nothing to train on: every section is held out or repeats another; "
+            "prepare the data with a smaller --held_out"
+        )
+    if plan.pair == "next_sentence" and documents < 2:
+        return (
+            f"has one {which_rows}document; next-sentence pairs need at least two, since a wrong second "
+            'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
+        )
+    if plan.pair != "none" and not counts.windows[1:].any():
+        if _most_sentences(store, held_out) < 2:
+            return (
+                f"has no {which_rows}section of a document with two sentences, so that there are no pairs; set "
+                'objective.pair = "none", or prepare texts with documents of several sentences (with --documents '
+                "blank_line a blank line ends a document)"
+            )
+        return (
+            f"has no two {which_rows}sentences that fit into sequence_length = {plan.sequence_length} "
+            'together, so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
+        )
+    return None
+
+
+def _most_sentences(store: Store, held_out: bool) -> int:
+    """The most sentences of a section of the split."""
+    sections = ((np.diff(shard.sections), np.asarray(shard.held_out)) for shard in store.shards)
+    return max(int(sentences[held == held_out].max(initial=0)) for sentences, held in sections)

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""What a start of pre-training costs as the token store grows: seconds, open files, memory maps, memory, bytes read.
+
+python lab/size.py --data_dir STORE --work DIR [--sizes 0.064 1.3 6.4 19 100]
+
+Larger stores are made of hard links to shards of STORE, so that their pages are in memory and a disk counts for
+nothing: shards of one part up to a thousand, then shards of several parts. Each size is started twice under a hard
+limit of 1,024 open files: `pretrain --recipe bert-mini --max_steps 2` makes the row index and then opens it. The time
+is that from "starting from ..." to the compilation of the first step.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.corpus.shard import COUNTS, shard_file, write_shard
+from bert_horovod.corpus.store import Store, open_store, write_manifest
+
+PROJECT = Path(__file__).resolve().parents[1]
+MOST_SHARDS = 1000
+HARD_LIMIT = 1024  # of open files
+BEGIN, END = re.compile("starting from"), re.compile(r"phase 0: .*; (compiling|tracing)")
+COLUMNS = "text GB  shards  index s  start s  files  maps  memory GB  read MB"
+
+
+def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
+    """Make a store of so much text from links to the shards of `base`, each of one part."""
+    entries = base.manifest["shards"]
+    size = sum(entry["bytes"] for entry in entries)
+    parts = max(len(entries), round(gigabytes * 1e9 / size * len(entries)))
+    together = -(-parts // MOST_SHARDS)
+    path.mkdir(parents=True)
+    if together > 1:
+        shards = [shard.split()[0] for shard in base.shards]
+        members = [shards[i % len(shards)] for i in range(together)]
+        text_bytes = sum(entries[i % len(entries)]["bytes"] for i in range(together))
+        entries = [write_shard(shard_file(path, "joined"), members, text_bytes)]
+    of_store = []
+    source = path if together > 1 else base.path
+    for number, entry in zip(range(parts // together), itertools.cycle(entries), strict=False):
+        name = f"shard-{number:05d}"
+        os.link(shard_file(source, entry["name"]), shard_file(path, name))
+        of_store.append(entry | {"name": name})
+    shard_file(path, "joined").unlink(missing_ok=True)
+    for name in ("vocab.txt", "sources.jsonl"):
+        os.link(base.path / name, path / name)
+    totals = base.manifest["totals"] | {count: sum(entry[count] for entry in of_store) for count in COUNTS}
+    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
+    write_manifest(path, base.manifest | {"shards": of_store, "totals": totals, "duplicates": duplicates})
+    return path
+
+
+def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
+    """Start a run of two steps; returns what it took."""
+    command = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", recipe, "--data_dir", str(store)]
+    command += ["--output_dir", str(output), "--max_steps", "2"]
+    command += [word for override in overrides for word in ("--set", override)]
+    process = subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (HARD_LIMIT, HARD_LIMIT)),
+    )
+    most = {"files": 0, "maps": 0}
+    watcher = threading.Thread(target=_watch, args=(process, most), daemon=True)
+    watcher.start()
+    times: dict[re.Pattern, float] = {}
+    read = memory = 0
+    lines = []
+    for line in process.stdout or ():
+        lines.append(line)
+        for pattern in (BEGIN, END):
+            if pattern.search(line):
+                times.setdefault(pattern, time.monotonic())
+        if END.search(line):
+            read = int(Path(f"/proc/{process.pid}/io").read_text(encoding="utf-8").split()[1])
+        if "step" in line:
+            memory = _peak(process.pid) or memory
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(lines[-20:])}")
+    return most | {"start_s": times[END] - times[BEGIN], "read_bytes": read, "memory_bytes": max(memory, most["peak"])}
+
+
+def _watch(process: subprocess.Popen, most: dict[str, int]) -> None:
+    most["peak"] = 0
+    while process.poll() is None:
+        try:
+            most["files"] = max(most["files"], len(os.listdir(f"/proc/{process.pid}/fd")))
+            maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+            most["maps"] = max(most["maps"], maps.count("\n"))
+            most["peak"] = max(most["peak"], _peak(process.pid))
+        except OSError:
+            return
+        time.sleep(0.1)
+
+
+def _peak(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 if "VmHWM" in status else 0
+
+
+def main() -> None:
+    """Print a line for each size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", required=True, type=Path, help="token store of a few shards of one part")
+    parser.add_argument("--work", required=True, type=Path, help="directory for stores and runs, on the same disk")
+    parser.add_argument("--sizes", nargs="+", type=float, default=[0.064, 1.3, 6.4, 19, 100], help="GB of text")
+    parser.add_argument("--recipe", default="bert-mini")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    arguments = parser.parse_args()
+    base = open_store(arguments.data_dir)
+    print(COLUMNS)
+    for gigabytes in arguments.sizes:
+        path = arguments.work / f"store-{gigabytes}"
+        if not path.is_dir():
+            linked_store(base, path, gigabytes)
+        shards = len(open_store(path).shards)
+        first, second = (
+            start(path, arguments.work / f"run-{gigabytes}-{name}", arguments.recipe, arguments.overrides)
+            for name in ("first", "second")
+        )
+        print(
+            f"{gigabytes:7}  {shards:6}  {first['start_s'] - second['start_s']:7.1f}  {second['start_s']:7.1f}  "
+            f"{second['files']:5}  {second['maps']:4}  {second['memory_bytes'] / 1e9:9.2f}  "
+            f"{second['read_bytes'] / 1e6:7.1f}",
+            flush=True,
+        )
+        with open(arguments.work / "size.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"gigabytes": gigabytes, "first": first, "second": second}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

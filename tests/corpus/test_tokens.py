@@ -1,0 +1,108 @@
+"""Tokens by their numbers: every page is compared whenever it is read, and few files are open."""
+
+import gc
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.corpus import tokens as tokens_module
+from bert_horovod.corpus.shard import PAGE_BYTES, SUFFIX
+from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.tokens import TokenReader
+from bert_horovod.errors import DamagedData, RunError
+from tests.batches.reading import store_tokens
+from tests.toys import write_toy_store
+
+
+def reader_of(store: Store) -> TokenReader:
+    return TokenReader(store.path, store.manifest, len(store.vocabulary))
+
+
+def flip_unnoticed(file: Path, place: int) -> None:
+    """Flip a bit as a disk does: the time of change is as before, and no memory holds the old byte."""
+    facts = file.stat()
+    with open(file, "r+b") as changed:
+        changed.seek(place)
+        (byte,) = changed.read(1)
+        changed.seek(place)
+        changed.write(bytes([byte ^ 4]))
+        changed.flush()
+        os.fsync(changed.fileno())
+        os.posix_fadvise(changed.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("vocabulary", [1000, 70_000])
+def test_all_tokens_are_those_of_the_arrays(tmp_path, earlier, vocabulary):
+    words = [f"w{i}" for i in range(vocabulary)]
+    store = write_toy_store(tmp_path / "store", documents=60, vocabulary=words, earlier=earlier)
+    reader, expected, random = reader_of(store), store_tokens(store), np.random.default_rng(0)
+    for shard, entry in enumerate(store.manifest["shards"]):
+        first = store.first_tokens[shard]
+        for begin in [0, entry["tokens"] - 1, *random.integers(0, entry["tokens"], 50).tolist()]:
+            count = min(entry["tokens"] - begin, int(random.integers(1, 9000)))
+            read = reader.read(shard, begin, count)
+            assert np.array_equal(read, expected[first + begin : first + begin + count])
+
+
+def test_a_flipped_byte_is_noticed_whenever_its_page_is_read_and_only_then(tmp_path):
+    store = write_toy_store(tmp_path / "store", shards=1, documents=100)
+    reader = reader_of(store)
+    pages = store.manifest["shards"][0]["tokens"] * 2 // PAGE_BYTES
+    whole = [reader.read(0, page * 2048, 10).tolist() for page in range(pages)]  # it was whole when it was opened
+    begin = store.manifest["shards"][0]["arrays"]["tokens"][0]
+    flip_unnoticed(store.path / f"shard-00000{SUFFIX}", begin + 2 * PAGE_BYTES + 4000)
+    for _ in range(2):
+        for page in range(pages):
+            if page == 2:
+                with pytest.raises(DamagedData, match=r"shard-00000 .*page 2 of its tokens has another CRC.*verify"):
+                    reader.read(0, page * 2048, 10)
+            else:
+                assert reader.read(0, page * 2048, 10).tolist() == whole[page]
+    with pytest.raises(DamagedData, match="page 2"):
+        reader.read(0, 1000, 2048 * 3)  # in the middle of what is read
+
+
+def test_a_shard_that_is_cut_or_removed_later_is_damaged_and_kills_nobody(tmp_path):
+    store = write_toy_store(tmp_path / "store", shards=2, documents=100)
+    reader = reader_of(store)
+    reader.read(0, 0, 10)
+    os.truncate(store.path / f"shard-00000{SUFFIX}", 9000)
+    with pytest.raises(DamagedData, match="it ends too early"):
+        reader.read(0, 5000, 10)
+    (store.path / f"shard-00001{SUFFIX}").unlink()
+    with pytest.raises(DamagedData, match="No such file"):
+        reader.read(1, 0, 10)
+
+
+def test_any_number_of_shards_is_read_with_few_files(tmp_path):
+    store = write_toy_store(tmp_path / "store", shards=150, documents=1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 60, limits[1]))
+    try:
+        reader = reader_of(store)
+        for _ in range(2):
+            assert all(len(reader.read(shard, 0, 1)) == 1 for shard in range(150))
+        opened = len(os.listdir("/proc/self/fd")) - before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert opened <= (before + 60) // 4 + 1
+    del reader
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_disk_that_fails_is_not_called_damage(tmp_path, monkeypatch):
+    store = write_toy_store(tmp_path / "store", shards=1)
+
+    def fail(*_):
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(tokens_module.os, "pread", fail)
+    with pytest.raises(RunError, match="Its disk or network fails"):
+        reader_of(store).read(0, 0, 1)
