@@ -11,27 +11,24 @@ class Layout(NamedTuple):
     """The role of each place in R rows of L positions with up to S sequences."""
 
     starts: np.ndarray  # int64 [R, S]: places of [CLS]; 0 where there is no sequence
+    runs: np.ndarray  # int64 [R, S + 1]: positions of each sequence, and of the padding behind them
     sequence_ids: np.ndarray  # int64 [R, L]: 1..S, which sequence of the row; 0: padding
     place: np.ndarray  # int64 [R, L]: place in the sequence, from 0; 0 at padding
-    is_start: np.ndarray  # bool [R, L]: [CLS]
-    is_separator: np.ndarray  # bool [R, L]: [SEP]
     is_second: np.ndarray  # bool [R, L]: the second segment with its [SEP]
-
-    @property
-    def is_text(self) -> np.ndarray:
-        """Bool [R, L]: neither padding nor [CLS] nor [SEP]."""
-        return (self.sequence_ids > 0) & ~self.is_separator & ~self.is_start
+    is_text: np.ndarray  # bool [R, L]: neither padding nor [CLS] nor [SEP]
+    cls: np.ndarray  # int64 [n]: places of [CLS], counted over all rows
+    sep: np.ndarray  # int64 [n]: places of [SEP], likewise
 
     def spread(self, of_sequences: np.ndarray) -> np.ndarray:
         """Give each place the value of its sequence: [R, S] to [R, L]; 0 at padding."""
-        with_padding = np.concatenate((np.zeros_like(of_sequences[:, :1]), of_sequences), axis=1)
-        return np.take_along_axis(with_padding, self.sequence_ids, axis=1)
+        with_padding = np.concatenate((of_sequences, np.zeros_like(of_sequences[:, :1])), axis=1)
+        return np.repeat(with_padding.ravel(), self.runs.ravel()).reshape(self.sequence_ids.shape)
 
     def ids(self, special: SpecialIds) -> np.ndarray:
         """Int32 [R, L]: [CLS], [SEP], and [PAD] everywhere else."""
         ids = np.full(self.place.shape, special.pad, np.int32)
-        ids[self.is_start] = special.cls
-        ids[self.is_separator] = special.sep
+        ids.reshape(-1)[self.cls] = special.cls
+        ids.reshape(-1)[self.sep] = special.sep
         return ids
 
     def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -54,19 +51,22 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
         sequence_length: positions per row, L.
     """
     rows, slots = lengths.shape
-    starts = np.cumsum(lengths, axis=1) - lengths
-    behind = sequence_length - lengths.sum(axis=1, keepdims=True)
-    numbers = np.where(lengths > 0, np.arange(1, slots + 1), 0)
-    parts = np.concatenate((numbers, np.zeros_like(behind)), axis=1).ravel()
-    sequence_ids = np.repeat(parts, np.concatenate((lengths, behind), axis=1).ravel()).reshape(rows, sequence_length)
-    present = sequence_ids > 0
-    nowhere = np.zeros_like(present)
-    layout = Layout(np.where(lengths > 0, starts, 0), sequence_ids, sequence_ids, nowhere, nowhere, nowhere)
-    place = np.where(present, np.arange(sequence_length) - layout.spread(starts), 0)
-    separator = layout.spread(first) + 1  # place of the first segment's [SEP]
-    return layout._replace(
-        place=place,
-        is_start=present & (place == 0),
-        is_separator=present & ((place == separator) | (place == layout.spread(lengths) - 1)),
-        is_second=present & (place > separator),
-    )
+    starts = np.where(lengths > 0, np.cumsum(lengths, axis=1) - lengths, 0)
+    runs = np.concatenate((lengths, sequence_length - lengths.sum(axis=1, keepdims=True)), axis=1)
+    numbers = np.append(np.arange(1, slots + 1), 0)
+    sequence_ids = np.repeat(np.broadcast_to(numbers, runs.shape).ravel(), runs.ravel()).reshape(rows, sequence_length)
+    # Each sequence is a run of [CLS] A [SEP] and a run of B [SEP], which may be empty.
+    with_first = np.minimum(first + 2, lengths)
+    halves = np.stack((with_first, lengths - with_first), axis=2).reshape(rows, -1)
+    halves = np.concatenate((halves, runs[:, -1:]), axis=1)
+    is_half = np.arange(2 * slots + 1) % 2 == 1
+    is_second = np.repeat(np.broadcast_to(is_half, halves.shape).ravel(), halves.ravel()).reshape(sequence_ids.shape)
+    is_text = sequence_ids > 0
+    row, slot = np.nonzero(lengths)
+    cls = row * sequence_length + starts[row, slot]
+    sep = np.concatenate((cls + with_first[row, slot], cls + lengths[row, slot])) - 1
+    layout = Layout(starts, runs, sequence_ids, sequence_ids, is_second, is_text, cls, sep)
+    place = (np.arange(sequence_length) - layout.spread(starts)) * is_text
+    is_text.reshape(-1)[cls] = False
+    is_text.reshape(-1)[sep] = False
+    return layout._replace(place=place)

@@ -99,7 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         type=Path,
         metavar="FILE",
-        help=f"make it for each phase of this recipe with the same workers: {RECIPE}",
+        help="make the row index of each phase of this recipe too, with the same workers; else pretrain makes "
+        f"it: {RECIPE}",
     )
     add_overrides(index, "data.packing=false")
     for action in index._group_actions[1:]:

@@ -8,6 +8,7 @@ import functools
 import os
 import resource
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,39 +59,63 @@ class TokenReader:
         self._size = self.dtype.itemsize
         few = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._place = functools.cache(self._find)
-        self._open = functools.lru_cache(few)(lambda shard: (_OpenFile(self._place(shard).file), *self._place(shard)))
+        self._open = functools.lru_cache(few)(self._open_place)
         self._block = functools.lru_cache(_CHECKSUM_BLOCKS)(self._read_checksums)
 
     def read(self, shard: int, begin: int, count: int) -> np.ndarray:
-        """Tokens begin to begin + count - 1 of a shard; raises DamagedData, and ReportedError if a disk fails."""
-        size = self._size
-        low = begin * size
-        page = low // PAGE_BYTES
-        high = (low + count * size + PAGE_BYTES - 1) // PAGE_BYTES
-        try:
-            file, _, tokens, checksums, _ = self._open(shard)
-            data = os.pread(file.descriptor, (high - page) * PAGE_BYTES, tokens + page * PAGE_BYTES)
-            if checksums:
-                if len(data) < (high - page) * PAGE_BYTES:
-                    raise ValueError("it ends too early")
-                at = 0
-                for number in range(page, high):
-                    block = self._block(shard, number // _PER_BLOCK)
-                    if zlib.crc32(data[at : at + PAGE_BYTES]) != block[number % _PER_BLOCK]:
-                        raise ValueError(f"page {number:,} of its tokens has another CRC")
-                    at += PAGE_BYTES
-            return np.frombuffer(data, self.dtype, count, low - page * PAGE_BYTES)
-        except (OSError, ValueError, IndexError) as error:
-            raise self._damage(error, shard) from error
+        """Tokens begin to begin + count - 1 of a shard; raises as `pages`."""
+        [(data, offset)] = self.pages(*(np.array([number]) for number in (shard, begin, count)))
+        return np.frombuffer(data, self.dtype, count, offset)
 
-    def _damage(self, error: Exception, shard: int) -> Exception:
-        name = self._entries[shard]["name"]
-        return damaged(error, self._store / name, see_which(self._store))
+    def pages(self, shard: np.ndarray, begin: np.ndarray, count: np.ndarray) -> Iterator[tuple[bytes, int]]:
+        """Read runs of tokens, whose shards, first tokens and lengths (at least 1) are int64 [n]: the pages of each.
+
+        Yields the pages and the byte in them where the run begins. Raises DamagedData, and ReportedError if a disk
+        fails.
+        """
+        low = begin * self._size
+        first = low // PAGE_BYTES
+        end = low + count * self._size
+        columns = (
+            shard,
+            first,
+            (end + PAGE_BYTES - 1) // PAGE_BYTES - first,
+            low % PAGE_BYTES,
+            end - first * PAGE_BYTES,
+        )
+        number = 0
+        try:
+            for number, page, together, offset, needed in zip(*(column.tolist() for column in columns), strict=True):
+                descriptor, tokens, is_checked, _ = self._open(number)
+                data = os.pread(descriptor, together * PAGE_BYTES, tokens + page * PAGE_BYTES)
+                if is_checked:
+                    block = self._block(number, page // _PER_BLOCK)
+                    if together > 1 or zlib.crc32(data) != block[page % _PER_BLOCK]:
+                        self._compare(data, number, page, together)
+                elif len(data) < needed:
+                    raise ValueError("it ends too early")
+                yield data, offset
+        except (OSError, ValueError, IndexError) as error:
+            raise damaged(error, self._store / self._entries[number]["name"], see_which(self._store)) from error
+
+    def _compare(self, data: bytes, shard: int, page: int, pages: int) -> None:
+        """Raise ValueError if not all of these pages are whole."""
+        if len(data) < pages * PAGE_BYTES:
+            raise ValueError("it ends too early")
+        for i in range(pages):
+            block = self._block(shard, (page + i) // _PER_BLOCK)
+            if zlib.crc32(data[i * PAGE_BYTES : (i + 1) * PAGE_BYTES]) != block[(page + i) % _PER_BLOCK]:
+                raise ValueError(f"page {page + i:,} of its tokens has another CRC")
+
+    def _open_place(self, shard: int) -> tuple[int, int, bool, _OpenFile]:
+        place = self._place(shard)
+        opened = _OpenFile(place.file)
+        return opened.descriptor, place.tokens, place.checksums > 0, opened
 
     def _read_checksums(self, shard: int, block: int) -> memoryview:
-        file, _, _, checksums, pages = self._open(shard)
-        first = block * _PER_BLOCK
-        content = os.pread(file.descriptor, 4 * min(_PER_BLOCK, pages - first), checksums + 4 * first)
+        place, first = self._place(shard), block * _PER_BLOCK
+        count = min(_PER_BLOCK, place.pages - first)
+        content = os.pread(self._open(shard)[0], 4 * count, place.checksums + 4 * first)
         return memoryview(content[: len(content) & ~3]).cast("I")
 
     def _find(self, shard: int) -> _Place:

@@ -13,7 +13,7 @@ CASES = [
     (["inspect", "--data_dir", "none", "--split", "held_out"], "--split held_out: it is read only with --row"),
     (["inspect", "--data_dir", "none", "--set", "data.seed=3"], "--set data.seed=3: it is read only with --row"),
     (
-        "prepare --input a --vocab v --output_dir o --set data.packing=false".split(),
+        ["prepare", "--input", "a", "--vocab", "v", "--output_dir", "o", "--set", "data.packing=false"],
         "--set data.packing=false: it is read only with --recipe",
     ),
     (["recipes", "bert-base", "--device", "V100"], "--device V100: it is read only for the list, or with --json"),

@@ -52,9 +52,6 @@ class _Sequences:
     wrong: np.ndarray  # bool: the second segment does not continue the first
 
 
-_COPIED = ("shard", "start", "count", "second_shard", "second_start", "second_count")
-
-
 class Rows:
     """The rows of one index: endless, in random access.
 
@@ -208,22 +205,38 @@ class Rows:
             )
         return found
 
-    def _copy_tokens(self, flat: np.ndarray, sequences: _Sequences, target: np.ndarray) -> None:
-        """Copy each sequence's segments: the first to place `target` in `flat`, the second behind it and its [SEP]."""
-        read = self._reader.read
-        columns = (getattr(sequences, name).tolist() for name in _COPIED)
-        for shard, start, count, other_shard, other_start, other_count, place in zip(
-            *columns, target.tolist(), strict=True
-        ):
-            behind = place + count + 1
-            if other_shard == shard and other_start == start + count:
-                tokens = read(shard, start, count + other_count)
-                flat[place : place + count] = tokens[:count]
-                if other_count:
-                    flat[behind : behind + other_count] = tokens[count:]
-            else:
-                flat[place : place + count] = read(shard, start, count)
-                flat[behind : behind + other_count] = read(other_shard, other_start, other_count)
+    def _copy_tokens(self, flat: np.ndarray, found: _Sequences, target: np.ndarray) -> None:
+        """Copy each sequence's segments: the first to place `target` in `flat`, the second behind it and its [SEP].
+
+        Segments that lie together, in either order, are read together.
+        """
+        is_before = found.second_start + found.second_count == found.start
+        together = (found.second_shard == found.shard) & (is_before | (found.second_start == found.start + found.count))
+        is_before &= together
+        apart = np.flatnonzero(~together)
+        none, behind = np.zeros(len(apart), np.int64), target + found.count + 1
+        shard = np.concatenate((found.shard, found.second_shard[apart]))
+        begin = np.concatenate((np.where(is_before, found.second_start, found.start), found.second_start[apart]))
+        first, second = found.count, np.where(together, found.second_count, 0)
+        count = np.concatenate((first + second, found.second_count[apart]))
+        size, dtype = self._reader.dtype.itemsize, self._reader.dtype
+        # Of each run: its first segment's place, number of tokens and place in the run, in bytes; then its second's.
+        copies = (
+            np.concatenate((target, behind[apart])),
+            np.concatenate((first, found.second_count[apart])),
+            np.concatenate((np.where(is_before, size * second, 0), none)),
+            np.concatenate((behind, none)),
+            np.concatenate((second, none)),
+            np.concatenate((np.where(is_before, 0, size * first), none)),
+        )
+        numbers = zip(*(numbers.tolist() for numbers in copies), strict=True)
+        runs = self._reader.pages(shard, begin, count)
+        for (data, offset), (place, tokens, at, other_place, other_tokens, other_at) in zip(runs, numbers, strict=True):
+            flat[place : place + tokens] = np.frombuffer(data, dtype, tokens, offset + at)
+            if other_tokens:
+                flat[other_place : other_place + other_tokens] = np.frombuffer(
+                    data, dtype, other_tokens, offset + other_at
+                )
 
 
 def open_rows(

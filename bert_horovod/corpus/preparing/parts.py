@@ -21,6 +21,7 @@ from typing import Any
 
 from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Position, ShardTask
+from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
 from bert_horovod.storage.writing import sync
 
@@ -101,8 +102,13 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     keys = {task.key for task in tasks}
     whole: dict[tuple[str, int], PartFile] = {}
     paths = sorted(store.glob("shard-*"))
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # hashing releases the GIL
-        files = list(threads.map(_read_parts, paths))
+    sizes = [path.lstat().st_size for path in paths]
+    files: list[PartFile | None] = []
+    # Hashing releases the GIL.
+    with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for size, found in zip(sizes, threads.map(_read_parts, paths), strict=True):
+            files.append(found)
+            progress.add(size)
     kept: list[tuple[Path, PartFile]] = []
     for path, found in zip(paths, files, strict=True):
         if found is not None and all(part.task in keys for part in found.parts):

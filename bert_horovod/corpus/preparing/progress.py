@@ -18,7 +18,7 @@ class ReadingProgress:
         self._lock = threading.Lock()
         self._start = self._last = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if total_bytes and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, dynamic_ncols=True)
