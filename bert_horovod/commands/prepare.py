@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_overrides(index, "data.packing=false")
     for action in index._group_actions[1:]:
-        read_with(action, "--recipe", lambda arguments: arguments.recipe is not None)
+        read_with(action, "with --recipe", lambda arguments: arguments.recipe is not None)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -157,9 +157,11 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         workers=workers,
         executor=executor,
     )
-    if recipe:
-        _make_indexes(prepared.path, recipe, workers, executor)
-    print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+    try:
+        if recipe:
+            _make_indexes(prepared.path, recipe, workers, executor)
+    finally:  # the store is finished, whatever becomes of the index
+        print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
 
 
 def _recipe(arguments: argparse.Namespace) -> "Recipe":

@@ -201,7 +201,7 @@ def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_op
         assert open_rows(store, loaded, 0, split, build=False).count
     assert len(list((files / "store" / "index").iterdir())) == 1
     capsys.readouterr()
-    words = ["prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "other", "--recipe", "quickstart"]
-    assert command(*words) == 2  # before any work
-    assert "vocab_size = 4096" in capsys.readouterr().err
+    words = ["prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "other", *recipe[:2]]
+    assert command(*words, "--set", "model.vocab_size=50") == 2  # before any work
+    assert "vocab_size = 50, but" in capsys.readouterr().err
     assert not (files / "other").exists()

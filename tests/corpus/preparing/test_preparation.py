@@ -359,7 +359,7 @@ def test_a_damaged_store_of_an_earlier_version_stays_as_it_is(make_store, text, 
     words = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").split()
     earlier = write_store(tmp_path / "store", [shard], words, earlier=True)
     sources = open_store(make_store(text, output=tmp_path / "new").path).sources()
-    kept = {name: manifest[name] for name in ("settings", "vocabulary", "totals")}
+    kept = {name: manifest[name] for name in ("settings", "vocabulary")}
     write_manifest(earlier.path, earlier.manifest | kept | {"sources": sources})
     assert not make_store(text).made
     (earlier.path / "shard-00000" / "titles.npy").unlink()
