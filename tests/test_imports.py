@@ -101,7 +101,7 @@ def test_the_core_imports_nothing_beyond_its_border_and_is_as_large_as_the_page_
     assert {path for path, names in parts.items() if names[0] not in CORE | {"commands", "cluster"}} == set()
     assert {names[0] for names in parts.values()} == CORE | {"commands", "cluster"}
     assert {names[1] for names in parts.values() if names[0] == "cluster" and names[1:]} <= {"__init__", "launching"}
-    assert {names[1] for names in parts.values() if names[0] == "commands"} == {*CORE_COMMANDS, "shared"}
+    assert {names[1] for names in parts.values() if names[0] == "commands"} == {*CORE_COMMANDS, "shared", "__init__"}
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in core)
     page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
     said = int(re.search(r"these files have ([\d,]+) lines", page).group(1).replace(",", ""))

@@ -128,7 +128,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
     from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.corpus.preparing.planning import Settings
-    from bert_horovod.corpus.preparing.preparation import prepare, summary
+    from bert_horovod.corpus.preparing.preparation import prepare
+    from bert_horovod.corpus.preparing.summary import summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
 

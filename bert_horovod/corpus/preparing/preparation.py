@@ -1,7 +1,6 @@
 """Makes a finished token store from input files: plan, work, duplicates, manifest."""
 
 import os
-import shlex
 import time
 from collections import Counter
 from concurrent.futures import Executor
@@ -29,20 +28,18 @@ from bert_horovod.corpus.preparing.parts import (
 from bert_horovod.corpus.preparing.planning import Settings, ShardTask, plan_tasks
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.summary import Result
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
-from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections, require_text_field
+from bert_horovod.corpus.reading.formats import read_sections, require_text_field
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, suffixes
-from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.shard import COUNTS
-from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import (
     TOKENIZER_FILE,
     VOCABULARY_FILE,
-    read_sources,
     write_duplicates,
     write_manifest,
     write_sources,
@@ -52,34 +49,8 @@ from bert_horovod.storage.writing import write_atomically
 from bert_horovod.wording import counted
 
 _MAXIMUM_WORKERS = 4096
-# Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
-# bert-base, -medium and -small train 40 epochs, as published BERT did; bert-mini 9; quickstart 7 epochs of 0.5 M.
-_RECIPES = (
-    (1_000_000_000, "bert-base", 30522),
-    (160_000_000, "bert-medium", 30522),
-    (80_000_000, "bert-small", 30522),
-    (4_000_000, "bert-mini", 30522),
-    (0, "quickstart", 4096),
-)
 _SMALL_BYTES = 32 << 20  # one process has read less than this before others have started
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a prepare command."""
-
-    path: Path
-    manifest: dict[str, Any]
-    store_bytes: int
-    seconds: float  # of reading and tokenizing; with workers, their start included
-    made: bool  # false: the finished store was there already, undamaged
-    workers: int = 0
-    worker_seconds: float = 0.0  # of all workers, without their start
-    made_bytes: int = 0  # of text, in the shards that this call made
-    kept_parts: int = 0  # shards that an earlier run had finished
-    memory_before: int = 0  # bytes, of the smallest worker, before it read any text
-    memory_peak: int = 0  # bytes, of the largest worker
 
 
 def prepare(
@@ -177,81 +148,6 @@ def _look(sources: list[SourceFile], settings: Settings) -> None:
     for source in {suffixes(source.path): source for source in reversed(sources)}.values():
         with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
             next(read_sections(reader, settings.documents), None)
-
-
-def summary(prepared: Result, start: str | None = None) -> str:
-    """The text that prepare prints at its end, with the next command to run.
-
-    `start`: the checkpoint whose tokenizer was taken; None: there is none to start from.
-    """
-    manifest, totals = prepared.manifest, prepared.manifest["totals"]
-    state = "finished"
-    if not prepared.made:
-        state = "was finished already; sources, settings and vocabulary are the same and all hashes are right"
-    unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
-    lines = [
-        f"{prepared.path}: {state}",
-        f"{counted(totals['documents'], 'document')}, {counted(totals['sentences'], 'sentence')}, "
-        f"{counted(totals['tokens'], 'token')} ({unknown:.2f} % [UNK]), held out "
-        f"{totals['held_out_sections']:,} of {counted(totals['sections'], 'section')} with "
-        f"{counted(totals['held_out_tokens'], 'token')}, {prepared.store_bytes / 1e6:,.1f} MB on disk in "
-        f"{counted(len(manifest['shards']), 'shard')}",
-    ]
-    duplicates = manifest["duplicates"]
-    if duplicates["documents"]:
-        lines.append(
-            f"never read, as they repeat others: {counted(duplicates['documents'], 'document')} "
-            f"({counted(duplicates['tokens'], 'token')})"
-        )
-    if totals["dropped_documents"]:
-        lines.append(f"dropped: {counted(totals['dropped_documents'], 'document')} without tokens")
-    if manifest["passed_over"]:
-        counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(manifest["passed_over"].items()))
-        lines.append(f"passed over: {counts}")
-    bad = sum(manifest["passed_over"].get(reason, 0) for reason in BAD_LINES)
-    if bad:
-        lines.append(f"warning: {bad:,} bad lines or rows were passed over; --bad_lines stop names the first")
-    if CUT in manifest["passed_over"]:
-        lines.append(
-            f"warning: sentences without an end (. ! ?) within {SECTION_BYTES >> 10} KiB were cut: is all of the input "
-            "text?"
-        )
-    sources = read_sources(prepared.path, manifest)
-    silent = silent_sources(sources)
-    if silent:
-        lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
-    if prepared.made:
-        lines.append(_speed(prepared))
-    if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
-        lines.append(
-            "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
-        )
-    recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
-    if "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
-        recipe += " --set objective.pair=none"
-    if start is not None:
-        recipe = f"domain --init_checkpoint {shlex.quote(start)}"
-    store = shlex.quote(str(prepared.path.absolute()))
-    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
-    return "\n".join(lines)
-
-
-def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
-    """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
-    name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
-    vocabulary_override = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
-    return f"{name}{vocabulary_override}"
-
-
-def _speed(prepared: Result) -> str:
-    megabytes = prepared.made_bytes / 1e6
-    kept_text = f"; finished before: {counted(prepared.kept_parts, 'shard')}" if prepared.kept_parts else ""
-    return (
-        f"{megabytes:,.1f} MB of text in {prepared.seconds:.1f} s by {counted(prepared.workers, 'worker')}, "
-        f"{megabytes / max(prepared.worker_seconds, 1e-9):.1f} MB/s each once started{kept_text}; memory of a worker "
-        f"at most {prepared.memory_peak / 1e6:,.0f} MB, "
-        f"of which {prepared.memory_before / 1e6:,.0f} MB before the first text"
-    )
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text.index import open_index
-from bert_horovod.corpus.preparing.preparation import fitting_recipe, summary
+from bert_horovod.corpus.preparing.summary import fitting_recipe, summary
 from bert_horovod.corpus.store import open_store, verify
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.corpus.preparing.test_preparation import tree

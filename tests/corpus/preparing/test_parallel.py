@@ -238,7 +238,7 @@ def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
 
 
 def test_files_without_text_are_named_at_the_end(make_store, text):
-    from bert_horovod.corpus.preparing.preparation import summary
+    from bert_horovod.corpus.preparing.summary import summary
 
     (text / "c.txt").write_text("\u200b", encoding="utf-8")
     assert "1 of 3 files gave no text: c.txt" in summary(make_store(text))

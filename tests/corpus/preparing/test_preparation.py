@@ -12,7 +12,8 @@ import pytest
 
 from bert_horovod.corpus.preparing import preparation as prepare_module
 from bert_horovod.corpus.preparing.planning import Settings
-from bert_horovod.corpus.preparing.preparation import prepare, summary
+from bert_horovod.corpus.preparing.preparation import prepare
+from bert_horovod.corpus.preparing.summary import summary
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, Added, TokenizerSettings
 from bert_horovod.corpus.shard import shard_problem

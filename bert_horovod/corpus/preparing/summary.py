@@ -1,0 +1,114 @@
+"""The result of a prepare command, and what the command prints at its end."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.corpus.reading.formats import BAD_LINES
+from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
+from bert_horovod.corpus.statistics import silent_sources, some
+from bert_horovod.corpus.store import read_sources
+from bert_horovod.wording import counted
+
+# Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
+# bert-base, -medium and -small train 40 epochs, as published BERT did; bert-mini 9; quickstart 7 epochs of 0.5 M.
+_RECIPES = (
+    (1_000_000_000, "bert-base", 30522),
+    (160_000_000, "bert-medium", 30522),
+    (80_000_000, "bert-small", 30522),
+    (4_000_000, "bert-mini", 30522),
+    (0, "quickstart", 4096),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a prepare command."""
+
+    path: Path
+    manifest: dict[str, Any]
+    store_bytes: int
+    seconds: float  # of reading and tokenizing; with workers, their start included
+    made: bool  # false: the finished store was there already, undamaged
+    workers: int = 0
+    worker_seconds: float = 0.0  # of all workers, without their start
+    made_bytes: int = 0  # of text, in the shards that this call made
+    kept_parts: int = 0  # shards that an earlier run had finished
+    memory_before: int = 0  # bytes, of the smallest worker, before it read any text
+    memory_peak: int = 0  # bytes, of the largest worker
+
+
+def summary(prepared: Result, start: str | None = None) -> str:
+    """The text that prepare prints at its end, with the next command to run.
+
+    `start`: the checkpoint whose tokenizer was taken; None: there is none to start from.
+    """
+    manifest, totals = prepared.manifest, prepared.manifest["totals"]
+    state = "finished"
+    if not prepared.made:
+        state = "was finished already; sources, settings and vocabulary are the same and all hashes are right"
+    unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
+    lines = [
+        f"{prepared.path}: {state}",
+        f"{counted(totals['documents'], 'document')}, {counted(totals['sentences'], 'sentence')}, "
+        f"{counted(totals['tokens'], 'token')} ({unknown:.2f} % [UNK]), held out "
+        f"{totals['held_out_sections']:,} of {counted(totals['sections'], 'section')} with "
+        f"{counted(totals['held_out_tokens'], 'token')}, {prepared.store_bytes / 1e6:,.1f} MB on disk in "
+        f"{counted(len(manifest['shards']), 'shard')}",
+    ]
+    duplicates = manifest["duplicates"]
+    if duplicates["documents"]:
+        lines.append(
+            f"never read, as they repeat others: {counted(duplicates['documents'], 'document')} "
+            f"({counted(duplicates['tokens'], 'token')})"
+        )
+    if totals["dropped_documents"]:
+        lines.append(f"dropped: {counted(totals['dropped_documents'], 'document')} without tokens")
+    if manifest["passed_over"]:
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(manifest["passed_over"].items()))
+        lines.append(f"passed over: {counts}")
+    bad = sum(manifest["passed_over"].get(reason, 0) for reason in BAD_LINES)
+    if bad:
+        lines.append(f"warning: {bad:,} bad lines or rows were passed over; --bad_lines stop names the first")
+    if CUT in manifest["passed_over"]:
+        lines.append(
+            f"warning: sentences without an end (. ! ?) within {SECTION_BYTES >> 10} KiB were cut: is all of the input "
+            "text?"
+        )
+    sources = read_sources(prepared.path, manifest)
+    silent = silent_sources(sources)
+    if silent:
+        lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
+    if prepared.made:
+        lines.append(_speed(prepared))
+    if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
+        lines.append(
+            "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
+        )
+    recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
+    if "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
+        recipe += " --set objective.pair=none"
+    if start is not None:
+        recipe = f"domain --init_checkpoint {shlex.quote(start)}"
+    store = shlex.quote(str(prepared.path.absolute()))
+    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
+    return "\n".join(lines)
+
+
+def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
+    """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
+    name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
+    vocabulary_override = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
+    return f"{name}{vocabulary_override}"
+
+
+def _speed(prepared: Result) -> str:
+    megabytes = prepared.made_bytes / 1e6
+    kept_text = f"; finished before: {counted(prepared.kept_parts, 'shard')}" if prepared.kept_parts else ""
+    return (
+        f"{megabytes:,.1f} MB of text in {prepared.seconds:.1f} s by {counted(prepared.workers, 'worker')}, "
+        f"{megabytes / max(prepared.worker_seconds, 1e-9):.1f} MB/s each once started{kept_text}; memory of a worker "
+        f"at most {prepared.memory_peak / 1e6:,.0f} MB, "
+        f"of which {prepared.memory_before / 1e6:,.0f} MB before the first text"
+    )
