@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import adam_direction, next_moments
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -34,7 +34,13 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay."""
 
     name: str = named("adamw")
-    bias_correction: bool = setting(True)  # Google's BERT does not correct the bias
+    bias_correction: bool = setting(
+        True,
+        read_if=ReadIf(
+            "another exchange than 'mt_dao' and 'zero_one_adam'",
+            lambda recipe: "bias_correction" not in recipe.exchange.without,
+        ),
+    )  # Google's BERT does not correct the bias
 
     slots: ClassVar[tuple[str, ...]] = ("m", "v")
     rule: ClassVar[Rule] = Rule("adamw", slots, next_moments, directions)

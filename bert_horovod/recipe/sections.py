@@ -168,7 +168,15 @@ class Optimizer:
     """
 
     name: str = named("")  # the update rule
-    beta_1: float = setting(0.9, minimum=0, below=1, read_if=_MOMENTS)  # decay of the first moment
+    beta_1: float = setting(
+        0.9,
+        minimum=0,
+        below=1,
+        read_if=ReadIf(
+            "a rule with a first moment of its own, which 'sgd' and exchange.method = 'mt_dao' have not",
+            lambda recipe: bool(recipe.optimizer.slots) and "beta_1" not in recipe.exchange.without,
+        ),
+    )  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1, read_if=_MOMENTS)  # decay of the second moment
     epsilon: float = setting(1e-6, above=0, read_if=_MOMENTS)  # added to the square root of the second moment
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
@@ -181,7 +189,10 @@ class Optimizer:
     clipping: str = setting(
         "global",
         choices=("global", "bucket"),
-        read_if=ReadIf("optimizer.max_grad_norm above 0", lambda recipe: recipe.optimizer.max_grad_norm > 0),
+        read_if=ReadIf(
+            "optimizer.max_grad_norm above 0 and a rule that clips",
+            lambda recipe: recipe.optimizer.max_grad_norm > 0 and recipe.optimizer.rule.clips,
+        ),
     )
     # Power of the learning rate's decay. 1: linear, as in the papers; 0.5: as in NVIDIA's code
     decay_power: float = setting(1.0, above=0, read_if=_DECAYS)
@@ -235,6 +246,7 @@ class ExchangeMethod:
 
     experimental: ClassVar[bool] = False  # measured, and did not pay
     optimizer: ClassVar[str] = ""  # optimizer.name for which it is made; "": any
+    without: ClassVar[tuple[str, ...]] = ()  # settings of the optimizer that its update rule does not read
     why_optimizer: ClassVar[str] = ""  # the reason if that is not any: what the method does
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16", "int8")  # values of numerics.wire that fit
     why_wires: ClassVar[str] = ""  # the reason if some do not: what it does with the numbers

@@ -8,7 +8,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 
 LANS = '[optimizer]\nname = "lans"\n'
-LABELS = "[objective]\nlabel_attention = 2\n"
+POWERSGD = '[exchange]\nmethod = "powersgd"\n'
 # A recipe's text, an override, and words of the refusal.
 IDLE = [
     (
@@ -21,7 +21,11 @@ IDLE = [
     ("", "objective.heads=3", "objective.heads = 3: pre-training does not read it; expected 1"),
     ("", "objective.class_weights=balanced", "objective.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.label_attention=2", "objective.label_attention = 2: pre-training does not read it"),
-    ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "a rule with moments, which 'sgd' has not; expected 0.9"),
+    (
+        '[optimizer]\nname = "sgd"\n',
+        "optimizer.beta_1=0.5",
+        "which 'sgd' and exchange.method = 'mt_dao' have not; expected 0.9",
+    ),
     (LANS, "optimizer.max_grad_norm=0.5", "optimizer.max_grad_norm = 0.5: it is read only with a rule that clips"),
     (LANS + "max_grad_norm = 0.5\n", "phase.0.steps=7", "optimizer.max_grad_norm = 0.5: it is read only with"),
     ("[optimizer]\nmax_grad_norm = 0\n", "optimizer.clipping=bucket", "only with optimizer.max_grad_norm above 0"),
@@ -57,7 +61,7 @@ def test_what_an_override_makes_idle_is_told(tmp_path):
     path = written(tmp_path, "[optimizer]\nbeta_1 = 0.8\n")
     assert load_recipe(path).notes == ()
     (note,) = load_recipe(path, ["optimizer.name=sgd"]).notes
-    assert note.startswith("optimizer.beta_1 = 0.8: it is read only with a rule with moments")
+    assert note.startswith("optimizer.beta_1 = 0.8: it is read only with a rule with a first moment")
 
 
 def test_settings_of_a_method_that_an_override_replaces_are_left_out_and_told(tmp_path):

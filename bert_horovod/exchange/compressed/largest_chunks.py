@@ -34,7 +34,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
@@ -219,6 +219,9 @@ def choose(chosen: tf.Variable, count: int, bits: str) -> None:
         chosen.assign(indices)
 
 
+_SPARSE = ReadIf("exchange.dense below 1", lambda recipe: recipe.exchange.dense < 1)
+
+
 @dataclass(frozen=True)
 class LargestChunksSettings(ExchangeMethod):
     """The largest chunks of gradients and of what former steps left; any optimizer."""
@@ -228,7 +231,7 @@ class LargestChunksSettings(ExchangeMethod):
     dense: float = setting(0.2, minimum=0, maximum=1)  # fraction of each phase's steps, from its start, with all chunks
     # Fraction of the chunks that is sent. GradientFlow (arXiv 1902.06855) sent 0.1 to 0.15. On a toy model with adamw
     # the loss was higher than with all gradients: by 0.002 nats with 0.2, by 0.027 nats with 0.05
-    fraction: float = setting(0.1, above=0, maximum=1)
+    fraction: float = setting(0.1, above=0, maximum=1, read_if=_SPARSE)
     chunk: int = setting(256, minimum=16, maximum=1 << 20)  # numbers per chunk; 256 divides the usual hidden sizes
 
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16")

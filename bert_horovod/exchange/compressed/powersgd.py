@@ -41,7 +41,7 @@ from bert_horovod.exchange.owed import OF_PARAMETER
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, initial_values
 from bert_horovod.optimizers.schedule import whole_steps
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.clock import Clock
@@ -247,6 +247,14 @@ class _Made(NamedTuple):
     done_s: tf.Tensor
 
 
+_SOME_DENSE = ReadIf(
+    "dense steps: exchange.dense above 0",
+    lambda recipe: any(recipe.exchange.dense_steps(phase) for phase in recipe.phase),
+)
+_WORDS_LOW_RANK = ReadIf("exchange.words = 'low_rank'", lambda recipe: recipe.exchange.words == "low_rank")
+_WORDS_IN_CHUNKS = ReadIf("exchange.words = 'largest_chunks'", lambda recipe: recipe.exchange.words == "largest_chunks")
+
+
 @dataclass(frozen=True)
 class PowerSgdSettings(ExchangeMethod):
     """Gradients in low rank, and what former steps left out of them; any optimizer."""
@@ -260,14 +268,15 @@ class PowerSgdSettings(ExchangeMethod):
     # (arXiv 1905.13727). warmup: the learning rate's warm-up
     dense: float | Literal["warmup"] = setting("warmup", minimum=0, maximum=1)
     # Numbers on the wire in the dense steps. same: as numerics.wire
-    dense_wire: str = setting("same", choices=("same", "float32", "float16", "int8"))
+    dense_wire: str = setting("same", choices=("same", "float32", "float16", "int8"), read_if=_SOME_DENSE)
     # How the word embeddings are sent, whose gradient is sparse in rows. low_rank: as other matrices, with words_rank;
     # largest_chunks: as exchange.method = "largest_chunks" does; int8: all numbers, in int8
     words: str = setting("low_rank", choices=("low_rank", "largest_chunks", "int8"))
-    words_rank: int = setting(0, minimum=0, maximum=64)  # rank of the word embeddings with words = "low_rank"; 0: rank
-    # Fraction of the word embeddings' chunks that is sent, with words = "largest_chunks"
-    fraction: float = setting(0.1, above=0, maximum=1)
-    chunk: int = setting(256, minimum=16, maximum=1 << 20)  # numbers per chunk; 256 divides the usual hidden sizes
+    words_rank: int = setting(0, minimum=0, maximum=64, read_if=_WORDS_LOW_RANK)  # that of the word embeddings; 0: rank
+    # Fraction of the word embeddings' chunks that is sent
+    fraction: float = setting(0.1, above=0, maximum=1, read_if=_WORDS_IN_CHUNKS)
+    # Numbers per chunk; 256 divides the usual hidden sizes
+    chunk: int = setting(256, minimum=16, maximum=1 << 20, read_if=_WORDS_IN_CHUNKS)
 
     slots: ClassVar[tuple[str, ...]] = (LEFT, RIGHT)
     # Buckets are sent during backward, but a measured plan would assume that all bytes are sent, and could differ in a

@@ -331,6 +331,7 @@ class ZeroOneAdamSettings(StagedSettings):
     interval: int = setting(1, minimum=1)
 
     optimizer: ClassVar[str] = "adamw"
+    without: ClassVar[tuple[str, ...]] = ("bias_correction",)  # see check
     intervals: ClassVar[tuple[str, ...]] = ("interval",)
 
     def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:

@@ -28,7 +28,7 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -162,7 +162,9 @@ class GradientsSettings(ExchangeMethod):
     # With the int8 wire each rank stores its rounding errors and adds them in the next step, so that nothing is lost
     # over several steps (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); needs 4 to 6 bytes of memory per
     # parameter
-    error_feedback: bool = setting(True)
+    error_feedback: bool = setting(
+        True, read_if=ReadIf("numerics.wire = 'int8'", lambda recipe: recipe.numerics.wire == "int8")
+    )
 
     clips_buckets: ClassVar[bool] = True
     grows: ClassVar[bool] = True

@@ -50,7 +50,7 @@ from bert_horovod.exchange.local.row_cut import Piece, cut, piece_size
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -296,7 +296,9 @@ class DiLoCoSettings(ExchangeMethod):
     delay: int = setting(0, minimum=0)
     # With a delay: weight of a rank's own numbers when an outer step replaces them. What a rank has trained during the
     # delay is lost with 0
-    mixing: float = setting(0.5, minimum=0, maximum=1)
+    mixing: float = setting(
+        0.5, minimum=0, maximum=1, read_if=ReadIf("exchange.delay above 0", lambda recipe: recipe.exchange.delay > 0)
+    )
 
     slots: ClassVar[tuple[str, ...]] = ("outer_momentum",)
     overlaps: ClassVar[bool] = False

@@ -105,6 +105,7 @@ class MtDaoSettings(LocalSettings):
     why_optimizer: ClassVar[str] = (
         "has an update rule of its own, which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw"
     )
+    without: ClassVar[tuple[str, ...]] = ("beta_1", "bias_correction")
     intervals: ClassVar[tuple[str, ...]] = ("interval", "momentum_interval", "second_moment_interval")
 
     def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:
