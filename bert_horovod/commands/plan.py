@@ -21,6 +21,7 @@ import argparse
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,8 @@ def run(arguments: argparse.Namespace) -> None:
 
         require_output_file(arguments, "plot")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
+    for note in recipe.notes:
+        print(f"bert-horovod: note: {note}", file=sys.stderr)
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
     rows = min(phase.global_batch for phase in recipe.phase)

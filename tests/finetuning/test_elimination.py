@@ -95,5 +95,8 @@ def test_only_a_classification_has_several_heads(files, tmp_path):
     regression = TextFinetuning(own_data("regression", several, ("text",), "score"), files["checkpoint"])
     with pytest.raises(UserError, match=r"objective.heads = 6: a regression does not read it; expected 1"):
         regression.job(tmp_path, overrides=[HEADS])
+    for setting in ("orthogonality=0.5", "elimination=0.5"):
+        with pytest.raises(UserError, match=r"it is read only with objective.heads above 1"):
+            job_of(files, tmp_path, f"objective.{setting}")
     with pytest.raises(UserError, match=r"objective.heads = 0: expected at least 1"):
         job_of(files, tmp_path, "objective.heads=0")

@@ -39,6 +39,12 @@ IDLE = [
 ]
 
 
+def test_rows_of_documents_are_not_packed_so_that_packing_is_idle(tmp_path):
+    words = "data.packing = False: it is read only with objective.label_attention = 0"
+    with pytest.raises(UserError, match=re.escape(words)):
+        load_recipe(written(tmp_path, "[objective]\nlabel_attention = 2\n"), ["data.packing=false"])
+
+
 def written(tmp_path, text):
     path = tmp_path / "recipe.toml"
     path.write_text(text if "[[phase]]" in text else f"{text}[[phase]]\n", encoding="utf-8")

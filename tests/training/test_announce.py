@@ -1,5 +1,7 @@
 """What a run says before its first step."""
 
+import dataclasses
+
 from bert_horovod.collectives.world import World
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.announce import print_start
@@ -13,3 +15,8 @@ def test_one_rank_is_warned_of_a_method_for_several(capsys):
     assert printed.out.startswith("world: 1 rank(s)")
     print_start(toy_recipe(), Pretraining(True), World())
     assert "one rank" not in capsys.readouterr().err
+
+
+def test_settings_that_an_override_made_idle_are_told(capsys):
+    print_start(dataclasses.replace(toy_recipe(), notes=("optimizer.beta_1 = 0.8: idle",)), Pretraining(True), World())
+    assert "bert-horovod: note: optimizer.beta_1 = 0.8: idle\n" in capsys.readouterr().out
