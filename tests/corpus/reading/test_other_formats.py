@@ -79,7 +79,7 @@ def test_another_format_is_refused_by_its_name_and_by_its_content(tmp_path, name
     [
         ('{"text": "One."}\n{"text": "Two."}\n', "JSON, which its name does not say"),
         ('[\n  {"text": "One."}\n]\n', "JSON, which"),
-        (gzip.compress(b"One."), "compressed, which its name does not say"),
+        (gzip.compress(b"One.", mtime=0), "compressed, which its name does not say"),
         ("PAR1\x15\x04", "Parquet or Arrow, which"),
         ('id,text,label\n0,"One, two.",pos\n1,Three.,neg\n', "a table, which its name does not say"),
         ("text,label\ngood film,pos\nbad film,neg\nno film,neg\n", "a table"),
