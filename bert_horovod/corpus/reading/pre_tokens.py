@@ -158,6 +158,16 @@ class WordsRule(Rule):
 
     odd_spaces = False
 
+    def __init__(self, library: "tokenizers.Tokenizer"):
+        super().__init__(library)
+        printable = map(chr, range(33, 127))
+        # Characters that are neither changed nor cut: words of them need no normalizer and pre-tokenizer.
+        self._unchanged = frozenset(each for each in printable if self._cut(f" {each}a{each}") == [f"{each}a{each}"])
+
+    def pre_tokens(self, piece: str) -> list[str] | None:
+        word = piece.lstrip(" ")
+        return [word] if word and self._unchanged.issuperset(word) else super().pre_tokens(piece)
+
     def _class_of(self, character: str) -> int:
         cut, twice = (self._cut(f"a{characters}a") for characters in (character, character * 2))
         if cut == ["aa"]:  # a character that is left out, as control characters are
