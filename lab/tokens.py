@@ -93,11 +93,19 @@ def compare(path: str, inputs: list[str]) -> list[tuple[float, float, float, int
     import numpy as np
 
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
-    from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, library_tokenizer
+    from bert_horovod.corpus.reading.tokenizer_settings import (
+        UNCASED,
+        JsonTokenizer,
+        SpecialTokens,
+        library_tokenizer,
+    )
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
     if path.endswith(".json"):
-        settings: Any = JsonTokenizer(text=Path(path).read_text(encoding="utf-8"))
+        settings: Any = JsonTokenizer(
+            text=Path(path).read_text(encoding="utf-8"),
+            special_tokens=SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+        )
         vocabulary = settings.facts.vocabulary
     else:
         settings, vocabulary = UNCASED, read_vocabulary(path)
