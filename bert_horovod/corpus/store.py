@@ -64,7 +64,7 @@ class Store:
     vocabulary: list[str]
     tokenizer_settings: TokenizerSettings  # how its text was normalised and cut
 
-    @property
+    @functools.cached_property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
         return _hash_text(manifest_text(self.manifest))

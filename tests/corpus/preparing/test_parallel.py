@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -391,3 +392,12 @@ def test_a_store_is_prepared_without_tensorflow(many_files, vocabulary, tmp_path
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert " tokenizers\n" in done.stderr
     assert " tensorflow\n" not in done.stderr
+
+
+@pytest.mark.full
+def test_many_parts_are_prepared_with_few_files(many_files, vocabulary, tmp_path):
+    more = ("--documents", "blank_line", "--shard_bytes", "500")
+    words = shlex.join(command(many_files, vocabulary, tmp_path / "store", *more))
+    done = subprocess.run(["bash", "-c", f"ulimit -n 64; {words}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(verify(tmp_path / "store").shards) > 200
