@@ -50,7 +50,7 @@ METHODS = {
             "exchange.interval=16",
             *_COMPRESSED,
             *_LOCAL,
-            "optimizer.decay_power=1000",
+            "phase.0.decay_power=1000",
         ),
         0.02,
         steps=16,

@@ -185,7 +185,7 @@ def _steps(job: Job, count: int) -> dict[str, list]:
         taken = step_positions(number, phase.global_batch, 0, 1, recipe.execution.micro_batch)
         examples = source.examples(np.concatenate([positions for positions, _ in taken]))
         batches.append(examples[examples >= 0].tolist())
-    rates = [learning_rate(phase, step, recipe.optimizer.decay_power) for step in range(1, count + 1)]
+    rates = [learning_rate(phase, step) for step in range(1, count + 1)]
     return {"rates": rates, "batches": batches}
 
 

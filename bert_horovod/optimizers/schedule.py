@@ -1,12 +1,23 @@
 """The learning rate of each step of a phase: warm-up, hold, decay."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from bert_horovod.recipe.sections import Phase
 
+# The form of a decay by its name, phase.decay: the share of the way from the peak to the end that is left, by the share
+# s of the decay's steps that is left (1 in its first step, above 0 in its last).
+SHAPES: dict[str, Callable[[float, Phase], float]] = {
+    "power": lambda s, phase: s**phase.decay_power,  # linear by default, as in the papers
+    # Hägele et al. 2024, arXiv 2405.18392
+    "one_minus_sqrt": lambda s, _: 1 - math.sqrt(1 - s),
+    # Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts
+    "cosine": lambda s, _: (1 - math.cos(math.pi * s)) / 2,
+}
 
-def learning_rate(phase: Phase, step: int, power: float) -> float:
+
+def learning_rate(phase: Phase, step: int) -> float:
     """The learning rate of one optimizer step.
 
     T = steps, W = floor(T warmup), C = floor(T hold), lr the peak, e the end (Zheng et al. 2020, arXiv 2006.13484,
@@ -14,21 +25,17 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
 
         step <= W:      lr step / W
         step <= W + C:  lr
-        else            e + (lr - e) s^power, where s = (T - step + 1) / (T - W - C)
-
-    With phase.decay = "one_minus_sqrt" 1 - sqrt(1 - s) stands in place of s^power (Hägele et al. 2024, arXiv
-    2405.18392).
+        else            e + (lr - e) shape(s), where s = (T - step + 1) / (T - W - C)
 
     Args:
-        phase: its steps, peak and end of the learning rate, and fractions of warm-up and hold.
+        phase: its steps, peak and end of the learning rate, fractions of warm-up and hold, and form of the decay.
         step: 1 to phase.steps, within the phase; skipped steps count.
-        power: 1 for linear decay, 0.5 for NVIDIA's recipe.
 
     Raises:
         ValueError: the step is not in the phase.
 
     >>> phase = Phase(steps=10, learning_rate=1.0, warmup=0.2, hold=0.4)
-    >>> [learning_rate(phase, step, power=1) for step in range(1, 11)]
+    >>> [learning_rate(phase, step) for step in range(1, 11)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
     if not 1 <= step <= phase.steps:
@@ -40,20 +47,20 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
     if step <= warmup_steps + hold_steps:
         return phase.learning_rate
     share_left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
-    shape = 1 - math.sqrt(1 - share_left) if phase.decay == "one_minus_sqrt" else share_left**power
+    shape = SHAPES[phase.decay](share_left, phase)
     return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * shape
 
 
-def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
+def sync_period(phase: Phase, step: int, most: int) -> int:
     """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
 
     The other arguments are those of learning_rate.
 
     >>> phase = Phase(steps=100, learning_rate=1.0, warmup=0.0)
-    >>> [sync_period(phase, step, power=1, most=16) for step in (1, 51, 52, 76, 100)]
+    >>> [sync_period(phase, step, most=16) for step in (1, 51, 52, 76, 100)]
     [1, 2, 2, 4, 16]
     """
-    rate = learning_rate(phase, step, power)
+    rate = learning_rate(phase, step)
     period = 1
     while 2 * period <= min(most, phase.learning_rate / rate):
         period *= 2

@@ -59,11 +59,6 @@ def check_combinations(recipe: Recipe) -> None:
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
             )
-        if phase.decay != "power" and recipe.optimizer.decay_power != 1:
-            raise UserError(
-                f"phase.{i}.decay = {phase.decay!r}: it has no power; expected optimizer.decay_power = 1, found "
-                f"{recipe.optimizer.decay_power:g}"
-            )
     _check_card(recipe)
     recipe.optimizer.check(recipe)
     check_exchange(recipe)

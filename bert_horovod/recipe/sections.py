@@ -25,10 +25,7 @@ _SEVERAL_HEADS = ReadIf("objective.heads above 1", lambda recipe: recipe.objecti
 _FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
 _MOMENTS = ReadIf("a rule with moments, which 'sgd' has not", lambda recipe: bool(recipe.optimizer.slots))
 _CLIPS = ReadIf("a rule that clips, which 'lans' does not", lambda recipe: recipe.optimizer.rule.clips)
-_DECAYS = ReadIf(
-    "a decay: phase.N.warmup + hold below 1",
-    lambda recipe: any(phase.warmup + phase.hold < 1 for phase in recipe.phase),
-)
+_DECAYS = ReadIf("a decay: phase.N.warmup + hold below 1", lambda recipe: recipe.phase[0].decays)
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
 
@@ -194,8 +191,6 @@ class Optimizer:
             lambda recipe: recipe.optimizer.max_grad_norm > 0 and recipe.optimizer.rule.clips,
         ),
     )
-    # Power of the learning rate's decay. 1: linear, as in the papers; 0.5: as in NVIDIA's code
-    decay_power: float = setting(1.0, above=0, read_if=_DECAYS)
 
     experimental: ClassVar[bool] = False  # measured, and did not pay
     rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
@@ -351,9 +346,18 @@ class Phase:
     learning_rate: float = setting(1e-4, above=0, maximum=1e4)
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps, before the peak
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
-    # Form of the decay. power: linear, or as optimizer.decay_power says; one_minus_sqrt: 1 - sqrt of the decay's share
-    # that is over, which falls fast first (Hägele et al. 2024, arXiv 2405.18392)
-    decay: str = setting("power", choices=("power", "one_minus_sqrt"), read_if=_DECAYS)
+    # Form of the decay, after warm-up and hold. power: linear, or as decay_power says; one_minus_sqrt: 1 - sqrt of the
+    # decay's share that is over, which falls fast first (Hägele et al. 2024, arXiv 2405.18392); cosine: half a wave
+    decay: str = setting("power", choices=("power", "one_minus_sqrt", "cosine"), read_if=_DECAYS)
+    # Power of the decay. 1: linear, as in the papers; 0.5: as in NVIDIA's code
+    decay_power: float = setting(
+        1.0,
+        above=0,
+        read_if=ReadIf(
+            "decay = 'power' in a phase whose warmup + hold is below 1",
+            lambda recipe: recipe.phase[0].decay == "power" and recipe.phase[0].decays,
+        ),
+    )
     # Learning rate at the phase's end; above 0, the next phase can continue the same decay
     end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4, read_if=_DECAYS)
     # Layers of the model in this phase, for a model that grows (docs/growing.md); 0: model.num_hidden_layers
@@ -366,6 +370,11 @@ class Phase:
     grow: str = setting("none", choices=("none", "stack", "top"))
     # model.global_rope_theta in this phase, for longer rows; 0: the model's
     global_rope_theta: float = setting(0.0, minimum=0, maximum=1e8)
+
+    @property
+    def decays(self) -> bool:
+        """Whether steps are left for a decay."""
+        return self.warmup + self.hold < 1
 
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

@@ -70,11 +70,21 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _with_overrides(table, overrides)
+    table = _decay_power_moved(_with_overrides(table, overrides))
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
+
+
+def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with optimizer.decay_power of an earlier version in its phases."""
+    optimizer, phases = table.get("optimizer"), table.get("phase", [{}])
+    if not isinstance(optimizer, dict) or "decay_power" not in optimizer or not isinstance(phases, list):
+        return table
+    power = {"decay_power": optimizer["decay_power"]}
+    others = {key: value for key, value in optimizer.items() if key not in power}
+    return table | {"optimizer": others, "phase": [power | each if isinstance(each, dict) else each for each in phases]}
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:

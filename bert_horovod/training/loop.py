@@ -124,7 +124,7 @@ def _train_phase(run: Run) -> bool:
                     hook.stopping()
                 run.say(run.ended or f"asked to stop: saved at step {done}; the same command resumes")
                 return False
-            rate = learning_rate(phase.settings, number - phase.begin, run.recipe.optimizer.decay_power)
+            rate = learning_rate(phase.settings, number - phase.begin)
             inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)
             compiles = step is None or number <= compiled_after or with_times not in compiled
             if compiles:

@@ -117,9 +117,9 @@ def test_all_dense_is_one_stage():
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_syncs_of_a_phase_are_as_many_as_its_learning_rates_say(power):
     recipe = with_exchange(toy_recipe(), 3000, 0.1, method="zero_one_adam", dense=0.1, interval=16)
-    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, decay_power=power))
-    phase = recipe.phase[0]
-    expected = sum(1 / sync_period(phase, step, power, 16) for step in range(301, 3001))
+    phase = dataclasses.replace(recipe.phase[0], decay_power=power)
+    recipe = dataclasses.replace(recipe, phase=(phase,))
+    expected = sum(1 / sync_period(phase, step, 16) for step in range(301, 3001))
     local = stages(recipe, phase)[-1]
     assert local.after == pytest.approx(expected / 2700)
     assert 2700 / 16 < expected < 2700

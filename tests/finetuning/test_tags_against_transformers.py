@@ -53,7 +53,7 @@ def theirs(job: Job, finetuning: TagFinetuning, checkpoint, torch, transformers)
             "labels": [np.pad(row, (0, longest - len(row)), constant_values=-100) for row in labels],
         }
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(recipe.phase[0], step + 1, recipe.optimizer.decay_power)
+            group["lr"] = learning_rate(recipe.phase[0], step + 1)
         loss = network(**{name: torch.tensor(np.stack(rows).astype(np.int64)) for name, rows in padded.items()}).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

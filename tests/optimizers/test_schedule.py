@@ -1,16 +1,17 @@
 """The learning rate at the borders of warm-up, hold and decay."""
 
+import dataclasses
 import math
 
 import pytest
 
-from bert_horovod.optimizers.schedule import learning_rate, sync_period
+from bert_horovod.optimizers.schedule import SHAPES, learning_rate, sync_period
 from bert_horovod.recipe.sections import Phase
 
 
-def rates(power=1.0, **settings):
+def rates(**settings):
     phase = Phase(learning_rate=0.5, **settings)
-    return [learning_rate(phase, step, power) for step in range(1, phase.steps + 1)]
+    return [learning_rate(phase, step) for step in range(1, phase.steps + 1)]
 
 
 def test_warmup_hold_and_decay():
@@ -21,12 +22,12 @@ def test_warmup_hold_and_decay():
 
 def test_power_bends_the_decay():
     expected = [0.5 * math.sqrt(left / 4) for left in (4, 3, 2, 1)]
-    assert rates(power=0.5, steps=4, warmup=0.0, hold=0.0) == pytest.approx(expected, rel=1e-15)
+    assert rates(decay_power=0.5, steps=4, warmup=0.0, hold=0.0) == pytest.approx(expected, rel=1e-15)
 
 
 def test_a_line_that_ends_above_zero_goes_on_in_the_next_phase():
     first = rates(steps=4, warmup=0.0, end_learning_rate=0.25)
-    second = [learning_rate(Phase(learning_rate=0.25, steps=4, warmup=0.0), step, 1.0) for step in (1, 2, 3, 4)]
+    second = [learning_rate(Phase(learning_rate=0.25, steps=4, warmup=0.0), step) for step in (1, 2, 3, 4)]
     assert first + second == pytest.approx([0.0625 * left for left in (8, 7, 6, 5, 4, 3, 2, 1)], rel=1e-15)
 
 
@@ -45,51 +46,66 @@ def test_no_decay_is_left_when_warmup_and_hold_fill_the_phase(warmup, hold):
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_no_step_has_a_rate_of_zero(steps, power):
-    assert min(rates(power, steps=steps, warmup=0.1, hold=0.0)) > 0
+    assert min(rates(decay_power=power, steps=steps, warmup=0.1, hold=0.0)) > 0
 
 
 def test_phase_of_the_54_minute_recipe():
     phase = Phase(steps=3519, learning_rate=0.00675, warmup=0.4265, hold=0.2735)
     warmup_steps, hold_steps = 1500, 962  # floor(1500.85), floor(962.45)
     decay_steps = 3519 - 1500 - 962
-    assert learning_rate(phase, 1, 1.0) == pytest.approx(0.00675 / warmup_steps)
-    assert learning_rate(phase, warmup_steps - 1, 1.0) < 0.00675
-    assert learning_rate(phase, warmup_steps, 1.0) == 0.00675
-    assert learning_rate(phase, warmup_steps + hold_steps, 1.0) == 0.00675
-    assert learning_rate(phase, warmup_steps + hold_steps + 1, 1.0) == 0.00675  # the first step of decay
-    assert learning_rate(phase, warmup_steps + hold_steps + 2, 1.0) == pytest.approx(0.00675 * (1 - 1 / decay_steps))
-    assert learning_rate(phase, 3519, 1.0) == pytest.approx(0.00675 / decay_steps)
+    assert learning_rate(phase, 1) == pytest.approx(0.00675 / warmup_steps)
+    assert learning_rate(phase, warmup_steps - 1) < 0.00675
+    assert learning_rate(phase, warmup_steps) == 0.00675
+    assert learning_rate(phase, warmup_steps + hold_steps) == 0.00675
+    assert learning_rate(phase, warmup_steps + hold_steps + 1) == 0.00675  # the first step of decay
+    assert learning_rate(phase, warmup_steps + hold_steps + 2) == pytest.approx(0.00675 * (1 - 1 / decay_steps))
+    assert learning_rate(phase, 3519) == pytest.approx(0.00675 / decay_steps)
 
 
 def test_fractions_are_taken_as_written():
     # In binary 0.29 * 100 is 28.999999999999996.
     phase = Phase(steps=100, learning_rate=1.0, warmup=0.29)
-    assert learning_rate(phase, 28, 1.0) < 1.0
-    assert learning_rate(phase, 29, 1.0) == 1.0
+    assert learning_rate(phase, 28) < 1.0
+    assert learning_rate(phase, 29) == 1.0
 
 
 @pytest.mark.parametrize("step", [0, 11])
 def test_step_outside_the_phase_is_refused(step):
     with pytest.raises(ValueError, match="1 to 10"):
-        learning_rate(Phase(steps=10), step, 1.0)
+        learning_rate(Phase(steps=10), step)
 
 
 def test_the_period_of_syncs_is_a_power_of_two_below_the_fall_of_the_learning_rate():
     phase = Phase(learning_rate=0.5, steps=1000, warmup=0.0)
     for step in range(1, 1001, 7):
-        fall = phase.learning_rate / learning_rate(phase, step, 1.0)
-        period = sync_period(phase, step, 1.0, 16)
+        fall = phase.learning_rate / learning_rate(phase, step)
+        period = sync_period(phase, step, 16)
         assert period in (1, 2, 4, 8, 16)
         assert period <= fall
         assert 2 * period > min(fall, 16)
-    assert sync_period(phase, 1000, 1.0, 1) == 1
+    assert sync_period(phase, 1000, 1) == 1
     with pytest.raises(ValueError, match="step 1001 is not in the phase"):
-        sync_period(phase, 1001, 1.0, 16)
+        sync_period(phase, 1001, 16)
 
 
 def test_one_minus_sqrt_falls_by_the_root_of_the_share_that_is_over():
     phase = Phase(steps=20, learning_rate=3.0, warmup=0.1, hold=0.4, decay="one_minus_sqrt", end_learning_rate=1.0)
-    rates = [learning_rate(phase, step, power=1) for step in range(1, 21)]
+    rates = [learning_rate(phase, step) for step in range(1, 21)]
     assert rates[:10] == [1.5, *[3.0] * 9]
     over = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]  # of the decay, before each of its ten steps
     assert rates[10:] == pytest.approx([1 + 2 * (1 - share**0.5) for share in over])
+
+
+def test_cosine_falls_as_half_a_wave():
+    expected = [0.25 * (1 + math.cos(math.pi * over / 4)) for over in (0, 1, 2, 3)]
+    assert rates(steps=4, warmup=0.0, decay="cosine") == pytest.approx(expected, rel=1e-12)
+
+
+def test_each_shape_may_be_chosen_and_falls_from_the_peak():
+    (decay,) = [entry for entry in dataclasses.fields(Phase) if entry.name == "decay"]
+    assert set(decay.metadata["choices"]) == set(SHAPES)
+    for shape in SHAPES:
+        falling = rates(steps=8, warmup=0.0, decay=shape)
+        assert falling[0] == pytest.approx(0.5, rel=1e-12)
+        assert sorted(falling, reverse=True) == falling
+        assert falling[-1] > 0

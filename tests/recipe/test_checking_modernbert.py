@@ -41,10 +41,6 @@ def recipe(model: dict | None = None, phases: tuple[dict, ...] = ({},), **sectio
         ({"phases": ({"trained_layers": 2},)}, "its layers are not alike"),
         ({"phases": ({"global_rope_theta": 0.5},)}, r"phase.0.global_rope_theta = 0.5: expected more than 1, or 0"),
         ({"phases": ({"sequence_length": 8193},)}, r"expected at most model.max_position_embeddings = 8192"),
-        (
-            {"phases": ({"decay": "one_minus_sqrt"},), "optimizer": {"decay_power": 0.5}},
-            r"phase.0.decay = 'one_minus_sqrt': it has no power; expected optimizer.decay_power = 1, found 0.5",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message):

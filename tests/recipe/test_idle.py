@@ -7,6 +7,7 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 
+COSINE = '[[phase]]\ndecay = "cosine"\n'
 LANS = '[optimizer]\nname = "lans"\n'
 POWERSGD = '[exchange]\nmethod = "powersgd"\n'
 # A recipe's text, an override, and words of the refusal.
@@ -34,8 +35,9 @@ IDLE = [
         "phase.0.end_learning_rate=1e-5",
         "= 1e-05: it is read only with a decay",
     ),
+    (COSINE, "phase.0.decay_power=0.5", "it is read only with decay = 'power'"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay=one_minus_sqrt", "a decay: phase.N.warmup"),
-    ("[[phase]]\nhold = 0.99\n", "optimizer.decay_power=0.5", "a decay: phase.N.warmup + hold below 1"),
+    ("[[phase]]\nhold = 0.99\n", "phase.0.decay_power=0.5", "in a phase whose warmup + hold is below 1"),
 ]
 
 

@@ -110,8 +110,7 @@ class ZeroOneAdam(StagedExchange):
 
     def _period(self, step: int) -> int:
         """P of this step: steps from one sync to the next."""
-        recipe = self._recipe
-        return sync_period(self._phase, step - self._first + 1, recipe.optimizer.decay_power, recipe.exchange.interval)
+        return sync_period(self._phase, step - self._first + 1, self._recipe.exchange.interval)
 
     def _learns(self, step: int) -> bool:
         """Whether v is updated in this step; called only in a stage in which v learns."""
@@ -339,7 +338,7 @@ class ZeroOneAdamSettings(StagedSettings):
         warm = 0 if self.form == "published" else whole_steps(steps, phase.warmup)
         updates = warm + _v_updates(learning - warm, self.variance_updates)
         local = steps - learning
-        syncs = _syncs(phase, learning + 1, recipe.optimizer.decay_power, self.interval)
+        syncs = _syncs(phase, learning + 1, self.interval)
         return [
             Stage("dense", updates / steps, recipe.numerics.wire, reduction),
             Stage("compressed", (learning - updates) / steps, *SIGNS),
@@ -375,14 +374,14 @@ def _v_updates(steps: int, updates: int) -> int:
     return done + steps // interval
 
 
-def _syncs(phase: Phase, first: int, power: float, most: int) -> float:
+def _syncs(phase: Phase, first: int, most: int) -> float:
     """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
     syncs, step = 0.0, first
     while step <= phase.steps:
-        period = sync_period(phase, step, power, most)
+        period = sync_period(phase, step, most)
         # The first step with a longer period.
         end = bisect.bisect_right(
-            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, power, most)
+            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
         )
         syncs, step = syncs + (end - step) / period, end
     return syncs
