@@ -79,7 +79,7 @@ def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[
     watcher = threading.Thread(target=_watch, args=(process, most), daemon=True)
     watcher.start()
     times: dict[re.Pattern, float] = {}
-    read = 0
+    read = memory = 0
     lines = []
     for line in process.stdout or ():
         lines.append(line)
@@ -88,23 +88,22 @@ def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[
                 times.setdefault(pattern, time.monotonic())
         if END.search(line):
             read = int(Path(f"/proc/{process.pid}/io").read_text(encoding="utf-8").split()[1])
+            memory = _peak(process.pid)  # compiling takes more, whatever the text
             time.sleep(1)  # in which rows are read
             process.kill()
     process.wait()
     if END not in times:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(lines[-20:])}")
     times_s = {"whole_s": times[END] - began, "start_s": times[END] - times[BEGIN]}
-    return most | times_s | {"read_bytes": read, "memory_bytes": most["peak"]}
+    return most | times_s | {"read_bytes": read, "memory_bytes": memory}
 
 
 def _watch(process: subprocess.Popen, most: dict[str, int]) -> None:
-    most["peak"] = 0
     while process.poll() is None:
         try:
             most["files"] = max(most["files"], len(os.listdir(f"/proc/{process.pid}/fd")))
             maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
             most["maps"] = max(most["maps"], maps.count("\n"))
-            most["peak"] = max(most["peak"], _peak(process.pid))
         except OSError:
             return
         time.sleep(0.1)

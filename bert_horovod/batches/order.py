@@ -11,6 +11,7 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _WORD = (1 << 64) - 1
 _FEISTEL_ROUNDS = 8  # each changes half of the bits
+_FEW = 12  # elements for which Python is faster than NumPy
 
 
 def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
@@ -59,9 +60,11 @@ def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np
     round_keys = _finalise(keys + rounds)
     bits = np.maximum(2, np.frexp((sizes - np.uint64(1)).astype(np.float64))[1]).astype(np.uint64)
     outside = np.arange(numbers.size)
-    while outside.size:
+    while outside.size > _FEW:
         numbers[outside] = _feistel(numbers[outside], bits[outside], round_keys[:, outside])
         outside = outside[numbers[outside] >= sizes[outside]]
+    for i in outside.tolist():
+        numbers[i] = _walk(int(numbers[i]), int(sizes[i]), int(bits[i]), round_keys[:, i].tolist())
     return numbers.astype(np.int64).reshape(index.shape)
 
 
@@ -85,6 +88,29 @@ def _finalise(words: np.ndarray) -> np.ndarray:
         words *= multiplier
     words ^= words >> _SHIFTS[2]
     return words
+
+
+def _walk(number: int, size: int, bits: int, keys: list[int]) -> int:
+    """As _feistel, again until the number is below `size`, for one element."""
+    low_bits = bits >> 1
+    low_mask, high_mask = (1 << low_bits) - 1, (1 << bits - low_bits) - 1
+    while True:
+        low, high = number & low_mask, number >> low_bits
+        for even, odd in zip(keys[::2], keys[1::2], strict=True):
+            low ^= _finalised(high + even & _WORD) & low_mask
+            high ^= _finalised(low + odd & _WORD) & high_mask
+        number = high << low_bits | low
+        if number < size:
+            return number
+
+
+def _finalised(word: int) -> int:
+    """As _finalise, of one word."""
+    word ^= word >> 30
+    word = word * 0xBF58476D1CE4E5B9 & _WORD
+    word ^= word >> 27
+    word = word * 0x94D049BB133111EB & _WORD
+    return word ^ word >> 31
 
 
 def _feistel(numbers: np.ndarray, bits: np.ndarray, round_keys: np.ndarray) -> np.ndarray:

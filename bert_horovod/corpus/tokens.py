@@ -84,13 +84,13 @@ class TokenReader:
             end - first * PAGE_BYTES,
         )
         number = 0
+        pread, crc32, open_place, checksums = os.pread, zlib.crc32, self._open, self._block  # looked up once
         try:
             for number, page, together, offset, needed in zip(*(column.tolist() for column in columns), strict=True):
-                descriptor, tokens, is_checked, _ = self._open(number)
-                data = os.pread(descriptor, together * PAGE_BYTES, tokens + page * PAGE_BYTES)
+                descriptor, tokens, is_checked, _ = open_place(number)
+                data = pread(descriptor, together * PAGE_BYTES, tokens + page * PAGE_BYTES)
                 if is_checked:
-                    block = self._block(number, page // _PER_BLOCK)
-                    if together > 1 or zlib.crc32(data) != block[page % _PER_BLOCK]:
+                    if together > 1 or crc32(data) != checksums(number, page // _PER_BLOCK)[page % _PER_BLOCK]:
                         self._compare(data, number, page, together)
                 elif len(data) < needed:
                     raise ValueError("it ends too early")
