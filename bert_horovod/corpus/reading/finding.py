@@ -30,7 +30,7 @@ _DUMP_INDEX = "-multistream-index"  # in the name of the page list that comes wi
 # Files without a suffix that stand beside texts; so do those whose names begin with "_", as Spark's.
 _NOTES = (
     "authors changelog changes contributors copying copyright credits install licence license makefile manifest "
-    "md5sums news notice readme sha256sums todo version"
+    "md5sums notice readme sha256sums todo version"
 )
 _SPARKS_FOLDERS = ("_temporary", "_delta_log", "_spark_metadata")  # hold no text, or rows that are elsewhere too
 _OBJECT = re.compile(rb'\{\s*["}]')  # not RTF

@@ -20,7 +20,9 @@ _BLOCK_TAGS = (
 )
 _TAG = re.compile(rf"</?(?:{_BLOCK_TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _SETTING = r"[ ]*(?:- )*[\w.-]+:(?:[ \t][^\n]*)?\r?\n"
-_NESTED = rf"(?:{_SETTING})+?[ ]{{2,}}{_SETTING}(?:{_SETTING}){{4}}"
+# An item of a list, or a name without a value: in a dialogue, whose lines may be indented, it has words behind it.
+_PARENT = r"(?:[ ]*- [\w.-]+:[^\n]*\n|[ ]*[\w.-]+:[ \t]*\r?\n)"
+_NESTED = rf"(?:{_SETTING})*?{_PARENT}[ ]{{2,}}{_SETTING}(?:{_SETTING}){{4}}"
 _STATEMENT = r"(?:INSERT INTO|(?:CREATE|DROP|ALTER) TABLE|(?:UN)?LOCK TABLES)\b"
 _TIMES = r"(?:\d+:)?\d\d:\d\d[,.]\d{2,3} --> "
 _COMMAND = r"\\[a-zA-Z]+\*?[\[{]"
@@ -32,7 +34,7 @@ class _Other(NamedTuple):
     """A format that is not read."""
 
     what: str
-    suffixes: str  # of files' names, with blanks between
+    suffixes: str  # of files' names, with blanks between; none of a language, as .pt, .ps and .br
     mend: str
     begins: str = "(?!)"  # pattern of such a file's beginning
     lines: str = ""  # pattern of lines' beginnings, in any case, if they tell the format
@@ -60,7 +62,7 @@ _OTHERS = (
         r"WARC/\d[^\n]*\n[\w-]+:|filedesc://",
     ),
     _Other("RTF", ".rtf", _PANDOC, r"\{\\rtf"),
-    _Other("PDF or PostScript", ".pdf .ps .djvu", f"{_EXTRACT} (pdftotext does it)", "%PDF-|%!PS"),
+    _Other("PDF or PostScript", ".pdf .djvu", f"{_EXTRACT} (pdftotext does it)", "%PDF-|%!PS"),
     _Other("a text document or an e-book", ".doc .docx .odt .epub .mobi .ppt .pptx .odp", _PANDOC, "\xd0\xcf\x11\xe0"),
     _Other("a spreadsheet", ".xls .xlsx .ods .numbers", "save it as .csv"),
     _Other(
@@ -69,7 +71,7 @@ _OTHERS = (
         "unpack it",
         r"PK\x03\x04|7z\xbc\xaf|Rar!\x1a|[^\n]{257}ustar",
     ),
-    _Other("compressed", ".z .lz4 .lzma .lzo .br .snappy", "decompress it, or compress it as .gz, .bz2, .xz or .zst"),
+    _Other("compressed", ".z .lz4 .lzma .lzo .snappy", "decompress it, or compress it as .gz, .bz2, .xz or .zst"),
     _Other(
         "compressed, which its name does not say",
         "",
@@ -84,10 +86,10 @@ _OTHERS = (
     ),
     _Other(
         "data in a binary format",
-        ".orc .avro .feather .pkl .pickle .npy .npz .h5 .hdf5 .db .sqlite .sqlite3 .dta .sav .rds .tfrecord .pt .bin "
+        ".orc .avro .feather .pkl .pickle .npy .npz .h5 .hdf5 .db .sqlite .sqlite3 .dta .sav .rds .tfrecord .bin "
         ".safetensors",
         _CONVERT,
-        r"ORC[\x00-\x1f]|Obj\x01|SQLite format 3\x00|\x89HDF|\x93NUMPY",
+        r"ORC\n?[\x00-\x08\x0e-\x1f]|Obj\x01|SQLite format 3\x00|\x89HDF|\x93NUMPY",
     ),
     _Other(
         "SQL",
@@ -130,9 +132,15 @@ _OTHERS = (
         ".conll .conllu .conllx .iob .iob2 .bio",
         "join its words to sentences",
         r"-DOCSTART-|# (?:newdoc|sent_id|global\.columns)\b",
+        r"\S+(?: \S+)* (?-i:O|[BIESLU]-[\w-]+)\r?$",
     ),
     _Other("triples", ".nt .nq .ttl .n3", _CONVERT, r"@prefix \w*: <", r"<[^<>\s]+> <[^<>\s]+> "),
-    _Other("mail", ".eml .mbox .msg", "write its texts as JSON Lines (Python's mailbox reads it)"),
+    _Other(
+        "mail",
+        ".eml .mbox .msg",
+        "write its texts as JSON Lines (Python's mailbox reads it)",
+        r"From \S+ +(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d |(?:Return-Path|Received|Message-ID): ",
+    ),
 )
 _BY_SUFFIX = {suffix: other for other in _OTHERS for suffix in other.suffixes.split()}
 _HTML = _OTHERS[0]
@@ -188,7 +196,10 @@ def _is_table(lines: list[str]) -> bool:
     if len(lines) < _FEWEST_LINES:
         return False
     tabs = lines[0].count("\t")
-    if tabs and sum(line.count("\t") == tabs and line[0] != "\t" for line in lines) > 0.98 * len(lines) - 1:
+    if (
+        "\t" in lines[0].strip()
+        and sum(line.count("\t") == tabs and line[0] != "\t" for line in lines) > 0.98 * len(lines) - 1
+    ):
         return True
     return any(_is_csv(lines, separator) for separator in ",;|" if separator in lines[0])
 

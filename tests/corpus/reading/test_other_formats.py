@@ -50,6 +50,8 @@ OTHER = [
     ("a.srt", CUES, "subtitles"),
     ("a.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n", "subtitles"),
     ("a.conllu", "# sent_id = 0\n# text = One\n1\tOne\n", "words with tags"),
+    ("b.conll", "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\nsleeps VBZ O\n", "words with tags"),
+    ("a.mbox", "From anna@lake.org Mon Nov  2 10:00:00 2020\nSubject: One\n\nTwo.\n", "mail"),
     ("a.nt", "<http://a> <http://b> <http://c> .\n" * 3, "triples"),
 ]
 
@@ -105,6 +107,9 @@ def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(c
         "\tOne paragraph, indented.\n\tAnother.\n\tAnd one more.\n",
         "ANNA: Yes.\nBERT: No.\n" * 5,
         "ANNA: I came, I saw.\nBERT: So?\nANNA: That is all.\n",
+        "ANNA: Yes, Bert, I came.\n  BERT: And so did I.\n" * 5,
+        "ORC\n\nOrcs live in books.\n",
+        "One line with a tab at its end.\t\nAnother.\t\nA third.\t\n",
         "WARC is a format for web archives.\n\nWARC/1.0 stands at its beginning.\n",
         "The statement INSERT INTO adds rows.\n\n    INSERT INTO a VALUES (1);\n\n" + "It is not hard to learn.\n" * 9,
         "Write \\section{One} for a section.\n" * 3,
@@ -120,6 +125,12 @@ def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(c
 )
 def test_prose_that_looks_alike_is_text(prose):
     refuse_content("corpus", prose.encode())
+
+
+@pytest.mark.parametrize("name", ["news.pt", "news.ps", "news.br.gz", "news"])
+def test_a_language_in_a_name_is_no_format(tmp_path, name):
+    (tmp_path / name).write_bytes(b"One.")
+    find_sources([str(tmp_path / name)])
 
 
 def test_no_book_is_taken_for_another_format(shared_data):
