@@ -18,6 +18,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.measuring.configuration import TRACED_STEPS
+from bert_horovod.runtime.quiet import import_tensorflow
 
 TOP = 25
 _OPERATION = re.compile(r"[^:]*[^:]:([A-Za-z_]\w*)")  # node name:operation; the executor's own events have ::
@@ -34,6 +35,7 @@ class Operation(NamedTuple):
 
 def operations(path: Path, steps: int = TRACED_STEPS) -> list[Operation]:
     """A trace's operations by kind, the longest first; operations that XLA compiled by function and kind."""
+    import_tensorflow()  # quietly, before its part
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()

@@ -42,8 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a JSON object, texts by the questions' ids; ner: CoNLL, the predicted tag in the last column, the right one "
         "before it if no dev file is given; or JSON Lines",
     )
-    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
+    data_dir = parser.add_argument(
+        "--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name"
+    )
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
+    read_with(data_dir, "without --dev_file, for a task that is not of your own files", _finds_dev_file)
     label_column = parser.add_argument(
         "--label_column", metavar="C", help="your own files: column of labels (default: label)"
     )
@@ -63,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for_tasks(null_odds, SQUAD)
     read_with(threshold, "with --null_odds", lambda arguments: arguments.null_odds is not None)
+
+
+def _finds_dev_file(arguments: argparse.Namespace) -> bool:
+    return arguments.dev_file is None and arguments.task not in OWN
 
 
 def run(arguments: argparse.Namespace) -> None:

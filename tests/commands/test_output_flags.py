@@ -42,6 +42,7 @@ def place(tmp_path, monkeypatch) -> Path:
         (["report", "run", "--output", "run/checkpoints/step-00000008/page.html"], "is a file of the run"),
         (["report", "run", "--output", "run/model/page.html"], "is a file of the run"),
         (["report", "run", "--output", "run/probe/scores.json"], "is a file of the run"),
+        (["report", "run", "--output", "run/page.html"], "is in the run"),
         (["report", "run", "--cluster", "c.toml", "--output", "c.toml"], "is the input c.toml"),
         (["report", "run", "--output", "."], "is a directory; expected the name of a file"),
         (["report", "run", "--output", "none/page.html"], "there is no directory none; make it"),

@@ -7,6 +7,7 @@ from bert_horovod.commands.shared.parser import parse
 
 TUNE = ["finetune", "--task", "sst2", "--data_dir", "none", "--checkpoint", "none", "--output_dir", "none"]
 PREDICT = ["predict", "--checkpoint", "none", "--input", "-"]
+SCORE = ["score", "--predictions", "none.tsv", "--task"]
 PLAN = ["plan", "--recipe", "bert-base"]
 CASES = [
     (["inspect", "--data_dir", "none", "--rows", "3"], "--rows 3: it is read only with --row; leave it out"),
@@ -32,6 +33,8 @@ CASES = [
     ([*PREDICT, "--encoding", "latin-1"], "--encoding latin-1: it is read only with a file as --input"),
     ([*PREDICT, "--quoted_tsv"], "--quoted_tsv: it is read only with a file as --input"),
     ([*PREDICT, "--text_columns", "a"], "--text_columns a: it is read only with a file as --input"),
+    ([*SCORE, "sst2", "--dev_file", "a.tsv", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file"),
+    ([*SCORE, "regression", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file, for a task"),
     (["report", "none", "--port", "8080"], "--port 8080: it is read only with --watch"),
     ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]

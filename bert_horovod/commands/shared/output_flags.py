@@ -40,7 +40,13 @@ def require_output(
     for path in written:
         if path.is_file() and (same := [file for file in inputs if file.is_file() and file.samefile(path)]):
             raise UserError(f"{flag} {output} is the input {same[0]}, which would be lost; name another file")
-        if owner := _owner(Path(os.path.realpath(path))):
+        real = Path(os.path.realpath(path))
+        if (real.parent / "run.json").is_file() and real.name not in CONTENTS:
+            raise UserError(
+                f"{flag} {output} is in the run {real.parent}, which would not go on beside a file that is not its own; "
+                "name a file elsewhere"
+            )
+        if owner := _owner(real):
             raise UserError(f"{flag} {output} is a file of {owner}, which would be lost; name another file")
 
 
