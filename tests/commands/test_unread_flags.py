@@ -7,6 +7,7 @@ from bert_horovod.commands.shared.parser import parse
 
 TUNE = ["finetune", "--task", "sst2", "--data_dir", "none", "--checkpoint", "none", "--output_dir", "none"]
 PREDICT = ["predict", "--checkpoint", "none", "--input", "-"]
+OWN = ["finetune", "--task", "classification", "--checkpoint", "none", "--output_dir", "none", "--train_file"]
 SCORE = ["score", "--predictions", "none.tsv", "--task"]
 PLAN = ["plan", "--recipe", "bert-base"]
 CASES = [
@@ -33,6 +34,7 @@ CASES = [
     ([*PREDICT, "--encoding", "latin-1"], "--encoding latin-1: it is read only with a file as --input"),
     ([*PREDICT, "--quoted_tsv"], "--quoted_tsv: it is read only with a file as --input"),
     ([*PREDICT, "--text_columns", "a"], "--text_columns a: it is read only with a file as --input"),
+    ([*OWN, "a.csv", "--dev_file", "b.jsonl", "--quoted_tsv"], "--quoted_tsv: it is read only with a file that is not"),
     ([*SCORE, "sst2", "--dev_file", "a.tsv", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file"),
     ([*SCORE, "regression", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file, for a task"),
     (["report", "none", "--port", "8080"], "--port 8080: it is read only with --watch"),

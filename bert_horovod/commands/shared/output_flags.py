@@ -43,7 +43,7 @@ def require_output(
         real = Path(os.path.realpath(path))
         if (real.parent / "run.json").is_file() and real.name not in CONTENTS:
             raise UserError(
-                f"{flag} {output} is in the run {real.parent}, which would not go on beside a file that is not its own; "
+                f"{flag} {output} is in the run {real.parent}, which takes no files but its own and could not go on; "
                 "name a file elsewhere"
             )
         if owner := _owner(real):

@@ -120,25 +120,27 @@ def add_commands(
 def read_with(action: argparse.Action, words: str, holds: Callable[[argparse.Namespace], bool]) -> None:
     """Declare that a flag is read only under a condition; given elsewhere it is refused before its command runs.
 
+    Of several conditions all must hold.
+
     Args:
         action: of add_argument.
         words: the condition, as in "with --row".
         holds: whether the command line has these.
     """
-    action.read_with = words, holds  # type: ignore[attr-defined]
+    action.read_with = [*getattr(action, "read_with", ()), (words, holds)]  # type: ignore[attr-defined]
 
 
 def refuse_unread(arguments: argparse.Namespace) -> None:
     """Raise UserError if a flag is given that its command would not read, as `read_with` has declared it."""
     parser = getattr(arguments, "parser", None)
     for action in parser._actions if parser else ():
-        words, holds = getattr(action, "read_with", ("", None))
         value = getattr(arguments, action.dest, None)
-        if holds is None or value == action.default or holds(arguments):
+        failing = [words for words, holds in getattr(action, "read_with", ()) if not holds(arguments)]
+        if not failing or value == action.default:
             continue
         flag = max(action.option_strings, key=len)
         given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
-        raise UserError(f"{given}: it is read only {words}; leave it out")
+        raise UserError(f"{given}: it is read only {failing[0]}; leave it out")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

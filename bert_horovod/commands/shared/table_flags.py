@@ -1,10 +1,11 @@
 """Flags that say how a user's tables are written, and how labels are read from them and given."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.parser import read_with
-from bert_horovod.corpus.reading.table_files import Dialect, require_encoding
+from bert_horovod.corpus.reading.table_files import Dialect, kind_of, require_encoding
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,13 +16,22 @@ OWN = ("classification", "regression", "multilabel")  # tasks on a user's own fi
 
 def add_dialect(parser: argparse.ArgumentParser) -> tuple[argparse.Action, argparse.Action]:
     """Declare --encoding and --quoted_tsv."""
-    return parser.add_argument(
+    encoding = parser.add_argument(
         "--encoding", metavar="NAME", help="of tables, as in latin-1, cp1252 or utf-16 (default: utf-8)"
-    ), parser.add_argument(
+    )
+    quoted_tsv = parser.add_argument(
         "--quoted_tsv",
         action="store_true",
         help="TSV tables have quotation marks around fields, as spreadsheets and pandas write them",
     )
+    read_with(quoted_tsv, "with a file that is not CSV (.csv) or JSON Lines (.jsonl)", _names_tsv)
+    return encoding, quoted_tsv
+
+
+def _names_tsv(arguments: argparse.Namespace) -> bool:
+    named = [getattr(arguments, name, None) for name in ("input", "train_file", "dev_file", "test_file", "predictions")]
+    paths = [path for value in named for path in (value if isinstance(value, list) else [value]) if path]
+    return any(kind_of(Path(path)) == "tsv" for path in paths)
 
 
 def add_label_columns(parser: argparse.ArgumentParser) -> None:
