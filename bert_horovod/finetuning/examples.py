@@ -111,6 +111,11 @@ def learn_labels(path: Path, form: Format) -> Format:
                 f"{path}, line {line}: the label, in the column {form.label_column!r}, is empty; expected one in each "
                 "row: fill it in, or leave the row out"
             )
+    if twins := [label for label in labels if label != label.strip() and label.strip() in labels]:
+        raise UserError(
+            f"{path}: the labels {shown(twins[0].strip())} and {shown(twins[0])} in the column {form.label_column!r} "
+            "differ by blanks alone; expected one of them in all rows"
+        )
     if len(labels) > _MOST_LABELS:
         raise UserError(
             f"{path} has {len(labels):,} different labels in the column {form.label_column!r}; expected at most "
@@ -164,14 +169,18 @@ def refuse_vectors(table: Table, form: Format) -> None:
         if all(_of_python(text, list) for _, text in rows):
             raise UserError(
                 f"{table.path}, line {line}: the label is {shown(text)}, a list, and so is each in the column "
-                f"{form.label_column!r}; expected one label in a row: --task multilabel reads lists"
+                f"{form.label_column!r}; expected one label in a row; --task multilabel takes several, "
+                'as a JSON list such as ["a", "b"]'
             )
         return
-    lists = [_names(text, form.separator, table.path, line) for line, text in rows]
-    if len(lists[0]) > 1 and all(len(names) == len(lists[0]) and _ZERO_ONE.keys() >= set(names) for names in lists):
+    read = ((line, text, _names(text, form.separator, table.path, line)) for line, text in rows)
+    # A field such as "1 0 1" is one name, which blanks divide.
+    vectors = [(line, text, names[0].split() if len(names) == 1 else names) for line, text, names in read if names]
+    line, text, first = vectors[0] if vectors else (0, "", [])
+    if len(first) > 1 and all(len(each) == len(first) and _ZERO_ONE.keys() >= set(each) for _, _, each in vectors):
         raise UserError(
             f"{table.path}, line {line}: the labels are {shown(text)}, and each in the column {form.label_column!r} is "
-            f"{len(lists[0])} times 0 or 1; expected the labels' names, or numbers of those that a text has: write "
+            f"{len(first)} times 0 or 1; expected the labels' names, or numbers of those that a text has: write "
             "[0, 2] for [1, 0, 1], or a column of 0 and 1 for each label, and name these: --label_columns joy,fear,love"
         )
 
@@ -237,7 +246,7 @@ _MOST_LABELS = 10_000
 _LARGEST = 1e15  # size of a number: with larger ones squared errors overflow float32 in training
 _BRACKETS = {"(": ")", "{": "}"}
 _ZERO_ONE = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-_ZERO_ONE |= {name.capitalize(): value for name, value in _ZERO_ONE.items()}
+_ZERO_ONE |= {form(name): _ZERO_ONE[name] for name in [*_ZERO_ONE] for form in (str.capitalize, str.upper)}
 
 
 def _is_one(path: Path, line: int, name: str, text: str) -> bool:

@@ -156,7 +156,7 @@ ONE_HOT = Format(("text",), "label", None, own=True, separator=",", label_column
 
 
 def test_labels_may_have_a_column_each(tmp_path):
-    path = written(tmp_path / "a.csv", "fear,text,joy\n0,a,1\n1.0,b,True\n0,c,0\n")
+    path = written(tmp_path / "a.csv", "fear,text,joy\n0,a,1\n1.0,b,True\nFALSE,c,0\n")
     form = learn_labels(path, ONE_HOT)
     assert list(form.labels) == ["joy", "fear"]
     assert read_labelled(path, form).examples.labels == [[0], [0, 1], []]
@@ -192,8 +192,15 @@ def test_labels_may_have_a_column_each(tmp_path):
         (["joy", "frozenset({'joy'})"], SEVERAL, "a tuple or a set as Python prints it"),
         (["joy", "(joy; love)"], SEVERAL, "a tuple or a set as Python prints it"),
         (["joy", '"[[""joy""]]"'], SEVERAL, r"line 3: \['joy'\] is no label in"),
-        (["['joy']", "['fear']"], OWN, "the label is \"\\['joy'\\]\", a list, .*: --task multilabel reads lists"),
-        (["[0]", "[1]"], OWN, "--task multilabel reads lists"),
+        (
+            ["['joy']", "['fear']"],
+            OWN,
+            "the label is \"\\['joy'\\]\", a list, .*; --task multilabel takes several, as a JSON list",
+        ),
+        (["[0]", "[1]"], OWN, "--task multilabel takes several"),
+        (["[]", '"[1, 0]"', "", '"[0, 1]"'], SEVERAL, "line 3: .* is 2 times 0 or 1"),
+        (["1 0 1", "0 1 0"], SEVERAL, "is 3 times 0 or 1"),
+        (["joy", " joy"], OWN, "the labels 'joy' and ' joy' in the column 'label' differ by blanks alone"),
     ],
 )
 def test_lists_and_vectors_of_other_programs_are_no_labels(tmp_path, rows, form, match):

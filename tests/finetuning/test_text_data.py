@@ -31,11 +31,9 @@ def real_files(shared_data, name: str) -> Files:
     directory = shared_data / "finetune" / "glue" / TITLES[name]
     train = directory / "train-sample.tsv.gz"
     dev = [directory / f"{split}-sample.tsv.gz" for split in ("dev", "dev_matched", "dev_mismatched")]
-    return Files(
-        directory,
-        train if train.is_file() else None,
-        tuple(path for path in dev if path.is_file()) if name in ("qqp", "mnli") else (),
-    )
+    if name in ("qqp", "mnli"):  # without test files
+        return Files(None, train, tuple(path for path in dev if path.is_file()))
+    return Files(directory, train if train.is_file() else None)
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -2,7 +2,7 @@
 
 A CoNLL file has a word a line, in columns with tabs or blanks between, and a blank line between sentences. Lines of
 -DOCSTART- are passed over, and so are comments: lines that begin with `# id`, `# sent_id`, `# text` and others of
-CoNLL-U, or with # and that have another number of columns than the words.
+CoNLL-U, or with # and that have another number of columns than the words, or no tag.
 """
 
 import itertools
@@ -203,7 +203,8 @@ def _read_conll(
             sentence = None
             continue
         fields = _fields(line, separator)
-        if _COMMENT.match(line) or (len(fields) != count and line.startswith("#")):
+        fits = len(fields) == count and (not tagged or is_tag(fields[places[1]].strip()))
+        if _COMMENT.match(line) or (not fits and line.startswith("#")):
             comments.append(number)
             continue
         if len(fields) != count:

@@ -55,6 +55,7 @@ def test_comments_are_counted_and_a_word_may_begin_with_their_sign(tmp_path):
     assert sentences.notices() == [
         f"{tmp_path / 'a.conll'}: 2 comments passed over, beginning with #, the first in line 1"
     ]
+    assert read_tagged(write(tmp_path / "c.conll", "# one\nx O\n#id 12\n")).comments == [1, 3]
     assert read_tagged(write(tmp_path / "b.conll", "#a O\n#b O\n")).words == [["#a", "#b"]]
 
 
