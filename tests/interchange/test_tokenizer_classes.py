@@ -116,6 +116,7 @@ NOT_READ = {
     "BERT's rows for an MPNet": (bert(), "MPNetTokenizer", BERT, "in the post_processor"),
     "ConvBERT": (bert(), "ConvBertTokenizer", BERT | {"do_lower_case": False}, "in the normalizer"),
     "DPR": (bert(), "DPRReaderTokenizer", BERT | {"do_lower_case": False}, "in the normalizer"),
+    "DPR's fast class": (bert(lowercase=False), "DPRReaderTokenizerFast", BERT, "in the normalizer"),
     "another model": (
         xlm(),
         R,
