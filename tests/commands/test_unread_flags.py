@@ -37,6 +37,7 @@ CASES = [
     ([*OWN, "a.csv", "--dev_file", "b.jsonl", "--quoted_tsv"], "--quoted_tsv: it is read only with a file that is not"),
     ([*SCORE, "sst2", "--dev_file", "a.tsv", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file"),
     ([*SCORE, "regression", "--data_dir", "d"], "--data_dir d: it is read only without --dev_file, for a task"),
+    ([*TUNE, "--train_file", "a.csv", "--quoted_tsv"], "or JSON Lines (.jsonl) and with --task classification or"),
     (["report", "none", "--port", "8080"], "--port 8080: it is read only with --watch"),
     ([*PLAN, "--compute", "a.json", "--product_share", "0.5"], "it is read only without --compute"),
 ]

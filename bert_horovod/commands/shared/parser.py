@@ -140,7 +140,7 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
             continue
         flag = max(action.option_strings, key=len)
         given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
-        raise UserError(f"{given}: it is read only {failing[0]}; leave it out")
+        raise UserError(f"{given}: it is read only {' and '.join(failing)}; leave it out")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
