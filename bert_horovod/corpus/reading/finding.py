@@ -119,6 +119,10 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
     texts = [file for file in files if path.exists() or not _is_note(file)]
+    if not texts and files:
+        raise UserError(
+            f"--input {pattern} matches notes alone, such as {files[0].name}; expected texts: name a note that is one"
+        )
     if not texts:
         raise _no_such(pattern)
     _tell(pattern, [file for file in files if file not in texts])

@@ -75,13 +75,13 @@ _OTHERS = (
     _Other(
         "compressed, which its name does not say",
         "",
-        "let its name end with .gz, .bz2, .xz or .zst, or decompress it",
+        "save it under a name that ends with .gz, .bz2, .xz or .zst, or decompress it",
         r"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd",
     ),
     _Other(
         "Parquet or Arrow, which its name does not say",
         "",
-        "let its name end with .parquet or .arrow",
+        "save it under a name that ends with .parquet or .arrow",
         "PAR1|ARROW1",
     ),
     _Other(
@@ -124,7 +124,7 @@ _OTHERS = (
     _Other(
         "JSON, which its name does not say",
         ".ipynb .geojson",
-        "let its name end with .jsonl, with an object in each line",
+        "save it under a name that ends with .jsonl, with an object in each line",
         r'(?:\[\s*)?\{\s*(?:"(?:[^"\\\n]|\\.){0,100}"\s*:|\})',
     ),
     _Other(
@@ -147,7 +147,7 @@ _HTML = _OTHERS[0]
 _TABLE = _Other(
     "a table, which its name does not say",
     "",
-    "let its name end with .csv or .tsv, and name its column of text: --text_field NAME",
+    "save it under a name that ends with .csv or .tsv, and name its column of text: --text_field NAME",
 )
 _COLUMNS = (  # usual names
     "id index idx text texts title label labels sentence content body name date url category class review comment "

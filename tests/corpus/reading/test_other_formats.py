@@ -91,7 +91,7 @@ def test_another_format_is_refused_by_its_name_and_by_its_content(tmp_path, name
     ],
 )
 def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(content, what):
-    with pytest.raises(UserError, match=f"corpus is {what}.*let its name end with"):
+    with pytest.raises(UserError, match=f"corpus is {what}.*save it under a name that ends with"):
         refuse_content("corpus", content if isinstance(content, bytes) else content.encode())
 
 

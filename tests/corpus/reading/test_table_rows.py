@@ -88,6 +88,8 @@ def test_tables_in_a_directory_are_passed_over_and_told(tmp_path, capsys):
     assert len(find_sources([str(tmp_path / "[LRx_]*")])) == 1
     assert "LICENSE, README, _SUCCESS" in capsys.readouterr().err
     assert [source.name for source in find_sources([str(tmp_path / "LICENSE")])] == ["LICENSE"]
+    with pytest.raises(UserError, match=r"matches notes alone, such as LICENSE"):
+        find_sources([str(tmp_path / "[LR_]*")])
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "a.csv").write_text("text\nOne.")
     with pytest.raises(UserError, match=r"holds no text; .*such as .csv, one by one or by a glob"):
