@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.errors import UserError
@@ -296,6 +297,7 @@ def interrupted(store, tmp_path_factory) -> tuple[Recipe, Path]:
     """A recipe, and its run on one of two ranks: two steps, before the first sum."""
     sections = TOY | {"exchange": {"method": "diloco", "interval": 4, "delay": 3}, "execution": {"micro_batch": 16}}
     recipe = toy_recipe(**sections)
+    open_rows(store, recipe, 0, "train", None)  # makes the row index, which takes all ranks otherwise
     return recipe, train_recipe(recipe, store, tmp_path_factory.mktemp("run"), LoneRank(2), max_steps=2)
 
 
