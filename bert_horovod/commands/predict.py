@@ -60,8 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A[,B]",
         help="columns of a table that stand beside its answers: all, none, or their names (default: %(default)s)",
     )
-    for action in (text_columns, keep, *add_dialect(parser)):
+    of_tables = text_columns, *add_dialect(parser)
+    for action in (*of_tables, keep):
         read_with(action, "with a file as --input", lambda arguments: arguments.input != "-")
+    for action in of_tables:  # --keep has a message of its own there
+        read_with(action, "with a table as --input", lambda it: suffixes(Path(it.input))[0] != ".json")
     parser.add_argument(
         "--threshold",
         metavar="X",

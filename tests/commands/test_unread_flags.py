@@ -32,6 +32,7 @@ CASES = [
     ([*TUNE, "--train_file", "a", "--dev_file", "a", "--test_file", "a"], "--data_dir none: it is read only for the"),
     ([*PREDICT, "--keep", "none"], "--keep none: it is read only with a file as --input"),
     ([*PREDICT, "--encoding", "latin-1"], "--encoding latin-1: it is read only with a file as --input"),
+    ([*PREDICT[:-1], "a.json.gz", "--encoding", "latin-1"], "latin-1: it is read only with a table as --input"),
     ([*PREDICT, "--quoted_tsv"], "--quoted_tsv: it is read only with a file as --input"),
     ([*PREDICT, "--text_columns", "a"], "--text_columns a: it is read only with a file as --input"),
     ([*OWN, "a.csv", "--dev_file", "b.jsonl", "--quoted_tsv"], "--quoted_tsv: it is read only with a file that is not"),
