@@ -57,7 +57,7 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
     sequence_ids = np.repeat(np.broadcast_to(numbers, runs.shape).ravel(), runs.ravel()).reshape(rows, sequence_length)
     # Each sequence is a run of [CLS] A [SEP] and a run of B [SEP], which may be empty.
     with_first = np.minimum(first + 2, lengths)
-    halves = np.stack((with_first, lengths - with_first), axis=2).reshape(rows, -1)
+    halves = np.stack((with_first, lengths - with_first), axis=2).reshape(rows, 2 * slots)
     halves = np.concatenate((halves, runs[:, -1:]), axis=1)
     is_half = np.arange(2 * slots + 1) % 2 == 1
     is_second = np.repeat(np.broadcast_to(is_half, halves.shape).ravel(), halves.ravel()).reshape(sequence_ids.shape)
