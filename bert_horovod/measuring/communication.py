@@ -93,7 +93,7 @@ def measure(
         "delays": delays or delays_of(expectation.profile, update_s),
     }
     if world.size > 1:
-        last = results["overlapped"][-1]
+        rows = int(results["overlapped"][-1].scalars.get("rows", 0))
         exchange = kinds["overlapped"].step.exchange
         dense = recipe.exchange.overlaps and [stage.name for stage in stages(recipe, phase)] == ["dense"]
         report |= {
@@ -101,15 +101,15 @@ def measure(
             "exposed_held_back_s": step_s["held_back"] - step_s["off"] if "held_back" in kinds else None,
             "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in results["overlapped"]),
             "hidden_share": median("overlapped", hidden_share),
-            "bytes_reduced": exchange.bytes_reduced(last.rows),
-            "wire_bytes": exchange.wire_bytes(last.rows),
+            "bytes_reduced": exchange.bytes_reduced(rows),
+            "wire_bytes": exchange.wire_bytes(rows),
             "link": {"latency_s": expectation.link.latency_s, "bytes_per_s": expectation.link.bytes_per_s(world.size)},
             # The prediction is for dense gradients, sent bucket by bucket.
             "predicted_s": step_s["off"] + expectation.exposed_s if dense else None,
             "floor_s": expectation.floor_s,
             "reduction": expectation.plan.reduction,
             "bucket_bytes": expectation.bucket_bytes,
-            "rows": last.rows,
+            "rows": rows,
         }
     return report
 
