@@ -77,12 +77,16 @@ def test_a_delayed_step_sleeps_as_long_as_it_is_told():
     step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, classes=classes)
     step.run(with_times=True)
     before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
-    began = time.monotonic()
-    result = step.run(with_times=True)
-    assert time.monotonic() - began >= 2 * 0.65 + 0.02
-    assert result.finite
-    for begin, end in result.times.micro_batches:  # on a loaded machine the clock may be asked after a sleep has begun
-        assert end - begin >= 0.5
+    spans: list[float] = []
+    for _ in range(3):  # on a loaded machine a clock may be asked after its sleep has begun
+        began = time.monotonic()
+        result = step.run(with_times=True)
+        assert time.monotonic() - began >= 2 * 0.65 + 0.02
+        assert result.finite
+        spans = [end - begin for begin, end in result.times.micro_batches]
+        if min(spans) >= 0.65:
+            break
+    assert min(spans) >= 0.65
     for name, value in before.items():
         np.testing.assert_array_equal(step.state.parameters[name], value)
 
