@@ -1,0 +1,178 @@
+"""Real servers of files: S3 (moto's), sftp (OpenSSH's), HTTP with ranges. Each can be killed and started again."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+_PATIENCE_S = 60
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A program that serves a port of 127.0.0.1."""
+
+    def __init__(self, command: list[str], log: Path):
+        self._command, self._log, self._process = command, log, None
+
+    def start(self, port: int) -> None:
+        """Start it, and wait until it answers."""
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    pytest.fail(self._log.read_text())
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL); connections break."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class S3Server(Server):
+    """S3 of moto, in memory, with the bucket "lab"; a server that was killed comes back empty."""
+
+    variables = {  # noqa: RUF012
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "the-secret-key-of-the-test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+    def __init__(self, directory: Path):
+        self.port = free_port()
+        self.variables = {**S3Server.variables, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+        super().__init__([sys.executable, "-m", "moto.server", "-p", str(self.port)], directory / "moto.log")
+        self.restart()
+
+    def restart(self) -> None:
+        """Start it, and make its bucket."""
+        self.start(self.port)
+        self.client().create_bucket(Bucket="lab")
+
+    def client(self):
+        """A client of boto3."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.variables["AWS_ENDPOINT_URL"],
+            aws_access_key_id=self.variables["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.variables["AWS_SECRET_ACCESS_KEY"],
+            region_name="us-east-1",
+        )
+
+    def put(self, files: dict[str, bytes]) -> None:
+        """Write objects into the bucket "lab"."""
+        client = self.client()
+        for key, content in files.items():
+            client.put_object(Bucket="lab", Key=key, Body=content)
+
+
+class SftpServer(Server):
+    """OpenSSH's, with the name "files.test" in the ~/.ssh of the directory `home`; skips where there is none."""
+
+    def __init__(self, home: Path):
+        program = shutil.which("sshd") or "/usr/sbin/sshd"
+        if not os.access(program, os.X_OK) or (os.getuid() == 0 and not Path("/run/sshd").is_dir()):
+            pytest.skip("needs OpenSSH's sshd, which is not here")
+        self.port, self.home, ssh = free_port(), home, home / ".ssh"
+        ssh.mkdir(mode=0o700)
+        for name in ("id_test", "host_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh / name], check=True)
+        shutil.copy(ssh / "id_test.pub", ssh / "authorized_keys")
+        kind, key = (ssh / "host_key.pub").read_text().split()[:2]
+        (ssh / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {key}\n")
+        (ssh / "config").write_text(
+            f"Host files.test\n HostName 127.0.0.1\n Port {self.port}\n IdentityFile {ssh / 'id_test'}\n"
+        )
+        (ssh / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {ssh / 'host_key'}\nPidFile none\nUsePAM no\n"
+            f"AuthorizedKeysFile {ssh / 'authorized_keys'}\nStrictModes no\nSubsystem sftp internal-sftp\n"
+            "PermitRootLogin yes\nPasswordAuthentication no\n"
+        )
+        super().__init__([program, "-D", "-e", "-f", str(ssh / "sshd_config")], home / "sshd.log")
+        self.start(self.port)
+
+
+class HttpServer:
+    """The files of a directory over HTTP, with ranges and lists of files, in a thread of this process.
+
+    Attributes: `refusals`, how many of the next requests are answered 503; `ranges`, whether it sends parts of files;
+    `requests`, the lines of all requests; `redirect`, a query with which it sends a client on, as a signing server.
+    """
+
+    def __init__(self, directory: Path):
+        self.refusals, self.ranges, self.requests, self.redirect = 0, True, [], ""
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self, directory))
+        self.port = self.server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def kill(self) -> None:
+        """Stop serving."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, owner: HttpServer, directory: Path, *arguments):
+        self._owner = owner
+        super().__init__(*arguments, directory=str(directory))
+
+    def log_message(self, *_) -> None:
+        self._owner.requests.append(self.requestline)
+
+    def send_head(self):
+        if self._owner.refusals:
+            self._owner.refusals -= 1
+            self.send_error(503)
+            return None
+        if self._owner.redirect and self._owner.redirect not in self.path:
+            self.send_response(302)
+            self.send_header("Location", f"{self._owner.url}{self.path}?{self._owner.redirect}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        path = self.translate_path(self.path)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if self._owner.ranges else None
+        if asked is None or not os.path.isfile(path):
+            return super().send_head()
+        size = os.path.getsize(path)
+        begin, end = int(asked[1]), min(int(asked[2] or size), size - 1)
+        file = open(path, "rb")  # noqa: SIM115
+        file.seek(begin)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {begin}-{end}/{size}")
+        self.send_header("Content-Length", str(end - begin + 1))
+        self.end_headers()
+        self._left = end - begin + 1
+        return file
+
+    def copyfile(self, source, outputfile) -> None:
+        left = self.__dict__.pop("_left", None)  # one connection answers several requests
+        outputfile.write(source.read(left))
