@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.preparing.builder import ShardTotals
-from bert_horovod.corpus.preparing.planning import Position, ShardTask
+from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
 from bert_horovod.storage.writing import sync
 
 PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?)({SUFFIX.replace('.', '[.]')})?"
-_MOST_SHARDS = 1000  # a store of more parts joins them
 
 
 @dataclass(frozen=True)
@@ -125,17 +124,18 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     return list({found.name: found for found in whole.values()}.values())
 
 
-def group_parts(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts of each shard of the store, in order, without empty ones; about a thousand shards at most."""
-    filled = [part for part in parts if part.counts["tokens"]]
-    together = -(-len(filled) // _MOST_SHARDS)
+def group_parts(parts: Sequence[Part], plan: Plan) -> list[list[Part]]:
+    """The parts of each shard, in order, without empty ones."""
+    run_of = {task.key: number for number, run in enumerate(plan.runs) for task in run}
     groups: list[list[Part]] = []
-    tokens = 0
-    for part in filled:
+    run, tokens = -1, 0
+    for part in parts:
+        if not part.counts["tokens"]:
+            continue
         tokens += part.counts["tokens"]
-        if not groups or len(groups[-1]) == together or tokens > MOST_TOKENS:
+        if run != run_of[part.task] or len(groups[-1]) == plan.together or tokens > MOST_TOKENS:
             groups.append([])
-            tokens = part.counts["tokens"]
+            run, tokens = run_of[part.task], part.counts["tokens"]
         groups[-1].append(part)
     return groups
 
@@ -189,6 +189,7 @@ class PartArrays(Sequence[Shard]):
         self._vocabulary_size = vocabulary_size
         places = {(part.task, part.number): (file, i) for file in self.files for i, part in enumerate(file.parts)}
         self._places = [places[part.task, part.number] for part in parts]
+        self._files = {key: file for key, (file, _) in places.items()}
         entries = {file.name: file.entry for file in self.files}
 
         @functools.lru_cache(1)
@@ -217,27 +218,40 @@ class PartArrays(Sequence[Shard]):
 
     def joined(self, parts: Sequence[Part]) -> "PartFile | JoinJob":
         """The file that holds exactly these parts, or the job that makes one."""
-        places = {(part.task, part.number): file for part, (file, _) in zip(self.parts, self._places, strict=True)}
-        files = {file.name: file for file in (places[part.task, part.number] for part in parts)}
+        files = {file.name: file for file in (self._files[part.task, part.number] for part in parts)}
         [*others, file] = files.values()
         if not others and len(file.parts) == len(parts):
             return file
         return JoinJob(self.store, tuple(parts), tuple(files.values()), self._vocabulary_size)
 
 
-def missing_parts(task: ShardTask, whole: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
+def parts_by_task(files: Iterable[PartFile]) -> dict[str, list[Part]]:
+    """The parts in these files by task, in order."""
+    parts: dict[str, dict[int, Part]] = {}
+    for file in files:
+        for part in file.parts:
+            parts.setdefault(part.task, {})[part.number] = part
+    return {task: [of_task[number] for number in sorted(of_task)] for task, of_task in parts.items()}
+
+
+def in_order(files: Iterable[PartFile], tasks: Iterable[ShardTask]) -> list[Part]:
+    """All parts of these tasks, in order."""
+    parts = parts_by_task(files)
+    return [part for task in tasks for part in parts[task.key]]
+
+
+def missing_parts(whole: Sequence[Part]) -> list[tuple[int, Position, int | None]]:
     """The runs of parts that a task lacks: (first number, position where it begins, number of the next part or None).
 
-    None: no part comes after the run, which ends with the task.
+    `whole` are those that it has, in order. None: no part comes after the run, which ends with the task.
     """
-    numbers = sorted(number for key, number in whole if key == task.key)
     runs: list[tuple[int, Position, int | None]] = []
     begin, expected = Position(), 0
-    for number in numbers:
-        if number > expected:
-            runs.append((expected, begin, number))
-        begin, expected = Position(*whole[task.key, number].end), number + 1
-    if not numbers or not whole[task.key, numbers[-1]].last:
+    for part in whole:
+        if part.number > expected:
+            runs.append((expected, begin, part.number))
+        begin, expected = Position(*part.end), part.number + 1
+    if not whole or not whole[-1].last:
         runs.append((expected, begin, None))
     return runs
 

@@ -15,6 +15,7 @@ from bert_horovod.errors import UserError
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
 # Bytes of text per compressed byte on the disk, a rough estimate: it only makes tasks of similar size.
 _COMPRESSED_TEXT = 3
+_MOST_SHARDS = 1000  # of more parts, several make a shard
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ShardTask:
 
     key: str
     pieces: tuple[Piece, ...]
+    text_bytes: int  # as far as the sizes of files tell
 
     @property
     def bytes(self) -> int:
@@ -76,23 +78,63 @@ def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTas
     """
     settings = head["settings"]
     groups: list[list[Piece]] = []
-    group_bytes = 0
+    bytes_of_groups: list[int] = []
     for source in sources:
         factor = _COMPRESSED_TEXT if source.compression or source.path.suffix.lower() == ".parquet" else 1
         for piece in split_source(source, settings["documents"], max(1, settings["shard_bytes"] // factor)):
             text_bytes = (piece.end - piece.begin) * factor
-            if not groups or group_bytes + text_bytes > settings["shard_bytes"]:
+            if not groups or bytes_of_groups[-1] + text_bytes > settings["shard_bytes"]:
                 groups.append([])
-                group_bytes = 0
+                bytes_of_groups.append(0)
             groups[-1].append(piece)
-            group_bytes += text_bytes
+            bytes_of_groups[-1] += text_bytes
     seen: Counter[str] = Counter()
     tasks = []
-    for group in groups:
+    for group, text_bytes in zip(groups, bytes_of_groups, strict=True):
         described = [[piece.source.name, piece.source.bytes, piece.begin, piece.end] for piece in group]
         text = json.dumps([head, described], sort_keys=True)
         # Files of one name and size from different directories get different keys by their order.
         key = hashlib.sha256(f"{seen[text]} {text}".encode()).hexdigest()[:24]
         seen[text] += 1
-        tasks.append(ShardTask(key, tuple(group)))
+        tasks.append(ShardTask(key, tuple(group), text_bytes))
     return tasks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of making a store's shards, or a share of it.
+
+    Attributes:
+        runs: of consecutive tasks, whose parts make shards of their own.
+        together: how many parts a shard has at most.
+        to_hash: sources that are read in pieces, whose hashes no task yields.
+    """
+
+    runs: list[list[ShardTask]]
+    together: int
+    to_hash: list[SourceFile]
+
+    @property
+    def tasks(self) -> list[ShardTask]:
+        """All tasks, in order."""
+        return [task for run in self.runs for task in run]
+
+
+def plan_shards(sources: list[SourceFile], head: dict[str, Any]) -> Plan:
+    """Cut sources into tasks, and these into runs, for about a thousand shards at most.
+
+    The plan alone decides which parts share a shard, so that shards of any run can be made without the others.
+    """
+    tasks = plan_tasks(sources, head)
+    expected_parts = [max(1, -(-task.text_bytes // head["settings"]["shard_bytes"])) for task in tasks]
+    together = -(-sum(expected_parts) // _MOST_SHARDS)
+    runs: list[list[ShardTask]] = []
+    parts_of_run = 0
+    for task, parts in zip(tasks, expected_parts, strict=True):
+        if not runs or parts_of_run + parts > together:
+            runs.append([])
+            parts_of_run = 0
+        runs[-1].append(task)
+        parts_of_run += parts
+    cut = (piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
+    return Plan(runs, together, list(dict.fromkeys(cut)))

@@ -50,7 +50,7 @@ def wait_until(process, condition):
 
 
 def inodes(store):
-    return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("shard-*")}
 
 
 @pytest.mark.slow
@@ -333,7 +333,7 @@ def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp
 @pytest.fixture
 def few_shards(monkeypatch):
     """A store has at most three shards."""
-    monkeypatch.setattr("bert_horovod.corpus.preparing.parts._MOST_SHARDS", 3)
+    monkeypatch.setattr("bert_horovod.corpus.preparing.planning._MOST_SHARDS", 3)
 
 
 def test_shards_of_many_parts_hold_what_shards_of_one_hold(make_store, many_files, tmp_path, few_shards, monkeypatch):

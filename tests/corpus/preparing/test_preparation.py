@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.preparing import preparation as prepare_module
+from bert_horovod.corpus.preparing import finishing
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.preparing.summary import summary
@@ -244,7 +244,7 @@ def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, t
         (store / ".manifest.json.partial").write_text("{", encoding="utf-8")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(prepare_module, "write_manifest", fail)
+    monkeypatch.setattr(finishing, "write_manifest", fail)
     with pytest.raises(RunError, match="no room left for"):
         make_store(text)
     monkeypatch.undo()

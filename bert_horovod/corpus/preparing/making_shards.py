@@ -1,0 +1,192 @@
+"""Makes the shards of tasks: what is missing of their parts, by workers, then shards of those parts."""
+
+import os
+import time
+from collections.abc import Collection
+from concurrent.futures import Executor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.parts import (
+    JoinJob,
+    Part,
+    PartArrays,
+    PartFile,
+    find_parts,
+    group_parts,
+    in_order,
+    missing_parts,
+    parts_by_task,
+)
+from bert_horovod.corpus.preparing.planning import Plan, Settings
+from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
+from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.workers import Done, PartsJob, do
+from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.errors import UserError
+from bert_horovod.wording import counted
+
+_SMALL_BYTES = 32 << 20  # one process has read less than this before others have started
+
+
+@dataclass
+class Made:
+    """Shards of tasks, and what making them cost.
+
+    Attributes:
+        parts: of all tasks, in order, empty ones too.
+        shards: the files of the parts that have text, in order.
+        hashes: SHA-256 of the plan's `to_hash`.
+        workers: how many there were.
+        kept_parts: that an earlier call had made.
+        made_bytes: of text, in parts that this call made.
+        seconds: of reading and tokenizing; with workers, their start included.
+        worker_seconds: of all workers, without their start.
+        memory: bytes of the smallest worker before the first text, and of the largest at its peak.
+    """
+
+    parts: list[Part]
+    shards: list[PartFile]
+    hashes: dict[SourceFile, str]
+    workers: int = 0
+    kept_parts: int = 0
+    made_bytes: int = 0
+    seconds: float = 0.0
+    worker_seconds: float = 0.0
+    memory: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class _Done:
+    """Results of the jobs so far."""
+
+    files: list[PartFile] = field(default_factory=list)
+    hashes: dict[SourceFile, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    memory: tuple[int, int] = (0, 0)
+    tokens: int = 0
+    unknown_tokens: int = 0
+
+    def take(self, done: Done) -> None:
+        """Add the parts that a job has made."""
+        for file in done.files:
+            self.tokens += file.entry["tokens"]
+            self.unknown_tokens += sum(part.totals["unknown_tokens"] for part in file.parts)
+        self.seconds += done.seconds
+        self.files += done.files
+        before, peak = self.memory
+        self.memory = min(before or done.memory_before, done.memory_before), max(peak, done.memory_peak)
+
+
+def make_shards(
+    path: Path,
+    plan: Plan,
+    settings: Settings,
+    *,
+    untrusted: Collection[SourceFile],
+    vocabulary_size: int,
+    workers: int | None,
+    executor: Executor | None,
+) -> Made:
+    """Make what the directory lacks of a plan, as whole shards.
+
+    Args:
+        path: the directory, which holds the vocabulary.
+        plan: the store's, or a share of it.
+        settings: the store's.
+        untrusted: sources that may have changed since parts in the directory were made.
+        vocabulary_size: decides the dtype of tokens.
+        workers: processes; None: one per core, but no more than there are jobs.
+        executor: see preparation.prepare.
+    """
+    start = time.monotonic()
+    tasks = plan.tasks
+    trusted = [task for task in tasks if not any(piece.source in untrusted for piece in task.pieces)]
+    kept = find_parts(path, trusted)
+    kept_parts = parts_by_task(kept)
+    kept_count = sum(map(len, kept_parts.values()))
+    jobs: list[PartsJob | SourceFile] = [
+        PartsJob(path, task, number, begin, stop_before, settings)
+        for task in tasks
+        for number, begin, stop_before in missing_parts(kept_parts.get(task.key, []))
+    ]
+    if kept_count:
+        runs_left = counted(len(jobs), "run")
+        print(f"{path}: finished already: {counted(kept_count, 'part')}; left to make: {runs_left} of parts")
+    text_bytes = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
+    jobs += plan.to_hash
+    if workers is None:
+        workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
+    pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
+    with pool as executor:
+        done = _work(path, jobs, text_bytes, executor)
+        files = [*kept, *done.files]
+        parts = in_order(files, tasks)
+        filled = [part for part in parts if part.counts["tokens"]]
+        arrays = PartArrays(path, filled, files, vocabulary_size)
+        shards = _join(arrays, group_parts(parts, plan), executor)
+    return Made(
+        parts,
+        shards,
+        done.hashes,
+        workers,
+        kept_count,
+        sum(part.counts["bytes"] for file in done.files for part in file.parts),
+        time.monotonic() - start,
+        done.seconds,
+        done.memory,
+    )
+
+
+def _work(path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, executor: Executor | None) -> _Done:
+    """Do the jobs."""
+    all_done = _Done()
+    with ReadingProgress("prepare", text_bytes) as progress:
+        far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
+
+        def report(number: int, done_bytes: int, documents: int) -> None:
+            far[number] = done_bytes, documents
+            progress.at(*map(int, far.sum(axis=0)))
+
+        for number, done in run_jobs(executor, do, jobs, path, report):
+            job = jobs[number]
+            if isinstance(job, SourceFile):
+                all_done.hashes[job] = done
+            else:
+                all_done.take(done)
+                parts = [part for file in done.files for part in file.parts]
+                report(number, job.task.bytes, sum(part.counts["documents"] for part in parts))
+            refuse_unknown(path, all_done.unknown_tokens, all_done.tokens)
+    return all_done
+
+
+def _join(arrays: PartArrays, groups: list[list[Part]], executor: Executor | None) -> list[PartFile]:
+    """The files of these shards, in order; parts are joined where that is needed."""
+    shards = [arrays.joined(group) for group in groups]
+    files = {number: shard for number, shard in enumerate(shards) if isinstance(shard, PartFile)}
+    jobs = [shard for shard in shards if isinstance(shard, JoinJob)]
+    numbers = sorted(set(range(len(shards))) - files.keys())
+    total = sum(part.counts["bytes"] for job in jobs for part in job.parts)
+    with ReadingProgress("join", total) as progress:
+        done_bytes = documents = 0
+        for number, joined in run_jobs(executor, do, jobs, arrays.store, lambda *_: None):
+            files[numbers[number]] = joined
+            done_bytes += joined.entry["bytes"]
+            documents += joined.entry["documents"]
+            progress.at(done_bytes, documents)
+    return [files[number] for number in range(len(shards))]
+
+
+def refuse_unknown(path: Path, unknown: int, tokens: int) -> None:
+    """Clear the directory and raise UserError if most tokens are [UNK]."""
+    if unknown > tokens / 2:
+        destination.clear(path)
+        raise UserError(
+            f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
+            "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
+            "Make one for this text with: bert-horovod vocab"
+        )
