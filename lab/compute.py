@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
@@ -132,7 +132,7 @@ class Contest(NamedTuple):
             "pairs": recipe.objective.pairs,
             "rows": recipe.execution.micro_batch,
             "length": recipe.phase[0].sequence_length,
-            "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
+            "slots": full_row_slots(recipe, recipe.phase[0]).mean,
             "vocabulary": recipe.model.vocab_size,
             "precision": recipe.numerics.precision,
             "optimizer": recipe.optimizer.name,

@@ -4,19 +4,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, SLIDING, VOCABULARY, matrix_products
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, layer_with_parameters, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Phase, Recipe
 
 
 @lru_cache
-def computed_profile(
-    recipe: Recipe, length: int, world_size: int, flops_per_s: float, trained_layers: int = 0
-) -> BackwardProfile:
-    """The profile of a micro-batch of full rows, on a device whose time is proportional to the products' FLOPs.
+def computed_profile(recipe: Recipe, phase: Phase, world_size: int, flops_per_s: float) -> BackwardProfile:
+    """The profile of a phase's micro-batch of full rows, on a device whose time is proportional to the products' FLOPs.
 
     Backward does two products for each of forward, and repeats the products that `execution.recompute` does not keep.
     The gradients of a layer, or of the heads, exist after its last product; those of layers that share parameters after
@@ -24,13 +22,12 @@ def computed_profile(
 
     Args:
         recipe: model, objective, micro-batch and recomputation.
-        length: positions per row.
+        phase: its length, mean number of masked positions and trained layers.
         world_size: ranks; the profile counts the rows that any of them looks up.
         flops_per_s: the rate that forward and backward reach.
-        trained_layers: how many of the uppermost layers train; 0: all.
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
-    slots = full_row_slots(recipe.objective, length)
+    length, trained_layers, slots = phase.sequence_length, phase.trained_layers, full_row_slots(recipe, phase).mean
     embeddings = head = frozen = whole = last = again = last_again = 0.0
     trained = trained_shapes(pretraining_shapes(model, pairs), model, trained_layers)
     products = matrix_products(model, rows, length, slots, 1, pairs)

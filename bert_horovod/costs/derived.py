@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bert_horovod.batches.positions import micro_batch_count
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import RowSlots, full_row_slots, mask_rate
 from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.costs.products import matrix_products, training_flops
 from bert_horovod.model.parameters import DECODER_BIAS, Shapes, trained_shapes
@@ -42,18 +42,19 @@ def derive(
     model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
     shapes = parameters(model) if parameters else pretraining_shapes(model, pairs)
     trained = trained_shapes(shapes, model, phase.trained_layers)
-    masked_slots, sequences = slots or (full_row_slots(recipe.objective, length) if DECODER_BIAS in shapes else 0, 1)
+    full = full_row_slots(recipe, phase) if DECODER_BIAS in shapes else RowSlots(0, 0)
+    most, sequences = slots or (full.most, 1)
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * length,
         parameters=sum(map(math.prod, shapes.values())),
         trained=sum(map(math.prod, trained.values())),
-        flops_per_row=flops_per_row(model, length, masked_slots, sequences, pairs, phase.trained_layers),
+        flops_per_row=flops_per_row(model, length, min(full.mean, most), sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
             recipe,
             shapes,
-            RankRows(length, masked_slots, sequences, micro_batches),
+            RankRows(length, most, sequences, micro_batches),
             world_size,
             capability,
             phase.trained_layers,
@@ -77,6 +78,12 @@ def describe(
             f"{recipe.execution.micro_batch} per rank; "
             f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
         )
+        if phase.masked_fraction_end or phase.masked_fraction:
+            slots, rate = full_row_slots(recipe, phase), mask_rate(recipe, phase)
+            lines.append(
+                f"phase {i}: {rate.first:.1%} of the tokens masked at its beginning, {rate.last:.1%} at its end; "
+                f"{slots.most} places of a row at most, {slots.mean} in the mean"
+            )
         if part := depth(recipe, i):
             lines.append(f"phase {i}: {part}; {derived.parameters:,} parameters, of which {derived.trained:,} train")
     numerics = recipe.numerics

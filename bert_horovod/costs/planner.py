@@ -28,7 +28,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
@@ -166,14 +166,14 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     count = derived.micro_batches
     deep, flops_per_s = recipe.in_phase(settings), device.flops_per_s * device.product_share
     shapes = trained_shapes(_shapes(deep.model, recipe.objective.pairs), deep.model, settings.trained_layers)
-    profile = computed_profile(deep, settings.sequence_length, world_size, flops_per_s, settings.trained_layers)
+    profile = computed_profile(deep, settings, world_size, flops_per_s)
     stage_plans, bucket_count = _communication(deep, settings, shapes, profile, count, world_size, network)
     bytes_sent, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
     )
     rate = device.memory_bytes_per_s or math.inf
-    slots = full_row_slots(recipe.objective, settings.sequence_length)
+    slots = full_row_slots(recipe, settings).mean
     parts = {
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.trained, count) / rate,

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import replace
 from typing import NamedTuple
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.costs.products import Product, matrix_products, training_flops
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
@@ -51,8 +51,7 @@ def step_products(recipe: Recipe, layers: int = 0) -> list[Product]:
 
     `layers`: products of this many upper layers and the heads only; 0: of all layers.
     """
-    length = recipe.phase[0].sequence_length
-    slots = full_row_slots(recipe.objective, length)
+    length, slots = recipe.phase[0].sequence_length, full_row_slots(recipe, recipe.phase[0]).mean
     model = replace(recipe.model, num_hidden_layers=layers or recipe.model.num_hidden_layers)
     return matrix_products(model, recipe.execution.micro_batch, length, slots, 1, recipe.objective.pairs)
 

@@ -69,10 +69,13 @@ class RealStep:
         self._source = open_source_once(self._dataset, phase, "train", world)
         whole = self._made == self.micro_batches
         self._rows = settings.global_batch if whole else self._made * world.size * recipe.execution.micro_batch
+        # In the middle of the phase, where the mask rate is the mean of the phase's; else any rows do.
+        falls = settings.masked_fraction_end not in (0, settings.masked_fraction)
+        self._first = settings.steps // 2 * settings.global_batch // self._rows if falls else 0
         self._state = fresh_state(recipe)
         self._step = self._build()
         self._step.exchange.begin(1, settings.steps)
-        self._batches = prefetch(self._make, 0, _STEPS, depth=2)
+        self._batches = prefetch(self._make, self._first, self._first + _STEPS, depth=2)
 
     def run(self, end: bool = False) -> StepSeconds | None:
         """Do a step. If rank 0 calls with `end`, no rank does it and all return None: then call `run` no more."""
@@ -111,7 +114,7 @@ class RealStep:
         recipe, world = self._recipe, self._world
         plan = by_size(self._task.parameters(recipe.model), recipe.execution.bucket_bytes)
         if plan_is_measured(recipe, world):
-            step, batch = build_step(recipe, self._task, self._state, world, plan, 1), self._make(0)
+            step, batch = build_step(recipe, self._task, self._state, world, plan, 1), self._make(self._first)
             plan = plan_by_measurement(recipe, step, batch.micro_batches[-1], self._inputs(batch, False), world).plan
         return build_step(recipe, self._task, self._state, world, plan, self._made)
 

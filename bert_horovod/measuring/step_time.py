@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops
 from bert_horovod.measuring.matrix import step_seconds
@@ -43,8 +43,7 @@ class TimedStep:
 
     def __init__(self, recipe: Recipe, state: TrainingState | None = None) -> None:
         self.recipe = recipe
-        length = recipe.phase[0].sequence_length
-        slots = full_row_slots(recipe.objective, length)
+        length, slots = recipe.phase[0].sequence_length, full_row_slots(recipe, recipe.phase[0]).mean
         batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
         self._synthetic = synthetic_step(recipe, batch, state=state)
         self.state = self._synthetic.state

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.batches.packing import most_sequences
+from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.model.batch_tensors import as_arrays
@@ -145,7 +146,7 @@ def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:
 def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:
     """Slots of a row, for masked positions and for sequences: with packing, about the most that any row may need."""
     sequences = most_sequences(phase.sequence_length) if recipe.data.packing else 1
-    masked = 1 + math.ceil(recipe.objective.masked_fraction * phase.sequence_length)  # + 1: each sequence rounds
+    masked = 1 + math.ceil(max(mask_rate(recipe, phase).stairs) * phase.sequence_length)  # + 1: each sequence rounds
     return max(sequences, min(masked, phase.sequence_length)), sequences
 
 

@@ -4,7 +4,7 @@ import re
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_growth import check_growth
-from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Objective, Recipe
 from bert_horovod.storage.reading import shown
 
 
@@ -38,6 +38,7 @@ def check_combinations(recipe: Recipe) -> None:
             f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
             "needs at least 2"
         )
+    _check_disjoint_masks(recipe.objective)
     for name in STEP_RANGES:
         steps = getattr(recipe.execution, name)
         if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
@@ -63,6 +64,22 @@ def check_combinations(recipe: Recipe) -> None:
     recipe.optimizer.check(recipe)
     check_exchange(recipe)
     check_growth(recipe)
+
+
+def _check_disjoint_masks(objective: Objective) -> None:
+    """Raise UserError if masks cannot be disjoint: what is masked together must be single tokens of one window."""
+    others = {
+        "pair": (objective.pair == "next_sentence", "a wrong pair has another second segment each time", "none"),
+        "whole_word_masking": (objective.whole_word_masking, "words do not fill a count of tokens", False),
+        "ngram": (objective.ngram > 1, "spans are drawn anew each time", 1),
+        "priority_words": (objective.priority_words, "listed words are masked each time", ""),
+    }
+    for name, (clashes, why, expected) in others.items():
+        if objective.masks == "disjoint" and clashes:
+            raise UserError(
+                f"objective.{name} = {shown(getattr(objective, name))}: objective.masks = 'disjoint' cannot follow it, "
+                f"because {why}; expected {shown(expected)}, or masks = 'drawn'"
+            )
 
 
 def _check_card(recipe: Recipe) -> None:

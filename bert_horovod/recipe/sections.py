@@ -21,6 +21,13 @@ REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("t
 PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "a classification", "a regression"
 MULTILABEL, SPANS, ENTITIES = "a multilabel classification", "question answering", "entity recognition"
 _MASKS = ReadIf("pre-training", tasks=(PRETRAINING,))
+_OWN_RATE = ReadIf(
+    "a phase without masked_fraction, or objective.held_out_masked_fraction = 0",
+    lambda recipe: (
+        not recipe.objective.held_out_masked_fraction or not all(phase.masked_fraction for phase in recipe.phase)
+    ),
+    tasks=(PRETRAINING,),
+)
 _SEVERAL_HEADS = ReadIf("objective.heads above 1", lambda recipe: recipe.objective.heads > 1, tasks=(CLASSIFICATION,))
 _FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
 _MOMENTS = ReadIf("a rule with moments, which 'sgd' has not", lambda recipe: bool(recipe.optimizer.slots))
@@ -113,11 +120,13 @@ class Objective:
     # Half of the sentence pairs are wrong, and the model learns to detect them. next_sentence: in a wrong pair the
     # second segment is from another document; sentence_order: the two segments are swapped; none: no pairs
     pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"), read_if=_MASKS)
-    masked_fraction: float = setting(
-        0.15, above=0, maximum=0.5, read_if=_MASKS
-    )  # fraction of a sequence's ordinary tokens
+    # Fraction of a sequence's ordinary tokens, where phase.N.masked_fraction gives no other
+    masked_fraction: float = setting(0.15, above=0, maximum=0.5, read_if=_OWN_RATE)
     # The same on held-out rows, so that losses of recipes with other fractions compare; 0: masked_fraction
     held_out_masked_fraction: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
+    # drawn: each epoch draws masks anew; disjoint: over a phase's epochs each token of a sequence is predicted once
+    # before any is predicted twice, for a corpus that is read several times. Held-out rows are always drawn
+    masks: str = setting("drawn", choices=("drawn", "disjoint"), read_if=_MASKS)
     whole_word_masking: bool = setting(False, read_if=_MASKS)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
@@ -360,6 +369,10 @@ class Phase:
     )
     # Learning rate at the phase's end; above 0, the next phase can continue the same decay
     end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4, read_if=_DECAYS)
+    # Fraction of tokens that is masked at the phase's first step; 0: objective.masked_fraction
+    masked_fraction: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
+    # The same at its end, linear in the steps between; a lower one makes faster steps; 0: as at the first step
+    masked_fraction_end: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
     # Layers of the model in this phase, for a model that grows (docs/growing.md); 0: model.num_hidden_layers
     num_hidden_layers: int = setting(0, minimum=0, maximum=1024)
     # Number of upper layers that train, together with the heads; the other layers do not change; 0: everything trains

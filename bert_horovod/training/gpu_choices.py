@@ -16,27 +16,29 @@ from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import build_step
+from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.transfer import StepInputs
 
 FILE = "autotuning.json"
 
 
-def share_choices(run: Run, batch: StepBatch, inputs: StepInputs) -> None:
-    """Give all ranks rank 0's choices, those of an earlier start included; before a phase's programs are compiled.
+def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainStep | None) -> None:
+    """Give all ranks rank 0's choices, those of an earlier start included; before programs of new shapes are compiled.
 
     Args:
         run: a run with an open phase; all its ranks call this together.
         batch, inputs: of a step, for the programs that rank 0 tunes.
+        step: the phase's, if it has one by now.
     """
     if not has_gpu():
         return
     autotuning.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
     if run.world.size > 1:
         if run.world.rank == 0:
-            recipe, shapes = run.phase.recipe, {name: tuple(each.shape) for name, each in run.state.trained.items()}
-            plan = by_size(shapes, recipe.execution.bucket_bytes)
-            step = build_step(recipe, run.task, run.state, World(), plan, 1)
+            if step is None:
+                recipe, shapes = run.phase.recipe, {name: tuple(each.shape) for name, each in run.state.trained.items()}
+                plan = by_size(shapes, recipe.execution.bucket_bytes)
+                step = build_step(recipe, run.task, run.state, World(), plan, 1)
             step.not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
         autotuning.add(from_rank_0(autotuning.choices(), run.world, "choices.tuned"))
 

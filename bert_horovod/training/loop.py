@@ -81,6 +81,9 @@ def _train_phases(run: Run) -> None:
         begin += phase.steps
 
 
+Shapes = tuple[tuple[int, ...], ...]  # of a micro-batch's arrays
+
+
 class _Begun(NamedTuple):
     """A step that the device has to do or has done, but whose result the host has not read."""
 
@@ -101,7 +104,7 @@ def _train_phase(run: Run) -> bool:
     """
     phase, done = run.phase, run.state.progress.step
     step: TrainStep | None = None
-    compiled: set[bool] = set()  # values of with_times for which the step is compiled
+    compiled: set[tuple[bool, Shapes]] = set()  # values of with_times, and shapes, for which the step is compiled
     exchange = run.recipe.exchange
     compiled_after = done + max(exchange.agreement, exchange.cycle)  # by then each kind of exchange has run once
     begun: _Begun | None = None
@@ -114,7 +117,9 @@ def _train_phase(run: Run) -> bool:
             counts, stop = _agree(run, batch, done)
             number = done + 1
             with_times = any(hook.wants_times(number) for hook in run.hooks)
-            if begun and (stop or with_times):
+            shapes = tuple(array.shape for array in batch.micro_batches[0].values())
+            are_new = all(shapes != others for _, others in compiled)  # on each stair of the mask rate
+            if begun and (stop or with_times or are_new):
                 begun = _finish(run, step, begun)
             if stop and (jumped := run.state.progress.jumped_in_a_row):
                 left = JUMP_STEPS - jumped
@@ -126,14 +131,15 @@ def _train_phase(run: Run) -> bool:
                 return False
             rate = learning_rate(phase.settings, number - phase.begin)
             inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)
-            compiles = step is None or number <= compiled_after or with_times not in compiled
+            compiles = number <= compiled_after or (with_times, shapes) not in compiled
             if compiles:
                 run.doing("planning and compiling", FIRST_STEP_S)
-                compiled.add(with_times)
+                compiled.add((with_times, shapes))
             else:
                 run.doing("forward, backward and update")
+            if are_new:
+                share_choices(run, batch, inputs, step)
             if step is None:
-                share_choices(run, batch, inputs)
                 step = planned_step(run, batch, inputs)
             for hook in run.hooks:
                 hook.begin(number)

@@ -165,7 +165,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     if peak is None:
         return ""
     rate, settings = PRODUCT_SHARE * peak / world.size, phase.settings
-    profile = computed_profile(recipe, settings.sequence_length, world.size, rate, settings.trained_layers)
+    profile = computed_profile(recipe, settings, world.size, rate)
     # The profile is of pre-training. Other heads get the end of forward, because backward begins with the heads.
     ready_s = {name: profile.ready_s.get(name, profile.forward_s) for name in shapes}
     profile = dataclasses.replace(profile, ready_s=ready_s)

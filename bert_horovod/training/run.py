@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bert_horovod import __version__
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
@@ -19,6 +21,7 @@ from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
 from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
+from bert_horovod.tasks.base import Task
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
 from bert_horovod.training.growth import grown_state
@@ -44,7 +47,17 @@ class OpenPhase:
     source: Source
     held_out: Source
     micro_batches: int  # K, per rank
-    flops_per_row: float  # operations of matrix products, forward and backward
+    task: Task
+
+    def flops_per_row(self, micro_batch: dict[str, np.ndarray]) -> float:
+        """Operations of matrix products, forward and backward, of a row of this micro-batch."""
+        masked = micro_batch.get("masked_ids")
+        slots = self.source.slots if masked is None else self.source.slots | {"masked": masked.shape[1]}
+        return training_flops(
+            lambda model: self.task.products(model, 1, self.settings.sequence_length, slots),
+            self.recipe.model,
+            self.settings.trained_layers,
+        )
 
 
 class Run:
@@ -115,18 +128,15 @@ class Run:
         settings, job, world = self.recipe.phase[number], self.job, self.world
         self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
         sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
-        recipe, length, slots = self.recipe.in_phase(settings), settings.sequence_length, sources[0].slots
         self.phase = OpenPhase(
             number,
             settings,
-            recipe,
+            self.recipe.in_phase(settings),
             begin,
             min(begin + settings.steps, self.last_step),
             *sources,
             derive(self.recipe, settings, world.size).micro_batches,
-            training_flops(
-                lambda model: self.task.products(model, 1, length, slots), recipe.model, settings.trained_layers
-            ),
+            self.task,
         )
         if grown := grown_state(self.state, self.exchange, self.task, self.recipe, number):
             self.state, about_growth = grown

@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
@@ -79,7 +79,7 @@ def random_batch(recipe: Recipe, seed: int) -> dict[str, np.ndarray]:
     """Full rows of one sequence each, whose words are as frequent as those of a text: by Zipf's law."""
     random = np.random.default_rng(seed)
     rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
-    slots = full_row_slots(recipe.objective, length)
+    slots = full_row_slots(recipe, recipe.phase[0]).mean
     frequency = 1 / np.arange(1, recipe.model.vocab_size + 1)
 
     def repeated(row: np.ndarray) -> np.ndarray:

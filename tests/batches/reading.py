@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import RowIndex, open_index
+from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Objective
@@ -51,15 +52,17 @@ def make_rows(
     packing: bool = True,
     seed: int = 1,
     split: str = "train",
+    rate: MaskRate | None = None,
     **objective,
 ) -> Rows:
-    """Rows of a store; `objective` are further settings of the recipe's section."""
+    """Rows of a store; `objective` are further settings of the recipe's section; `rate`: in place of its own."""
+    settings = Objective(pair=pair, **objective)
     return Rows(
         store,
         open_index(store, length, pair, packing, split),
         special_ids(store.vocabulary),
-        length,
-        Objective(pair=pair, **objective),
+        settings,
+        rate or held_out_rate(settings),
         seed,
     )
 

@@ -1,9 +1,11 @@
 """Profiles computed from products."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.masks import full_row_slots
+from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.costs.backward_profile import computed_profile, touched_rows
 from bert_horovod.costs.derived import derive, flops_per_row
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
@@ -11,6 +13,10 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import recipe_from_table
 
 RATE = 1e12
+
+
+def profile_of(recipe, ranks: int = 1, trained_layers: int = 0):
+    return computed_profile(recipe, replace(recipe.phase[0], trained_layers=trained_layers), ranks, RATE)
 
 
 def toy(recompute: str = "none", pair: str = "next_sentence", length: int = 128):
@@ -27,14 +33,14 @@ def toy(recompute: str = "none", pair: str = "next_sentence", length: int = 128)
 @pytest.mark.parametrize(("pair", "length"), [("next_sentence", 128), ("none", 128), ("none", 512)])
 def test_forward_is_a_third_of_the_products(pair, length):
     recipe = toy(pair=pair, length=length)
-    profile = computed_profile(recipe, length, 1, RATE)
+    profile = profile_of(recipe)
     flops = 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
     assert profile.end_s == pytest.approx(flops / RATE, rel=1e-9)
     assert profile.forward_s == pytest.approx(profile.end_s / 3, rel=1e-9)
 
 
 def test_gradients_come_from_the_head_to_the_embeddings():
-    profile = computed_profile(toy(), 128, 1, RATE)
+    profile = profile_of(toy())
     assert profile.ready_s.keys() == pretraining_shapes(toy().model, True).keys()
     layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
     head = profile.ready_s["cls.predictions.bias"]
@@ -53,7 +59,7 @@ def test_gradients_come_from_the_head_to_the_embeddings():
 
 
 def test_recomputed_layers_take_half_as_long_again():
-    plain, attention, layer = (computed_profile(toy(each), 128, 1, RATE) for each in ("none", "attention", "layer"))
+    plain, attention, layer = (profile_of(toy(each)) for each in ("none", "attention", "layer"))
     assert plain.forward_s == attention.forward_s == layer.forward_s
     name = "bert.encoder.layer.{}.output.dense.weight".format
 
@@ -73,8 +79,7 @@ def test_recomputed_layers_take_half_as_long_again():
 def test_shared_layers_have_their_gradients_when_the_lowest_is_done():
     table = {"num_hidden_layers": 4, "embedding_size": 128}
     own, two, one = (
-        computed_profile(recipe_from_table({"model": table | {"shared_layers": groups}}), 128, 1, RATE)
-        for groups in (0, 2, 1)
+        profile_of(recipe_from_table({"model": table | {"shared_layers": groups}})) for groups in (0, 2, 1)
     )
     name = "bert.encoder.layer.{}.output.dense.weight".format
     assert own.end_s == two.end_s == one.end_s
@@ -85,7 +90,7 @@ def test_shared_layers_have_their_gradients_when_the_lowest_is_done():
 
 
 def test_looked_up_rows_are_those_of_all_ranks_and_at_most_the_vocabulary():
-    one, many = (computed_profile(toy(), 128, ranks, RATE).rows[WORD_EMBEDDINGS] for ranks in (1, 1000))
+    one, many = (profile_of(toy(), ranks).rows[WORD_EMBEDDINGS] for ranks in (1, 1000))
     assert 0 < one < 4 * 128 < many <= 30522
 
 
@@ -99,7 +104,7 @@ def test_touched_rows_are_as_many_as_drawn_ones():
 @pytest.mark.parametrize("recompute", ["none", "layer"])
 def test_backward_ends_below_the_layers_that_train(recompute):
     recipe = toy(recompute)
-    whole, upper = (computed_profile(recipe, 128, 1, RATE, layers) for layers in (0, 2))
+    whole, upper = (profile_of(recipe, trained_layers=layers) for layers in (0, 2))
     layer = "bert.encoder.layer.{}.output.dense.weight".format
     assert upper.forward_s == whole.forward_s
     assert upper.ready_s.keys() == {
@@ -113,5 +118,5 @@ def test_backward_ends_below_the_layers_that_train(recompute):
 
 def test_backward_of_upper_layers_takes_the_operations_that_a_row_is_counted_with():
     recipe = toy()
-    flops = 4 * flops_per_row(recipe.model, 128, full_row_slots(recipe.objective, 128), 1, True, 2)
-    assert computed_profile(recipe, 128, 1, RATE, 2).end_s == pytest.approx(flops / RATE, rel=1e-9)
+    flops = 4 * flops_per_row(recipe.model, 128, full_row_slots(recipe, recipe.phase[0]).mean, 1, True, 2)
+    assert profile_of(recipe, trained_layers=2).end_s == pytest.approx(flops / RATE, rel=1e-9)

@@ -43,7 +43,7 @@ def test_gates_and_the_mean_of_scores_are_counted():
 
 def test_backward_takes_as_long_as_its_products():
     settings = recipe(1024)
-    profile = computed_profile(settings, 1024, 1, 1e9)
+    profile = computed_profile(settings, settings.phase[0], 1, 1e9)
     operations = derive(settings, settings.phase[0], 1).flops_per_row * settings.execution.micro_batch
     assert profile.end_s == pytest.approx(operations / 1e9, rel=1e-6)
     blocks = sorted(set(profile.ready_s.values()))

@@ -120,7 +120,7 @@ def test_a_link_without_end_costs_nothing_and_no_link_everything():
 def test_the_plan_of_merged_gradients_ends_as_early_as_that_of_all_parameters():
     toy = recipe(16, model={"num_hidden_layers": 3})
     found = plan_phase(toy, 0, 4, DEVICE, HOP)
-    profile = computed_profile(toy, 128, 4, 0.5e12)
+    profile = computed_profile(toy, toy.phase[0], 4, 0.5e12)
     shapes, link = pretraining_shapes(toy.model, toy.objective.pairs), ring(4, 1e9, 0.0)
     plan = buckets.by_profile(shapes, 4, profile, link)
     expected = buckets.seconds(plan, shapes, 4, profile, link)
@@ -132,7 +132,8 @@ def test_a_run_warns_of_a_fast_link_where_its_plan_says_that_float16_exposes_lit
     network = Network(bytes_per_s, 1.0, 0.0)
     int8 = recipe(global_batch, numerics={"wire": "int8"})
     plan = plan_phase(recipe(global_batch, numerics={"wire": "float16"}), 0, 8, DEVICE, network)
-    shapes, profile = pretraining_shapes(int8.model, int8.objective.pairs), computed_profile(int8, 128, 8, 0.5e12)
+    shapes = pretraining_shapes(int8.model, int8.objective.pairs)
+    profile = computed_profile(int8, int8.phase[0], 8, 0.5e12)
     link = network.link(int8, "ring", 8, 2.0)
     warning = advice.for_fast_link(int8, shapes, profile, link, "ring", plan.micro_batches, "planned")
     assert bool(warning) == (plan.exposed_s < advice.LEAST_GAIN * plan.step_s)
@@ -260,7 +261,7 @@ def test_an_albert_sends_its_18_million_numbers_where_a_bert_sends_336_at_the_sa
 
 def test_an_alberts_table_leaves_early_and_its_shared_layer_last():
     albert = large("phase.0.global_batch=256", "execution.micro_batch=32", *ALBERT_LARGE)
-    profile = computed_profile(albert, 128, 8, 1e13)
+    profile = computed_profile(albert, albert.phase[0], 8, 1e13)
     shapes = pretraining_shapes(albert.model, True)
     plan = buckets.by_profile(shapes, 2, profile, ring(8, 1.25e8, 0.0))
     assert plan.rows == WORD_EMBEDDINGS

@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, ordinary_ids
+from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.text.ngrams import choose_spans, draw_lengths, find_words
 from bert_horovod.batches.text.priority_words import read_priority_words
 from bert_horovod.batches.word_boundaries import WordBoundaries
@@ -13,20 +14,10 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Objective
 
 # Streams of keyed_hash: one for each kind of draw.
-_MASK, _REPLACE, _SPAN = range(200, 203)
+_MASK, _REPLACE, _SPAN, _CIRCLE = range(200, 204)
 _LOW_32 = np.uint64((1 << 32) - 1)
 _SHIFT_32 = np.uint64(32)
 _LAST = np.uint64((1 << 64) - 1)
-
-
-def masked_count(tokens: np.ndarray | int, fraction: float) -> np.ndarray:
-    """Masked positions of sequences with that many ordinary tokens: round(fraction * tokens), at least 1; int64."""
-    return np.maximum(1, np.rint(fraction * np.asarray(tokens))).astype(np.int64)
-
-
-def full_row_slots(objective: Objective, length: int) -> int:
-    """Masked positions of a row that one sequence fills; [CLS], [SEP] and a pair's second [SEP] cannot be masked."""
-    return int(masked_count(length - (3 if objective.pairs else 2), objective.masked_fraction))
 
 
 class Masked(NamedTuple):
@@ -37,6 +28,13 @@ class Masked(NamedTuple):
     weights: np.ndarray  # float32: 1 used, 0 unused
 
 
+class Circle(NamedTuple):
+    """What disjoint masks depend on in place of the row's position: see disjoint_masks.py."""
+
+    tokens: np.ndarray  # int64 [R, L]: a number for each ordinary token of the store, the same in every epoch
+    begins: np.ndarray  # int64 [R, S]: the rank of the first masked token in the order of the sequence's circle
+
+
 class Masker:
     """Draws masks, a pure function of (seed, row's position, place).
 
@@ -44,10 +42,10 @@ class Masker:
         store: it gives the vocabulary and the boundaries of words.
         special: its vocabulary's special ids.
         objective: the recipe's.
+        rate: the fraction of tokens that is masked.
         seed: the seed of the run's phase.
         sequence_length: positions per row, L.
         sequences: the most sequences in a row, S.
-        slots: masked positions in a row, at most.
 
     Raises UserError as read_priority_words.
     """
@@ -57,10 +55,10 @@ class Masker:
         store: Store,
         special: SpecialIds,
         objective: Objective,
+        rate: MaskRate,
         seed: int,
         sequence_length: int,
         sequences: int,
-        slots: int,
     ) -> None:
         vocabulary, settings = store.vocabulary, store.tokenizer_settings
         self._ordinary = ordinary_ids(vocabulary, special)
@@ -68,15 +66,21 @@ class Masker:
         self._priority = read_priority_words(objective.priority_words, vocabulary, settings)
         self._longest_span = objective.ngram
         self._mask_id = special.mask
-        self._fraction = objective.masked_fraction
+        self._rate = rate
         self._seed = seed
         self._length = sequence_length
-        self._slots = slots
         self._column_bits = max(1, (sequence_length - 1).bit_length())
         self._sequence_bits = sequences.bit_length()
 
     def apply(
-        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sequence_ids: np.ndarray,
+        maskable: np.ndarray,
+        tokens: np.ndarray,
+        slots: int,
+        circle: Circle | None = None,
     ) -> Masked:
         """Mask `ids` in place: 80 % of the places become [MASK], 10 % a random ordinary token, 10 % stay.
 
@@ -86,9 +90,14 @@ class Masker:
             sequence_ids: int [R, L], 1 to S; 0: padding.
             maskable: bool [R, L]: ordinary tokens.
             tokens: int64 [R, S]: ordinary tokens per sequence; 0: none.
+            slots: masked positions of a row, at least as many as any of these rows needs.
+            circle: for disjoint masks; None: they are drawn anew in each epoch.
         """
-        draw = self._places if self._longest_span == 1 else self._span_places
-        places = draw(ids, positions, sequence_ids, maskable, tokens)
+        budgets = np.where(tokens > 0, masked_count(tokens, self._rate.at(positions)[:, None]), 0)
+        if self._longest_span == 1:
+            places = self._places(ids, positions, sequence_ids, maskable, tokens, budgets, circle)
+        else:
+            places = self._span_places(ids, positions, sequence_ids, maskable, budgets[tokens > 0])
         row, column = np.divmod(places, self._length)
         slot = np.arange(len(places)) - np.searchsorted(places, row * self._length)
         original = ids.reshape(-1)[places]
@@ -97,7 +106,7 @@ class Masker:
         drawn = (words & _LOW_32) * np.uint64(len(self._ordinary)) >> _SHIFT_32
         shown = np.where(tenth == 8, self._ordinary[drawn.astype(np.int64)], original)
         ids.reshape(-1)[places] = np.where(tenth < 8, self._mask_id, shown)
-        masked = Masked(*(np.zeros((len(ids), self._slots), kind) for kind in (np.int32, np.int32, np.float32)))
+        masked = Masked(*(np.zeros((len(ids), slots), kind) for kind in (np.int32, np.int32, np.float32)))
         for array, content in zip(masked, (column, original, 1), strict=True):
             array[row, slot] = content
         return masked
@@ -106,15 +115,25 @@ class Masker:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
 
     def _places(
-        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sequence_ids: np.ndarray,
+        maskable: np.ndarray,
+        tokens: np.ndarray,
+        budgets: np.ndarray,
+        circle: Circle | None,
     ) -> np.ndarray:
         """Masked places in the flat batch, ascending: in each sequence the places with the smallest hashes.
+
+        With a circle they are those from its begin on.
 
         A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
         words = columns if self._words is None else self._word_starts(self._words, ids, maskable)
-        hashes = self._hash(_MASK, (positions * self._length)[:, None] + words)
+        at = (positions * self._length)[:, None] + words
+        hashes = self._hash(_MASK, at) if circle is None else self._hash(_CIRCLE, circle.tokens)
         hashes = self._in_order(hashes, ids, maskable)
         low = np.uint64(2 * self._column_bits)
         keys = hashes >> np.uint64(self._sequence_bits) >> low << low
@@ -125,18 +144,27 @@ class Masker:
         # A sorted row has its sequences in the order of their numbers, then the places that cannot be masked.
         behind = self._length - tokens.sum(axis=1, keepdims=True)
         counts = np.concatenate((tokens, behind), axis=1)  # (R, S + 1)
-        budgets = np.where(tokens > 0, masked_count(tokens, self._fraction), 0)
-        budgets = np.concatenate((budgets, np.zeros_like(behind)), axis=1).ravel()  # (R * (S + 1),)
+        none = np.zeros_like(behind)
+        budgets = np.concatenate((budgets, none), axis=1).ravel()  # (R * (S + 1),)
         starts = np.cumsum(counts) - counts.ravel()  # (R * (S + 1),), in the flat batch
         owner = np.repeat(np.arange(counts.size), counts.ravel())  # (R * L,): index in starts and budgets
-        chosen = np.arange(keys.size) - starts[owner] < budgets[owner]
+        rank = np.arange(keys.size) - starts[owner]
+        if circle is not None:
+            begins = np.concatenate((circle.begins, none), axis=1).ravel()
+            rank = (rank - begins[owner]) % counts.ravel()[owner]
+        chosen = rank < budgets[owner]
         if self._words is not None:
             chosen = self._whole_words(keys.ravel() >> np.uint64(self._column_bits), owner, budgets, chosen)
         column = (keys.ravel()[chosen] & np.uint64((1 << self._column_bits) - 1)).astype(np.int64)
         return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
 
     def _span_places(
-        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sequence_ids: np.ndarray,
+        maskable: np.ndarray,
+        budgets: np.ndarray,
     ) -> np.ndarray:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see ngrams.py."""
         begins = maskable
@@ -146,7 +174,6 @@ class Masker:
         row, column = np.divmod(words.start, self._length)
         at = positions[row] * self._length + column
         lengths = draw_lengths(words.left, self._longest_span, self._hash(_SPAN, at) / 2.0**64)
-        budgets = masked_count(tokens[tokens > 0], self._fraction)
         order = self._in_order(self._hash(_MASK, at), ids, maskable, words.start)
         return choose_spans(words, lengths, order, budgets)
 

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.layout import lay_out
+from bert_horovod.batches.layout import Layout, lay_out
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packed_order import PackedOrder
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.batches.text.crews import rank_crew
+from bert_horovod.batches.text.disjoint_masks import Circles
 from bert_horovod.batches.text.index import RowIndex, WindowsAt, index_path, open_index
 from bert_horovod.batches.text.making import make_index
-from bert_horovod.batches.text.masks import Masker, masked_count
+from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate, mask_rate, masked_count
+from bert_horovod.batches.text.masks import Circle, Masker
 from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.batches.text.priority_words import read_priority_words
 from bert_horovod.collectives.world import World
@@ -31,6 +33,7 @@ from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
+_SHARD_BITS = 40  # below the number of a shard: more than the tokens of any
 _SWAP = 2  # a stream of keyed_hash, other than those of packed_order.py
 # Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i. Phase 1 thus has the number of the held-out stream,
 # but not its rows, because the splits have no text in common; other numbers would change the rows of present runs.
@@ -59,8 +62,8 @@ class Rows:
         store: the token store.
         index: its row index.
         special: the vocabulary's special ids.
-        sequence_length: positions per row, L; that of the index.
         objective: the recipe's; pair must be that of the index.
+        rate: the fraction of tokens that is masked, with the objective's `masks`.
         seed: orders rows and draws pairs and masks.
         watch: called before rows are made; it raises if the store was found to be damaged.
     """
@@ -70,18 +73,21 @@ class Rows:
         store: Store,
         index: RowIndex,
         special: SpecialIds,
-        sequence_length: int,
         objective: Objective,
+        rate: MaskRate,
         seed: int,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        if (index.sequence_length, index.pair) != (sequence_length, objective.pair):
-            raise ValueError("Rows: the index was made for another sequence_length or pair")
+        if index.pair != objective.pair:
+            raise ValueError("Rows: the index was made for another pair")
         self.count = index.rows  # rows per epoch
         self.sequences = index.sequences  # S, the most in a row
-        lengths = index.templates.lengths
-        masks = np.where(lengths > 0, masked_count(index.classes.tokens[lengths], objective.masked_fraction), 0)
-        self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
+        sequence_length, lengths = index.sequence_length, index.templates.lengths
+        tokens = index.classes.tokens[lengths]
+        self._stair_slots = np.array(
+            [np.where(lengths > 0, masked_count(tokens, most), 0).sum(axis=1).max() for most in rate.stairs]
+        )
+        self.masked_slots = int(self._stair_slots.max())  # the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
         self._index, self._watch = index, watch
         self._special = special
@@ -93,7 +99,9 @@ class Rows:
         length_count = np.asarray(index.classes.sequences)
         self._length_start = np.cumsum(length_count) - length_count
         self._exchange = PairExchange(index.classes, self._hash)
-        self._masker = Masker(store, special, objective, seed, sequence_length, self.sequences, self.masked_slots)
+        self._rate = rate
+        self._masker = Masker(store, special, objective, rate, seed, sequence_length, self.sequences)
+        self._circles = Circles(rate, self.count, sequence_length) if objective.masks == "disjoint" else None
         self._reader = TokenReader(store.path, store.manifest, len(store.vocabulary))
 
     def windows(self, positions: np.ndarray) -> np.ndarray:
@@ -116,7 +124,8 @@ class Rows:
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
 
-        With R = len(positions), L = sequence_length, M = masked_slots, S sequences per row, at most:
+        With R = len(positions), L = sequence_length, S sequences per row, at most, and M masked positions, as many as
+        any row on the same stair of the mask rate needs:
 
             input_ids            int32   [R, L]  masks applied, [PAD] where there is nothing
             token_type_ids       int32   [R, L]  1: second segment with its [SEP], else 0
@@ -152,7 +161,13 @@ class Rows:
                 "it is damaged; see where with: bert-horovod verify"
             )
 
-        masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens)
+        real = positions[positions >= 0]
+        slots = int(self._stair_slots[self._rate.stair(real)].max(initial=self._stair_slots.min()))
+        circle = None
+        if self._circles is not None:
+            numbers = self._token_numbers(sequences, layout, first)
+            circle = Circle(numbers, self._circles.begins(positions, tokens))
+        masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens, slots, circle)
         labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         labels[sequences.row, sequences.slot] = sequences.wrong
         weights[sequences.row, sequences.slot] = (sequences.second_count > 0) | (self._pair == "none")
@@ -165,6 +180,17 @@ class Rows:
             "next_sentence_labels": labels,
             "sequence_weights": weights,
         }
+
+    @staticmethod
+    def _token_numbers(sequences: _Sequences, layout: Layout, first: np.ndarray) -> np.ndarray:
+        """For each ordinary token its shard and its place there, in one number: int64 [R, L]."""
+        begin, second_begin = np.zeros((2, *first.shape), np.int64)
+        shard = sequences.shard << _SHARD_BITS
+        begin[sequences.row, sequences.slot] = shard + sequences.start
+        second_begin[sequences.row, sequences.slot] = shard + sequences.second_start
+        # A segment's first token stands behind [CLS], or behind [CLS], the first segment and [SEP].
+        at_start = np.where(layout.is_second, layout.spread(second_begin - first - 2), layout.spread(begin - 1))
+        return at_start + layout.place
 
     def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
@@ -264,11 +290,11 @@ def open_rows(
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
     seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
-    objective = recipe.objective
-    if split == "held_out" and objective.held_out_masked_fraction:
-        objective = replace(objective, masked_fraction=objective.held_out_masked_fraction)
+    objective, rate = recipe.objective, mask_rate(recipe, recipe.phase[phase])
+    if split == "held_out":  # all recipes are judged with masks that are drawn alike
+        objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
     special = special_ids(store.vocabulary, store.tokenizer_settings)
-    return Rows(store, index, special, length, objective, seed, watch)
+    return Rows(store, index, special, objective, rate, seed, watch)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Prediction:
         trained = trained_shapes(shapes, deep.model, phase.trained_layers)
         return _Work(
             count,
-            computed_profile(deep, phase.sequence_length, ranks, 1.0, phase.trained_layers).end_s,
+            computed_profile(deep, phase, ranks, 1.0).end_s,
             accumulation_bytes(recipe, derived.trained, count),
             update_bytes(recipe, trained, count, ranks),
         )

@@ -107,7 +107,7 @@ class MetricsHook(Hook):
             **{"gradient_norm": None, "exchange_norm": None} | {norm_metric: norm},
             loss_scale=progress.loss_scale,
             skipped_steps=progress.skipped_steps,
-            **self._rates(interval, float(tokens)),
+            **self._rates(interval, float(tokens), run.phase.flops_per_row(event.batch.micro_batches[0])),
             bytes_reduced=reduced + exchange.bytes_reduced(rows) - exchange.bytes_reduced(),
             wire_bytes=sent + exchange.wire_bytes(rows) - exchange.wire_bytes(),
             memory_bytes=peak_memory_bytes(),
@@ -131,9 +131,9 @@ class MetricsHook(Hook):
     def _is_due(self, step: int) -> bool:
         return step % self.run.recipe.execution.log_steps == 0 or step in (1, self.run.phase.end)
 
-    def _rates(self, interval: Interval, tokens: float) -> dict[str, float | None]:
+    def _rates(self, interval: Interval, tokens: float, flops_per_row: float) -> dict[str, float | None]:
         run = self.run
-        rates = interval.rates(tokens, run.phase.flops_per_row, run.peak_flops_per_s)
+        rates = interval.rates(tokens, flops_per_row, run.peak_flops_per_s)
         if (rates["flops_share"] or 0) > 1 and not has_gpu():  # a CPU's peak was measured, maybe beside other work
             run.peak_flops_per_s, rates["flops_share"] = rates["flops_per_s"], 1.0
             run.say(

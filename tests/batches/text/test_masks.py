@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.masks import full_row_slots, masked_count
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.batches.text.mask_rates import full_row_slots, masked_count
+from bert_horovod.recipe_files.loading import recipe_from_table
 from tests.batches.reading import MASK, ORDINARY, WITH_PIECES, make_rows, unmasked
 
 BOTH = pytest.mark.parametrize("whole_words", [True, False])
@@ -139,4 +139,5 @@ def test_the_count_is_rounded_and_at_least_one(tokens, expected):
     ],
 )
 def test_a_row_of_one_full_sequence_has_the_masked_positions_of_its_ordinary_tokens(pair, length, expected):
-    assert full_row_slots(Objective(pair=pair), length) == expected
+    recipe = recipe_from_table({"objective": {"pair": pair}, "phase": [{"sequence_length": length}]})
+    assert full_row_slots(recipe, recipe.phase[0]) == (expected, expected)

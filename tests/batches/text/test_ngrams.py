@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.masks import masked_count
+from bert_horovod.batches.text.mask_rates import masked_count
 from bert_horovod.batches.text.ngrams import Words, choose_spans, draw_lengths, find_words
 from tests.batches.reading import ORDINARY, WITH_PIECES, make_rows, unmasked
 from tests.batches.text.test_masks import masked_places

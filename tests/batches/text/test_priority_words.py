@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.masks import masked_count
+from bert_horovod.batches.text.mask_rates import masked_count
 from bert_horovod.batches.text.priority_words import read_priority_words
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED

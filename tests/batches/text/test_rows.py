@@ -5,7 +5,7 @@ from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import open_index
-from bert_horovod.batches.text.masks import masked_count
+from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.recipe.sections import Data, Objective, Phase
 from tests.batches.reading import (
@@ -268,13 +268,12 @@ def test_another_world_size_sees_the_same_rows_from_any_step_on(make_store):
                 assert np.array_equal(array, expected[name]), name
 
 
-@pytest.mark.parametrize("packing", [True, False])
-def test_an_index_of_other_settings_is_refused(make_store, packing):
+def test_an_index_of_other_pairs_is_refused(make_store):
     store = make_store(sentences=100, longest=5)
-    index, special = open_index(store, 16, "next_sentence", packing), special_ids(store.vocabulary)
-    for length, pair in ((17, "next_sentence"), (16, "none"), (16, "sentence_order")):
-        with pytest.raises(ValueError, match="another sequence_length or pair"):
-            Rows(store, index, special, length, Objective(pair=pair), 0)
+    index, special = open_index(store, 16, "next_sentence", True), special_ids(store.vocabulary)
+    for pair in ("none", "sentence_order"):
+        with pytest.raises(ValueError, match="another pair"):
+            Rows(store, index, special, Objective(pair=pair), MaskRate(0.15, 0.15), 0)
 
 
 @pytest.mark.parametrize("packing", [True, False])
