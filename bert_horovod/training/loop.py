@@ -137,6 +137,8 @@ def _train_phase(run: Run) -> bool:
                 compiled.add((with_times, shapes))
             else:
                 run.doing("forward, backward and update")
+            if are_new and step:
+                run.say(f"step {number}: rows have another number of masked places; it is compiled once more")
             if are_new:
                 share_choices(run, batch, inputs, step)
             if step is None:

@@ -76,15 +76,17 @@ def test_a_resume_is_exact_where_masks_fall_and_do_not_repeat(store, tmp_path, c
     sections = {
         "objective": {"pair": "none", "masks": "disjoint"},
         "phase": {"masked_fraction": 0.3, "masked_fraction_end": 0.1, "steps": 9},
-        "execution": {"checkpoint_steps": 4, "log_steps": 1},
+        "execution": {"checkpoint_steps": 4, "log_steps": 1, "xla": "off"},
     }
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(store, whole, **sections)
-    for last in (4, 5, 9):
+    for last in (5, 9):
         train(store, parts, max_steps=last, **sections)
     assert [line["loss"] for line in metrics(parts)] == [line["loss"] for line in metrics(whole)]
     assert (newest(parts) / "model.safetensors").read_bytes() == (newest(whole) / "model.safetensors").read_bytes()
-    assert "30.0% of the tokens masked at its beginning, 10.0% at its end" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "30.0% of the tokens masked at its beginning, 10.0% at its end" in said
+    assert "rows have another number of masked places" in said
     operations = [line["flops_per_s"] * line["step_s"] for line in metrics(whole)]
     assert sorted(operations, reverse=True) == pytest.approx(operations)  # a lower rate has less to do
     assert operations[-1] < 0.95 * operations[0]
