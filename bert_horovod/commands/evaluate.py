@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint_path, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint_path
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective
@@ -94,6 +94,8 @@ def evaluate(
     from bert_horovod.corpus.store import open_store
 
     open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
+    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+
     require_checkpoint(checkpoint)
 
     import numpy as np
@@ -106,7 +108,7 @@ def evaluate(
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.policy import ComputePolicy
-    from bert_horovod.runs.checkpoint import read_checkpoint, recorded_length, recorded_pair
+    from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 

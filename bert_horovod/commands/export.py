@@ -23,7 +23,7 @@ checkpoint; if they differ, nothing is left of the export.
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import require_new_directory
 
@@ -52,11 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
+    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+
     require_checkpoint(arguments.checkpoint)
     require_new_directory(arguments.output)
 
     from bert_horovod.interchange.exporting import export
-    from bert_horovod.runs.checkpoint import read_checkpoint
 
     tf.config.set_visible_devices([], "GPU")
     exported = read_checkpoint(

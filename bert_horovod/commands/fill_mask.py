@@ -5,7 +5,7 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 
 import argparse
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.words import whole_text
 
@@ -22,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
     require_least("--top", arguments.top)
+    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+
     require_checkpoint(arguments.checkpoint)
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
-    from bert_horovod.runs.checkpoint import read_checkpoint
 
     texts = list(map(whole_text, arguments.texts))
     predictor = read_checkpoint(arguments.checkpoint, MaskedTokenPredictor)

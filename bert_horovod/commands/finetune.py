@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.flags import require_least, require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
@@ -139,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in flags, paths and columns; what is read is kept as `arguments.data`."""
     from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
+    from bert_horovod.interchange.pretrained import require_checkpoint
 
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)

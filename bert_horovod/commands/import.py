@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import require_new_directory
 
@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
+    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+
     require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     require_new_directory(arguments.directory)
     extended = None
@@ -54,7 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
         from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
         extended = read_vocabulary(arguments.vocab)
-    from bert_horovod.runs.checkpoint import read_checkpoint
 
     read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments, extended), "CHECKPOINT")
 
@@ -62,17 +63,18 @@ def run(arguments: argparse.Namespace) -> None:
 def _import(path: Path, arguments: argparse.Namespace, extended: list[str] | None) -> None:
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.new_pieces import with_vocabulary
-    from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
+    from bert_horovod.interchange.pretrained import reader_of
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.storage.writing import new_directory
 
-    contents = describe(path)
+    reader = reader_of(path)
+    contents = reader.contents()
     architecture = contents.architectures[0]
-    tokenizer = read_tokenizer(path)
+    tokenizer = reader.tokenizer()
     require_vocabulary(path, tokenizer.vocabulary, flag="")
     new = None
     with new_directory(arguments.directory) as temporary:
-        pretrained = read_pretrained(path, architecture, arguments.lowercase)
+        pretrained = reader.read(architecture, arguments.lowercase)
         vocabulary = require_vocabulary(path, pretrained.vocabulary, flag="")
         if extended is not None:
             pretrained, new = with_vocabulary(pretrained, extended, f"--vocab {arguments.vocab}")

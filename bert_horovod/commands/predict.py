@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
@@ -27,8 +27,7 @@ from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.table_files import Dialect, Table, only_column, require_columns, require_table_name
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, tagged_blocks, text_blocks
-from bert_horovod.errors import UserError
-from bert_horovod.storage.reading import read_json
+from bert_horovod.errors import ReportedError, UserError
 
 _NOT_FOR = {  # flags that a kind of checkpoint does not read
     "ForTokenClassification": ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold"),
@@ -93,6 +92,8 @@ def run(arguments: argparse.Namespace) -> None:
     lines = arguments.input == "-"
     if lines != (arguments.output is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
+    from bert_horovod.interchange.pretrained import require_checkpoint
+
     require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
     keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
@@ -198,9 +199,11 @@ def _look_for_words(arguments: argparse.Namespace, column: str | None) -> None:
 
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:
-    file = newest_configuration(checkpoint)
+    """What config.json says; of a TF1 checkpoint nothing, because TensorFlow is not imported yet."""
+    from bert_horovod.interchange.pretrained import Tf1, reader_of
+
     try:
-        config = read_json(file) if file else {}
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
+        reader = reader_of(checkpoint)
+        return {} if isinstance(reader, Tf1) else reader.configuration()
+    except ReportedError:
+        return {}  # it is told later, or an older checkpoint of the run is read

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides
 from bert_horovod.commands.shared.parser import read_with
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -194,10 +194,13 @@ def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "
 
 def _start(named: str) -> str | None:
     """What --vocab or --tokenizer names, if it is a checkpoint with weights, to go on from."""
-    from bert_horovod.interchange.pretrained import has_weights
+    from bert_horovod.interchange.pretrained import reader_of
 
-    directory = newest_configuration(path := Path(named))
-    return os.path.abspath(named) if has_weights(directory.parent if directory else path) else None
+    try:
+        reader_of(Path(named)).weights()
+    except ReportedError:
+        return None
+    return os.path.abspath(named)
 
 
 def _of_directory(path: Path, cased: bool) -> tuple[Path, list[str], "TokenizerSettings"]:
@@ -219,15 +222,14 @@ def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Pat
     """What a flag names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+    from bert_horovod.interchange.pretrained import is_checkpoint, read_checkpoint, reader_of
+    from bert_horovod.interchange.suitability import require_vocabulary
 
     path = Path(vocab)
-    if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
+    if not (path.is_dir() or is_checkpoint(path)):
         return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
-    from bert_horovod.interchange.pretrained import read_tokenizer
-    from bert_horovod.interchange.suitability import require_vocabulary
-    from bert_horovod.runs.checkpoint import read_checkpoint
 
-    path, tokenizer = read_checkpoint(path, lambda path: (path, read_tokenizer(path)), flag)
+    path, tokenizer = read_checkpoint(path, lambda path: (path, reader_of(path).tokenizer()), flag)
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then {flag} DIR"
     if tokenizer.reason is None and not cased:
         raise UserError(f"{flag} {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.commands.shared.flags import RECIPE
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
@@ -58,6 +58,8 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.runs.trackers import require_trackers
 
     if arguments.init_checkpoint:
+        from bert_horovod.interchange.pretrained import require_checkpoint
+
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     recipe = _recipe(arguments)
     require_trackers(recipe.execution.trackers)
@@ -71,7 +73,7 @@ def _look(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.runs.checkpoint import find_checkpoint, read_checkpoint
+    from bert_horovod.interchange.pretrained import read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
@@ -83,8 +85,6 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
             f"execution.probe = {probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
             "expected both, a task and its files, or neither"
         )
-    if start and launched.rank == 0:
-        find_checkpoint(start, "--init_checkpoint")  # a wrong path is told before the store is read
     store = open_store(arguments.data_dir)
     check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
     job = pretraining_job(
@@ -111,11 +111,9 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     start = arguments.init_checkpoint
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
-    from bert_horovod.interchange.pretrained import read_sizes
+    from bert_horovod.interchange.pretrained import reader_of
 
-    configuration = newest_configuration(start)  # none beside a TF1 checkpoint
-    model = read_sizes(configuration.parent if configuration else start)
-    return load_recipe(arguments.recipe, arguments.overrides, model)
+    return load_recipe(arguments.recipe, arguments.overrides, reader_of(start).sizes())
 
 
 def _probing() -> Any:

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.recipe.idle import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
-from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
 

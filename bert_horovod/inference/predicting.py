@@ -9,9 +9,8 @@ from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration
 from bert_horovod.interchange.suitability import named_class
-from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.label_attention import WINDOWS
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD

@@ -15,7 +15,7 @@ from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTI
 from bert_horovod.interchange.exported import Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import describe, read_pretrained
+from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
@@ -44,7 +44,7 @@ def export(
     """Export a checkpoint as a directory: the model, config.json and the tokenizer's files.
 
     Args:
-        checkpoint: a path for read_pretrained.
+        checkpoint: a path for reader_of.
         output: a new or empty directory.
         kind: "savedmodel" or "onnx".
         architecture: Hugging Face's name of a class whose parameters the checkpoint has; None: its own class.
@@ -58,7 +58,8 @@ def export(
         require_onnx()
         if with_tokenizer:
             raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
-    contents = describe(checkpoint)
+    reader = reader_of(checkpoint)
+    contents = reader.contents()
     chosen = next(
         (
             known_architecture
@@ -73,7 +74,7 @@ def export(
             f"--architecture {architecture}: {checkpoint} is {names[0]}, and has the parameters "
             f"of {' and '.join(names)} only"
         )
-    pretrained = read_pretrained(checkpoint, chosen)
+    pretrained = reader.read(chosen)
     require_vocabulary(checkpoint, pretrained.vocabulary)
     parameters = {name: pretrained.parameters[name] for name in chosen.parameters(pretrained.model)}
     served = Served(chosen, pretrained.model, parameters, tf.int64 if kind == "onnx" else tf.int32)

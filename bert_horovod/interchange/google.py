@@ -144,12 +144,6 @@ def _about_unknown(prefix: Path, model: Model, unknown: list[str], missing: list
     )
 
 
-def architectures(prefix: Path) -> list[Architecture]:
-    """The classes whose parameters the checkpoint has, the richest first; raises the errors of read_variables."""
-    model, variables = read_variables(prefix)
-    return whole_heads(model, variables.parameters)
-
-
 def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
     """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 

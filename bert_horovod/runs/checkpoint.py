@@ -19,13 +19,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError, unreadable
+from bert_horovod.errors import DamagedData, ReportedError, RunError, unreadable
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import FORMATS, is_pretrained, weights_hash
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
@@ -46,7 +45,6 @@ OPTIMIZER = "training/optimizer.safetensors"
 NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
-Read = TypeVar("Read")
 _NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
 
@@ -109,69 +107,19 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
         except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
             _say_damaged(path, [str(getattr(error, "strerror", None) or error)])
     if paths(output_dir):
-        raise _all_damaged(output_dir)
+        raise all_damaged(output_dir)
     return None
 
 
-def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
-    """The checkpoint that a flag's path means, for read_pretrained: the path itself, or a run's newest undamaged one.
-
-    A run's damaged checkpoints are named on stderr.
-
-    Raises:
-        UserError: the path is neither a checkpoint nor a run with checkpoints.
-        DamagedData: a file of the checkpoint does not match its hash, or all checkpoints of the run are damaged.
-    """
-    if is_pretrained(path):
-        if (path / HASHES).is_file():
-            # A copy may lack training/, which only a resumed run reads.
-            damaged = [name for name in _damaged_files(path) if not name.startswith("training/")]
-            if damaged and _is_removed(path):
-                raise _removed(path, flag)
-            if damaged:
-                raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
-        return path
-    for checkpoint in whole_checkpoints(path):
-        return checkpoint
-    if paths(path):
-        raise _all_damaged(path)
-    problem = (
-        f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
-    )
-    raise UserError(f"{flag}: {problem}; expected {FORMATS}, or the output_dir of a run")
-
-
-def read_checkpoint(path: Path, read: Callable[[Path], Read], flag: str = "--checkpoint") -> Read:
-    """What `read` makes of the checkpoint that a flag's path means: read(find_checkpoint(path, flag)).
-
-    If a run removes its checkpoint while it is read, the run's next newest one is read.
-
-    Raises the errors of find_checkpoint and `read`.
-    """
-    while True:
-        directory = find_checkpoint(path, flag)
-        try:
-            return read(directory)
-        except (OSError, ReportedError) as error:
-            if not _is_removed(directory):
-                raise
-            if directory == path:
-                raise _removed(path, flag) from error
-
-
-def weights_of(directory: Path) -> str:
-    """SHA-256 of a checkpoint's weights, as weights_hash; of a run's checkpoint it is read, not computed."""
+def recorded_hash(directory: Path) -> str | None:
+    """SHA-256 of a checkpoint's weights as its hashes.json says; None if this program did not write the checkpoint."""
     try:
         return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
     except (OSError, ValueError, LookupError, TypeError):
-        return weights_hash(directory)
+        return None
 
 
-def _removed(path: Path, flag: str) -> UserError:
-    return UserError(f"{flag} {path} was removed while it was read; give another checkpoint")
-
-
-def _is_removed(directory: Path) -> bool:
+def is_removed(directory: Path) -> bool:
     """Whether a run's checkpoint is there no longer: a run renames it before it deletes its files."""
     return step_of(directory.name) is not None and not directory.exists()
 
@@ -183,13 +131,13 @@ def whole_checkpoints(output_dir: Path) -> Iterator[Path]:
         path = remaining[-1]  # listed anew each time: the run may save, and remove what is read here
         seen.add(path)
         try:
-            damaged = _damaged_files(path)
+            damaged = damaged_files(path)
         except RunError as error:  # an error of the disk, which the user may not be able to repair
             print(f"bert-horovod: {error}. Taking the checkpoint before {path.name}", file=sys.stderr)
             continue
         if not damaged:
             yield path
-        elif not _is_removed(path):
+        elif not is_removed(path):
             _say_damaged(path, damaged)
 
 
@@ -199,7 +147,8 @@ def _say_damaged(path: Path, damage: list[str]) -> None:
     )
 
 
-def _all_damaged(output_dir: Path) -> DamagedData:
+def all_damaged(output_dir: Path) -> DamagedData:
+    """The error about a run whose checkpoints are all damaged."""
     return DamagedData(
         f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
     )
@@ -273,7 +222,7 @@ def _state(path: Path) -> dict[str, Any]:
     return read_json(path / STATE, inside=path)
 
 
-def _damaged_files(path: Path) -> list[str]:
+def damaged_files(path: Path) -> list[str]:
     """Names of files that do not match their hashes, and of files that every checkpoint has but hashes.json lacks."""
     try:
         expected = read_json(path / HASHES, inside=path)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.google import find_prefix, read_checkpoint
-from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
+from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.classification import Classification
@@ -78,7 +78,7 @@ def expected(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 )
 def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architecture, pooler):
     values = write_checkpoint(tmp_path / "tiny", ENCODER | heads, adam=True)
-    contents = describe(tmp_path / "tiny")
+    contents = reader_of(tmp_path / "tiny").contents()
     assert (contents.architectures[0].name, contents.architectures[0].pooler) == (architecture, pooler)
     assert len(contents.optimizer) == 2 * len(values) + 1
     parameters = read_pretrained(tmp_path / "tiny", contents.architectures[0]).parameters
@@ -90,7 +90,7 @@ def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architectur
 
 def test_every_variable_of_an_albert_has_its_place(tmp_path):
     values = write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, True, "model.ckpt-best", ALBERT_CONFIG)
-    contents = describe(tmp_path / "tiny")
+    contents = reader_of(tmp_path / "tiny").contents()
     assert contents.architectures[0].class_name(contents.model) == "AlbertForPreTraining"
     sizes = (contents.model.embedding_size, contents.model.shared_layers, contents.model.num_hidden_layers)
     assert sizes == (8, 2, 4)
@@ -203,7 +203,7 @@ def test_the_index_files_of_real_checkpoints(shared_data, tmp_path):
     refuse(real / "uncased_L-8_H-512_A-8", r"is an index alone: .* \(about 167 MB\), is missing")
     shutil.copytree(real / "uncased_L-8_H-512_A-8", tmp_path / "medium")
     (tmp_path / "medium" / "bert_model.ckpt.data-00000-of-00001").touch()
-    contents = describe(tmp_path / "medium")
+    contents = reader_of(tmp_path / "medium").contents()
     assert contents.architectures[0].name == "BertForPreTraining"
     assert (contents.optimizer, len(contents.shapes)) == ([], 142)
 
@@ -246,7 +246,7 @@ def test_values_that_are_not_finite(tmp_path):
 def test_slots_of_any_optimizer_are_left_out(tmp_path, slot):
     slots = {f"{name}/{slot}": shape for name, shape in PRETRAINING.items()}
     write_checkpoint(tmp_path / "tiny", PRETRAINING | slots | {"beta1_power": [], "global_step": []})
-    contents = describe(tmp_path / "tiny")
+    contents = reader_of(tmp_path / "tiny").contents()
     assert len(contents.optimizer) == len(PRETRAINING) + 2
     assert len(contents.shapes) == len(PRETRAINING)
 
@@ -329,7 +329,7 @@ def test_the_tokenizer_settings_then_the_vocabulary_tell_of_lower_casing_and_nev
     (directory / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     if settings:
         (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = read_tokenizer(directory)
+    tokenizer = reader_of(directory).tokenizer()
     if lowercase is None:
         assert tokenizer.reason is None
         refuse(directory, "nothing tells whether text is to be lower-cased for it; .* --cased")

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import describe, read_pretrained
+from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.serving_graph import INPUTS, Served
 from tests.interchange.conftest import SIZES, random_model
 
@@ -25,7 +25,7 @@ def test_names_dimensions_and_outputs(tmp_path, torch, kind, pair_output):
     pytest.importorskip("onnxruntime")
     original = random_model(kind)
     original.save_pretrained(tmp_path)
-    architecture = describe(tmp_path).architectures[0]
+    architecture = reader_of(tmp_path).contents().architectures[0]
     pretrained = read_pretrained(tmp_path, architecture)
     write_onnx(tmp_path, Served(architecture, pretrained.model, pretrained.parameters, tf.int64))
 
@@ -69,7 +69,7 @@ def test_without_the_extra_it_is_refused(monkeypatch):
 
 def test_what_an_onnx_file_cannot_hold_is_refused(tmp_path, monkeypatch):
     random_model("BertModel").save_pretrained(tmp_path)
-    architecture = describe(tmp_path).architectures[0]
+    architecture = reader_of(tmp_path).contents().architectures[0]
     pretrained = read_pretrained(tmp_path, architecture)
     served = Served(architecture, pretrained.model, pretrained.parameters, tf.int64)
     monkeypatch.setattr("bert_horovod.interchange.onnx_file._LARGEST_BYTES", 100)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.interchange.pretrained import describe, read_pretrained
+from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.serving_graph import INPUTS, Served, trained_outputs
 from tests.interchange.conftest import SIZES, random_model
 
@@ -34,7 +34,7 @@ def padded_rows() -> dict[str, np.ndarray]:
 def test_outputs_are_those_of_transformers(tmp_path, torch, kind, settings, outputs):
     original = random_model(kind, **settings)
     original.save_pretrained(tmp_path)
-    architecture = describe(tmp_path).architectures[0]
+    architecture = reader_of(tmp_path).contents().architectures[0]
     assert architecture.name == kind
     assert architecture.labels == {3: ("x", "y", "z"), 1: ("LABEL_0",)}.get(settings.get("num_labels"), ())
     pretrained = read_pretrained(tmp_path, architecture)
@@ -54,5 +54,5 @@ def test_outputs_are_those_of_transformers(tmp_path, torch, kind, settings, outp
 
 def test_a_class_is_offered_only_where_all_its_parameters_are(tmp_path):
     random_model("BertForPreTraining").save_pretrained(tmp_path)
-    names = [architecture.name for architecture in describe(tmp_path).architectures]
+    names = [architecture.name for architecture in reader_of(tmp_path).contents().architectures]
     assert names == ["BertForPreTraining", "BertForMaskedLM", "BertModel"]

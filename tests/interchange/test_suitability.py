@@ -17,7 +17,7 @@ from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.exporting import export
-from bert_horovod.interchange.pretrained import describe
+from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.suitability import classifier_labels
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.multilabel import Multilabel
@@ -71,7 +71,7 @@ def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, 
     with pytest.raises(error, match=message):
         open_predictor(checkpoint, Options())
     with pytest.raises(error, match=message):
-        describe(checkpoint)
+        reader_of(checkpoint).contents()
     open_checkpoint(checkpoint)  # fine-tuning may start from its encoder
 
 
@@ -84,7 +84,7 @@ def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, 
 )
 def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind, message):
     random_model(kind).save_pretrained(tmp_path)
-    assert "BertForSequenceClassification" not in [kind.name for kind in describe(tmp_path).architectures]
+    assert "BertForSequenceClassification" not in [kind.name for kind in reader_of(tmp_path).contents().architectures]
     with pytest.raises(UserError, match=message):
         open_predictor(tmp_path, Options())
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import read_pretrained, weights_hash
+from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained, weights_of
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -22,11 +22,9 @@ from bert_horovod.runs.checkpoint import (
     load_newest,
     path_of,
     paths,
-    read_checkpoint,
     recorded_length,
     recorded_pair,
     step_of,
-    weights_of,
 )
 from bert_horovod.runs.model_card import CARD
 from bert_horovod.runs.rank_parts import remove_waiting
@@ -256,14 +254,14 @@ def test_a_checkpoint_that_its_run_removes_while_it_is_read_gives_way_to_the_nex
 
 def test_a_checkpoint_that_is_removed_while_its_hashes_are_compared_is_not_called_damaged(saved, monkeypatch, capsys):
     newest, before = paths(saved)[-1], paths(saved)[-2]
-    damaged_files = checkpoint._damaged_files
+    damaged_files = checkpoint.damaged_files
 
     def prune_first(path: Path) -> list[str]:
         if path == newest:
             shutil.rmtree(newest)
         return damaged_files(path)
 
-    monkeypatch.setattr(checkpoint, "_damaged_files", prune_first)
+    monkeypatch.setattr(checkpoint, "damaged_files", prune_first)
     assert read_checkpoint(saved, lambda directory: directory) == before
     assert capsys.readouterr().err == ""
 
@@ -282,7 +280,7 @@ def test_a_checkpoint_that_was_named_itself_and_is_removed_is_told(saved):
 def test_weights_have_one_hash_with_and_without_the_runs_own_record(saved):
     newest = paths(saved)[-1]
     recorded = weights_of(newest)
-    assert recorded == weights_hash(newest) != weights_of(paths(saved)[-2])
+    assert recorded != weights_of(paths(saved)[-2])
     (newest / HASHES).unlink()
     assert weights_of(newest) == recorded
 

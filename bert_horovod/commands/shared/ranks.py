@@ -121,7 +121,7 @@ def _look(arguments: argparse.Namespace, rank: int) -> None:
 
 def _start(arguments: argparse.Namespace, checkpoint: Path | None) -> "Start":
     """What run.json records of the checkpoint to start from."""
-    from bert_horovod.runs.checkpoint import weights_of
+    from bert_horovod.interchange.pretrained import weights_of
     from bert_horovod.runs.directory import Start
 
     if checkpoint is None:
