@@ -34,8 +34,8 @@ from bert_horovod.interchange.architectures import (
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels, named_class, words_after_blanks
+from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
 from bert_horovod.interchange.tokenizer_files import (
-    SPECIAL_TOKENS,
     read_json,
     read_tokenizer,
     tokenizer_config,
@@ -141,7 +141,7 @@ def write_configuration(
         tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
         _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
         # AutoTokenizer reads tokenizer.json for a ModernBERT, whatever tokenizer_class says.
-        text = "" if segments else _json(tokenizer_json(settings, vocabulary, SPECIAL_TOKENS.values()))
+        text = "" if segments else _json(tokenizer_json(settings, vocabulary, BERT_TOKENS.values()))
     if text:
         _write_text(directory / "tokenizer.json", text)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))

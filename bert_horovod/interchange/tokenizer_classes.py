@@ -21,13 +21,14 @@ Json = dict[str, Any]
 GENERAL, GENERAL_5 = "PreTrainedTokenizerFast", "TokenizersBackend"  # of transformers 4 and 5: all is as in the file
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _ROLES = _NAMED[2:]
-_FLAGS = {
+# BertTokenizer's settings by their names in tokenizer.json, their defaults, and its special tokens.
+FLAGS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
-_BERT_TOKENS = {
+DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+BERT_TOKENS = {
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
     "pad_token": "[PAD]",
@@ -43,7 +44,7 @@ _ROBERTA_TOKENS = {
     "cls_token": "<s>",
     "mask_token": "<mask>",
 }
-_ALBERT_TOKENS = _BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
+_ALBERT_TOKENS = BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
 # Rows of two texts, by the tokens CLS and SEP.
 _BERT_PAIR, _ROBERTA_PAIR = "CLS $A SEP $B:1 SEP:1", "CLS $A SEP SEP $B SEP"
 # Texts on which tokenizers with other parts are compared, beside those of the vocabulary's tokens.
@@ -72,11 +73,11 @@ class _Class(NamedTuple):
 
 
 def _bert(stated: Json, _file: Json) -> Json:
-    flags = {name: stated.get(key, _DEFAULTS[key]) for key, name in _FLAGS.items()}
+    flags = {name: stated.get(key, DEFAULTS[key]) for key, name in FLAGS.items()}
     return {
         "model": {
             "type": "WordPiece",
-            "unk_token": _content(stated.get("unk_token")),
+            "unk_token": content_of(stated.get("unk_token")),
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
         },
@@ -97,7 +98,7 @@ def _byte_level(stated: Json, _file: Json) -> Json:
 def _unigram(stated: Json, content: Json, unknown: int | None = 3) -> Json:
     if unknown is None:
         tokens = [piece[0] for piece in content["model"]["vocab"]]
-        name = _content(stated.get("unk_token"))
+        name = content_of(stated.get("unk_token"))
         unknown = tokens.index(name) if name in tokens else 0
     scheme = "always" if stated.get("add_prefix_space", True) else "never"
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
@@ -119,7 +120,7 @@ def _albert(stated: Json, content: Json) -> Json:
     return parts | {"normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
-_BERT = _Class(_bert, _BERT_PAIR, tuple(_FLAGS), _BERT_TOKENS)
+_BERT = _Class(_bert, _BERT_PAIR, tuple(FLAGS), BERT_TOKENS)
 _ROBERTA = _Class(_byte_level, _ROBERTA_PAIR, tokens=_ROBERTA_TOKENS)
 _XLM = _Class(_unigram, _ROBERTA_PAIR, tokens=_ROBERTA_TOKENS)
 _CLASSES = {
@@ -138,12 +139,12 @@ _CLASSES = {
         _BERT._replace(parts=None),
     ),
     "MPNetTokenizer": _BERT._replace(
-        pair=_ROBERTA_PAIR, flags=tuple(_FLAGS)[:2], tokens=_ROBERTA_TOKENS | {"unk_token": "[UNK]"}
+        pair=_ROBERTA_PAIR, flags=tuple(FLAGS)[:2], tokens=_ROBERTA_TOKENS | {"unk_token": "[UNK]"}
     ),
     **dict.fromkeys(
         ("RobertaTokenizer", "BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"), _ROBERTA
     ),
-    "DebertaTokenizer": _ROBERTA._replace(tokens=_BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]"}),
+    "DebertaTokenizer": _ROBERTA._replace(tokens=BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]"}),
     "GPT2Tokenizer": _Class(_byte_level),
     "XLMRobertaTokenizer": _XLM,
     "CamembertTokenizer": _Class(
@@ -224,7 +225,7 @@ def as_transformers(
         rebuilt = content | parts | {"model": of_model, "added_tokens": []}
         theirs = _made(rebuilt, stated, added, file_tokens, pieces, version=5)
         if kind.pair:
-            _set_rows(theirs, kind.pair, *(_content(stated.get(key)) for key in ("cls_token", "sep_token")))
+            _set_rows(theirs, kind.pair, *(content_of(stated.get(key)) for key in ("cls_token", "sep_token")))
     if difference := _difference(new, theirs, content["model"], of_model):
         part, text = difference
         ours, yours = (" ".join(each.encode(text).tokens)[:100] for each in (new, theirs))
@@ -243,7 +244,7 @@ def _as_version_4(content: Json, kind: _Class, stated: Json) -> Json:
     if cut.get("type") == "ByteLevel":
         changed["pre_tokenizer"] = cut | {"add_prefix_space": stated.get("add_prefix_space", False)}
     if kind.flags and normalizer.get("type") == "BertNormalizer":
-        flags = {_FLAGS[key]: stated.get(key, _DEFAULTS[key]) for key in kind.flags}
+        flags = {FLAGS[key]: stated.get(key, DEFAULTS[key]) for key in kind.flags}
         changed["normalizer"] = normalizer | flags
     return changed
 
@@ -273,16 +274,16 @@ def _made(
     if "added_tokens_decoder" in stated:
         listed = {int(number): token for number, token in stated["added_tokens_decoder"].items()}
     else:
-        special = set(map(_content, named))
+        special = set(map(content_of, named))
         listed = {
             number: {"content": token, "special": token in special} for token, number in added.items()
         } | file_tokens
     tokens = [listed[number] for number in sorted(listed)]
-    known = {_content(token) for token in [*tokens, *(content.get("added_tokens") or [])]}
-    known |= {_content(stated.get(key)) for key in _ROLES} & pieces  # settings.library adds those with roles
+    known = {content_of(token) for token in [*tokens, *(content.get("added_tokens") or [])]}
+    known |= {content_of(stated.get(key)) for key in _ROLES} & pieces  # settings.library adds those with roles
     for token in named:
-        if _content(token) not in known:
-            known.add(_content(token))
+        if content_of(token) not in known:
+            known.add(content_of(token))
             tokens.append({**({"content": token} if isinstance(token, str) else token), "special": True})
     fields = ("single_word", "lstrip", "rstrip", "normalized", "special")
     tokenizer.add_tokens(
@@ -351,5 +352,6 @@ def _state(part: Any) -> bytes | None:
     return None if part is None else part.__getstate__()
 
 
-def _content(token: Any) -> Any:
+def content_of(token: Any) -> Any:
+    """The text of a token in a file of transformers, which is a text or an added token's fields."""
     return token.get("content") if isinstance(token, dict) else token

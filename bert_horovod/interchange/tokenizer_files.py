@@ -14,19 +14,21 @@ from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSetti
 from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
-from bert_horovod.interchange.tokenizer_classes import GENERAL, GENERAL_5, OF_MODEL_TYPE, WAY_OUT, is_known
+from bert_horovod.interchange.tokenizer_classes import (
+    BERT_TOKENS,
+    DEFAULTS,
+    GENERAL,
+    GENERAL_5,
+    OF_MODEL_TYPE,
+    WAY_OUT,
+    content_of,
+    is_known,
+)
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
-SPECIAL_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
 _CLASSES = ("BertTokenizer", "BertTokenizerFast")  # transformers reads both with one class
 _FROM_JSON = (GENERAL, GENERAL_5)
 # Settings that change ids whatever the class is, and the values that do not.
@@ -49,7 +51,6 @@ _REQUIRED = {
     "word_tokenizer_type": "basic",
     "wordpieces_prefix": "##",
 }
-_FLAGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # transformers' defaults
 
 
 class TokenizerFound(NamedTuple):
@@ -82,7 +83,7 @@ def tokenizer_config(
         "tokenize_chinese_chars": settings.chinese_apart,
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_length,
-        **SPECIAL_TOKENS,
+        **BERT_TOKENS,
         **({} if segments else {"model_input_names": ["input_ids", "attention_mask"]}),
         **({"added_tokens_decoder": added} if added else {}),
     }
@@ -160,7 +161,7 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
     _refuse_other_settings(config_file, settings, _REQUIRED)
     for source, values in ((config_file, settings), (directory / "special_tokens_map.json", special)):
         _refuse_other_special_tokens(source, values)
-    flags, stated = {key: settings.get(key, default) for key, default in _FLAGS.items()}, "do_lower_case" in settings
+    flags, stated = {key: settings.get(key, default) for key, default in DEFAULTS.items()}, "do_lower_case" in settings
     vocabulary, added_records = None, {}
     if os.path.lexists(json_file):
         contents = read_tokenizer_json(json_file, read_json(json_file), vocab_size)
@@ -173,10 +174,10 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
         for key, value in contents.flags.items():
             if from_json:
                 flags[key] = value
-            elif key not in settings and value != _FLAGS[key]:
+            elif key not in settings and value != DEFAULTS[key]:
                 raise UserError(
                     f"{json_file}: its normalizer has {key} = {_json(value)}, but {config_file.name} does not, and "
-                    f"transformers takes {_json(_FLAGS[key])} then; write {key} into {config_file.name}"
+                    f"transformers takes {_json(DEFAULTS[key])} then; write {key} into {config_file.name}"
                 )
         stated = stated or "do_lower_case" in contents.flags
     elif os.path.lexists(directory / "vocab.txt"):
@@ -225,8 +226,8 @@ def _refuse_other_settings(source: Path, settings: dict[str, Any], required: dic
 
 
 def _refuse_other_special_tokens(source: Path, settings: dict[str, Any]) -> None:
-    for key, expected in SPECIAL_TOKENS.items():
-        if key in settings and (token := _content(settings[key])) != expected:
+    for key, expected in BERT_TOKENS.items():
+        if key in settings and (token := content_of(settings[key])) != expected:
             raise UserError(f"{source}: {key} = {shown(token)} is not supported: expected {expected!r}")
 
 
@@ -268,13 +269,13 @@ def _named(settings: dict[str, Any], special: dict[str, Any]) -> Iterator[tuple[
         for key, value in values.items():
             if key in ("additional_special_tokens", "extra_special_tokens"):
                 tokens = list(value.values()) if isinstance(value, dict) else [] if value is None else value
-            elif key.endswith("_token") and key not in SPECIAL_TOKENS and isinstance(value, str | dict):
+            elif key.endswith("_token") and key not in BERT_TOKENS and isinstance(value, str | dict):
                 tokens = [value]
             else:
                 continue
-            if not isinstance(tokens, list) or not all(isinstance(_content(token), str) for token in tokens):
+            if not isinstance(tokens, list) or not all(isinstance(content_of(token), str) for token in tokens):
                 raise DamagedData(f"tokenizer_config.json is damaged: {key} is {shown(value)}: expected tokens")
-            for content in map(_content, tokens):
+            for content in map(content_of, tokens):
                 yield None, {"content": content, "special": True}
 
 
@@ -301,7 +302,7 @@ def _add(vocabulary: list[str], records: list[tuple[int | None, dict[str, Any]]]
                 f"{source.parent}: the added token {shown(content)} has single_word = true, which is not supported: "
                 "expected false"
             )
-        if content not in SPECIAL_TOKENS.values():
+        if content not in BERT_TOKENS.values():
             special = bool(record.get("special"))
             added.setdefault(content, Added(content, bool(record.get("normalized", not special))))
     return tuple(added.values())
@@ -332,10 +333,6 @@ def _casing(vocabulary: list[str]) -> tuple[bool, str | None]:
     if any(token != token.upper() for token in words):
         return True, f"as its vocabulary has {'hardly any' if capitals else 'no'} capitals"
     return True, None
-
-
-def _content(token: Any) -> Any:
-    return token.get("content") if isinstance(token, dict) else token
 
 
 def _id(number: Any) -> int:

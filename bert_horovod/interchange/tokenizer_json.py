@@ -1,11 +1,13 @@
 """Reads and writes a tokenizer.json, the file of the tokenizers library, of a tokenizer like BERT's."""
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, library_tokenizer
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.tokenizer_classes import FLAGS
 from bert_horovod.interchange.tokenizer_soundness import require_sound
 from bert_horovod.storage.reading import shown
 
@@ -14,11 +16,6 @@ _PARTS = {
     "model": {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     "normalizer": {"type": "BertNormalizer", "clean_text": True},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
-}
-_FLAGS = {
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
 }
 # Rows that its post_processor makes: of each piece its token or sequence, and its segment.
 _ROWS = {
@@ -85,52 +82,23 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
         raise DamagedData(f"{path} or its added tokens are damaged: {shown(error)}") from error
     normalizer = content.get("normalizer") or {}
-    flags = {name: normalizer[key] for key, name in _FLAGS.items() if key in normalizer}
+    flags = {name: normalizer[key] for name, key in FLAGS.items() if key in normalizer}
     return TokenizerJson(vocabulary, added, bool(content.get("post_processor")), flags)
 
 
 def tokenizer_json(settings: TokenizerSettings, vocabulary: list[str], special: Collection[str]) -> dict[str, Any]:
     """The content of a tokenizer.json: BERT's tokenizer with these settings and the `special` tokens."""
-    ids = token_ids(vocabulary)
-    found = {name: name in ("[CLS]", "[SEP]") for row in _ROWS.values() for name, _ in row}
-    rows = {
-        name: [{"SpecialToken" if found[token] else "Sequence": {"id": token, "type_id": kind}} for token, kind in row]
-        for name, row in _ROWS.items()
-    }
-    added = [(token, False) for token in special] + [(token.content, token.normalized) for token in settings.added]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": ids[token],
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": normalized,
-                "special": not normalized,
-            }
-            for token, normalized in sorted(added, key=lambda each: ids[each[0]])
-        ],
-        "normalizer": {
-            **_PARTS["normalizer"],
-            "handle_chinese_chars": settings.chinese_apart,
-            "strip_accents": settings.strip_accents,
-            "lowercase": settings.lowercase,
-        },
-        "pre_tokenizer": _PARTS["pre_tokenizer"],
-        "post_processor": {
-            "type": "TemplateProcessing",
-            **rows,
-            "special_tokens": {
-                token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in found if found[token]
-            },
-        },
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {"type": "WordPiece", **_PARTS["model"], "vocab": dict(ids)},
-    }
+    from tokenizers import decoders, processors
+
+    tokenizer = library_tokenizer(vocabulary, settings)
+    tokenizer.add_special_tokens([*special, *(token.content for token in settings.added if not token.normalized)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return json.loads(tokenizer.to_str())
 
 
 def _refuse_other_rows(path: Path, content: dict[str, Any]) -> None:

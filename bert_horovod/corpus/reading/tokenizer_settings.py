@@ -270,6 +270,6 @@ def normalizer(settings: TokenizerSettings) -> "tokenizers.normalizers.BertNorma
     return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.chinese_apart,
-        strip_accents=settings.strips_accents,
+        strip_accents=settings.strip_accents,
         lowercase=settings.lowercase,
     )

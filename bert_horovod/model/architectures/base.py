@@ -29,8 +29,8 @@ class Family(abc.ABC):
         unused: keys of config.json, of dropouts that training here does not have.
         google_config_file: the configuration beside Google's TF1 checkpoints; None if there are no such checkpoints.
         unseen_in_shapes: settings of [model] that change what is computed, but no parameter's shape.
-        token_ids: keys of config.json that are ids of tokens, and the special token of each, as in SPECIAL_TOKENS of
-            interchange/tokenizer_files.py.
+        token_ids: keys of config.json that are ids of tokens, and the special token of each, as in BERT_TOKENS of
+            interchange/tokenizer_classes.py.
         kernels: whether gpu_kernels/ has kernels for its layer.
         segments: whether the model sees which of two texts a token is of; else only [SEP] between them tells.
         shared_head: whether the layer between encoder and output (TRANSFORM and its norm) is the same in all classes;
