@@ -107,18 +107,23 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(hosts: int = 2, link: str = "1gbit", slots: int = 1) -> Iterator[Cluster]:
+def cluster(
+    hosts: int = 2, link: str = "1gbit", slots: int = 1, names: Sequence[str] = (), domain: str = ""
+) -> Iterator[Cluster]:
     """So many hosts, node1 to nodeN, with links of this rate; `slots` ranks a host in the hostfile.
+
+    `names`: of the hosts, in place of node1 to nodeN, at most 15 characters each; with `domain`, as in ".example.org",
+    each has its full name too.
 
     Raises RuntimeError with what a failed command said.
     """
     lacking = why_not()
     if lacking:
         raise RuntimeError(lacking)
-    names = [f"node{i + 1}" for i in range(hosts)]
+    names = list(names) or [f"node{i + 1}" for i in range(hosts)]
     with tempfile.TemporaryDirectory(prefix="cluster-") as scratch, contextlib.ExitStack() as stack:
         directory = Path(scratch)
-        _write_files(directory, names, slots)
+        _write_files(directory, names, slots, domain)
         holders = {"switch": stack.enter_context(_host("switch", directory, ""))}
         for name in names:
             holders[name] = stack.enter_context(_host(name, directory, _prepare(directory, name)))
@@ -136,9 +141,10 @@ def bits_per_s(rate: str) -> float:
     return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[match[2]]
 
 
-def _write_files(directory: Path, names: list[str], slots: int) -> None:
+def _write_files(directory: Path, names: list[str], slots: int, domain: str) -> None:
     (directory / "hostfile").write_text("".join(f"{name} slots={slots}\n" for name in names))
-    addresses = "".join(f"{NETWORK}.{i + 1} {name}\n" for i, name in enumerate(names))
+    full = [f"{name}{domain} {name}" if domain else name for name in names]
+    addresses = "".join(f"{NETWORK}.{i + 1} {name}\n" for i, name in enumerate(full))
     for name in names:
         (directory / f"{name}.hosts").write_text(f"127.0.0.1 localhost\n{addresses}")
     for key in ("host_key", "user_key"):

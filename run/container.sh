@@ -9,6 +9,8 @@
 #                                            the public ones and authorized_keys may log in
 #   -v /data:/data                           the token store and the output
 #   -e SSH_PORT=2222                         where sshd listens and ssh connects, the same on all nodes
+#
+# SIGTERM (docker stop -t 300, the eviction of a pod): ranks that run under sshd save and end, then the container ends.
 set -euo pipefail
 
 keys=${KEYS:-/keys}
@@ -43,6 +45,8 @@ Host *
     StrictHostKeyChecking no
     UserKnownHostsFile /dev/null
     LogLevel ERROR
+    ServerAliveInterval 15
+    ServerAliveCountMax 4
 END
     for file in "$keys"/*; do
         case ${file##*/} in
@@ -81,15 +85,38 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 MaxStartups 1000
+ClientAliveInterval 15
+ClientAliveCountMax 4
 SetEnv "PATH=$PATH" "GPU=${GPU:-}" ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"}
 END
     echo "container: sshd of user $(id -un) on port $port, open for"
     ssh-keygen -l -f ~/.ssh/authorized_keys
-    exec /usr/sbin/sshd -D -e -f "$home/config"
+    /usr/sbin/sshd -D -e -f "$home/config" &
+    trap 'leave $!' TERM
+    wait $!
+}
+
+# SIGTERM, as at a pod's eviction: let nobody else log in, pass it on to the ranks, which save, and wait for their end.
+leave() {
+    kill "$1"
+    for rank in $(ranks); do kill -TERM "$rank" 2> /dev/null || true; done
+    while [ -n "$(ranks)" ]; do sleep 1; done
+    exit 0
+}
+
+# The processes that a launcher started here as ranks, without those that they started.
+ranks() {
+    local found=" " rank
+    for rank in /proc/[0-9]*/environ; do
+        if grep -qszE '^(HOROVOD|OMPI_COMM_WORLD)_RANK=' "$rank"; then found+="${rank//[!0-9]/} "; fi
+    done
+    for rank in $found; do
+        [[ $found == *" $(awk '/^PPid:/ { print $2 }' "/proc/$rank/status" 2> /dev/null) "* ]] || echo "$rank"
+    done
 }
 
 case "${1:-}" in
-    "" | help | -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    "" | help | -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     sshd)
         [ $# = 1 ] || fail "sshd takes no arguments, found '${*:2}'; the port is SSH_PORT=$port"
         [ -d "$keys" ] || fail "found no mounted $keys, and without a key nobody could log in" "${make_key[@]}"

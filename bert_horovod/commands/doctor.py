@@ -47,9 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         which = ["-hostfile", str(arguments.hostfile.absolute())]
     elif arguments.hosts:
         which = ["-H", arguments.hosts]
-    hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]
+    hosts, source = given_hosts(arguments) or {}, ""
+    if not hosts:
+        hosts, source = from_scheduler() or ({}, "")
     doctor = Doctor(
         hosts=hosts,
+        source=source,
         network_interface=arguments.network_interfaces,
         ssh_port=arguments.ssh_port,
         expected_bits_per_s=arguments.expect_gbit and arguments.expect_gbit * 1e9,

@@ -1,4 +1,4 @@
-"""Print a hostfile for the SLURM, PBS, LSF or Grid Engine job in which this command runs.
+"""Print a hostfile for the job in which this command runs: of SLURM, PBS, LSF, Grid Engine, Kubernetes or SkyPilot.
 
 bert-horovod hosts --output hosts && horovodrun -np 32 -hostfile hosts python run/run_pretraining.py ...
 """
@@ -17,7 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error the variable or file that they were read from."""
-    from bert_horovod.cluster.launching.hostfiles import MAXIMUM_SLOTS, format_hostfile, from_scheduler
+    from bert_horovod.cluster.launching.hostfiles import (
+        MAXIMUM_SLOTS,
+        OPERATORS_HOSTFILE,
+        format_hostfile,
+        from_scheduler,
+    )
     from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.errors import UserError
     from bert_horovod.storage.writing import write_output
@@ -28,13 +33,14 @@ def run(arguments: argparse.Namespace) -> None:
     hosts_and_source = from_scheduler()
     if hosts_and_source is None:
         raise UserError(
-            "found no job of SLURM, PBS, LSF or Grid Engine (SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_MCPU_HOSTS, "
-            "LSB_DJOB_HOSTFILE, LSB_HOSTS and PE_HOSTFILE are not set); run this inside a job, "
-            "or write the hostfile by hand: a line `host slots=N` for each host"
+            "found no job of SLURM, PBS, LSF, Grid Engine, SkyPilot or Kubernetes (SLURM_JOB_NODELIST, PBS_NODEFILE, "
+            "LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, LSB_HOSTS, PE_HOSTFILE, SKYPILOT_NODE_IPS and "
+            f"OMPI_MCA_orte_default_hostfile are not set, and there is no {OPERATORS_HOSTFILE}); run this inside a "
+            "job, or write the hostfile by hand: a line `host slots=N` for each host"
         )
     hosts, source = hosts_and_source
     if arguments.output:
-        files = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+        files = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "OMPI_MCA_orte_default_hostfile")
         require_output_file(arguments, more_inputs=[Path(os.environ[name]) for name in files if name in os.environ])
     if arguments.slots:
         hosts = dict.fromkeys(hosts, arguments.slots)

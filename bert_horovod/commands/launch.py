@@ -2,7 +2,8 @@
 
 This host:    bert-horovod launch -np 2 -- pretrain --recipe R --data_dir D --output_dir O
 Many hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R --data_dir D --output_dir O
-In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pretrain ...
+In a job of SLURM, PBS, LSF, Kubernetes' MPI operator or SkyPilot the hosts are the job's:
+              bert-horovod launch -- pretrain ...
 
 SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same
 command resumes. A second signal kills the ranks.
@@ -17,8 +18,14 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_hosts, given_hosts, require_least
+from bert_horovod.commands.shared.flags import add_hosts, require_least
+
+if TYPE_CHECKING:
+    from bert_horovod.cluster.launching.hostfiles import Hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="start again after N failures at most (default: %(default)s)",
     )
     parser.add_argument(
+        "--discover",
+        metavar="COMMAND",
+        help="a shell command that prints the hosts as a hostfile, at the start and at each restart",
+    )
+    parser.add_argument(
+        "--wait_for_hosts",
+        metavar="TIME",
+        help="at a restart, wait so long for as many slots as before, as in 90s, 10m or 1h (default: no longer than it "
+        "takes to examine the hosts)",
+    )
+    parser.add_argument(
         "--env",
         action="append",
         default=[],
@@ -52,14 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
-    from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts
+    from bert_horovod.cluster.launching.deadline import duration_s
     from bert_horovod.cluster.launching.launcher import LaunchPlan
-    from bert_horovod.cluster.launching.restarts import launch
+    from bert_horovod.cluster.launching.restarts import Again, launch
     from bert_horovod.commands.shared.parser import parse, refuse_unread
     from bert_horovod.errors import UserError
     from bert_horovod.runs.status_files import LAUNCHED_BY
     from bert_horovod.runtime.lasting_log import outlive_log
-    from bert_horovod.wording import counted
 
     outlive_log()
     command = arguments.command[arguments.command[:1] == ["--"] :]
@@ -69,26 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_unread(parsed)
     require_least("-np", arguments.ranks)
     require_least("--restarts", arguments.restarts, 0)
-    hosts = given_hosts(arguments)
-    if not hosts and (scheduled := from_scheduler()):
-        hosts, source = scheduled
-        print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
-        if (arguments.ranks or 0) > sum(hosts.values()):
-            raise UserError(
-                f"-np {arguments.ranks} is more than the slots of the hosts, {sum(hosts.values())} on {len(hosts)}, "
-                f"from {source}; give fewer ranks; {LEFT_OVER}"
-            )
-        if socket.gethostname().partition(".")[0] not in {host.partition(".")[0] for host in hosts}:
-            print(
-                f"bert-horovod: warning: this host, {socket.gethostname()}, is not among them; {LEFT_OVER}",
-                file=sys.stderr,
-            )
-    elif not hosts and arguments.ranks:
-        hosts = parse_hosts(f"localhost:{arguments.ranks}")
-    elif not hosts:
-        raise UserError(
-            "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
-        )
+    wait_s = duration_s("--wait_for_hosts", arguments.wait_for_hosts) if arguments.wait_for_hosts else 0.0
+    hosts, read_hosts = _hosts(arguments)
     os.environ[LAUNCHED_BY] = json.dumps(arguments.words)
     return launch(
         LaunchPlan(
@@ -100,6 +99,55 @@ def run(arguments: argparse.Namespace) -> int:
             ssh_port=arguments.ssh_port,
             mpi=arguments.mpi,
             variables=tuple(arguments.variables),
+            stop_when=getattr(parsed, "stop_when", None),
         ),
-        arguments.restarts,
+        Again(arguments.restarts, read_hosts, may_grow=arguments.ranks is None, wait_s=wait_s),
+    )
+
+
+def _hosts(arguments: argparse.Namespace) -> "tuple[Hosts, Callable[[], Hosts] | None]":
+    """The hosts, and what reads them anew; None: they cannot change."""
+    from bert_horovod.cluster.launching.hostfiles import (
+        LEFT_OVER,
+        OPERATORS_DISCOVERY,
+        discover,
+        from_scheduler,
+        in_kubernetes,
+        parse_hosts,
+        read_hostfile,
+    )
+    from bert_horovod.errors import UserError
+    from bert_horovod.wording import counted
+
+    if arguments.discover:
+        if arguments.hostfile or arguments.hosts:
+            raise UserError("--discover and -hostfile or -H name the hosts twice; give one of them")
+        read = partial(discover, arguments.discover)
+        return read(), read
+    if arguments.hostfile:
+        return read_hostfile(arguments.hostfile), partial(read_hostfile, arguments.hostfile)
+    if arguments.hosts:
+        return parse_hosts(arguments.hosts), None
+    if scheduled := from_scheduler():
+        hosts, source = scheduled
+        print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
+        if (arguments.ranks or 0) > sum(hosts.values()):
+            raise UserError(
+                f"-np {arguments.ranks} is more than the slots of the hosts, {sum(hosts.values())} on {len(hosts)}, "
+                f"from {source}; give fewer ranks; {LEFT_OVER}"
+            )
+        if in_kubernetes():  # there the launcher's pod has no rank of its own
+            found = OPERATORS_DISCOVERY.is_file()
+            return hosts, partial(discover, str(OPERATORS_DISCOVERY), max(hosts.values())) if found else None
+        if socket.gethostname().partition(".")[0] not in {host.partition(".")[0] for host in hosts}:
+            print(
+                f"bert-horovod: warning: this host, {socket.gethostname()}, is not among them; {LEFT_OVER}",
+                file=sys.stderr,
+            )
+        return hosts, None
+    if arguments.ranks:
+        return parse_hosts(f"localhost:{arguments.ranks}"), None
+    raise UserError(
+        "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,..., --discover COMMAND or a "
+        "scheduler's job"
     )

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
     add_overrides(parser)
-    parser.set_defaults(max_steps=None, stop_before=None, tuned=None)
+    parser.set_defaults(max_steps=None, stop_before=None, stop_when=None, tuned=None)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from bert_horovod.runtime.lasting_log import warn
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)  # by the parent process: nohup, a launcher, a shell without jobs
+LEAVING = 75  # exit code of a rank under `launch` that has saved because it was asked itself: its host goes away
 # For so long after another signal a SIGHUP is the same request: a closed terminal and its shell send one each, and
 # systemd sends one after SIGTERM.
 _SAME_REQUEST_S = 1.0
@@ -39,12 +40,14 @@ class StopSignals:
         self._speaks = False
         self._asked: int | None = None
         self._asked_at = 0.0
+        self._noticed = False
+        self.came = False  # whether this process was ever asked
         self._thread: threading.Thread | None = None
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come during the current runs, or before the next run."""
-        return self._asked is not None
+        """Whether a signal or a notice has come during the current runs, or before the next run."""
+        return self._asked is not None or self._noticed
 
     def begin(self, speaks: bool) -> None:
         """Call at a run's begin, in the main thread; `speaks`: whether this process prints what a signal does."""
@@ -64,7 +67,12 @@ class StopSignals:
         """Call at a run's end. The handlers stay: a signal's default action would kill a process that is ending."""
         self._runs -= 1
         if not self._runs:
-            self._asked = None
+            self._asked, self._noticed = None, False
+
+    def notice(self, why: str) -> None:
+        """Ask as a signal does, and say why; the signals that then come with the machine's end do not count twice."""
+        self._noticed = self.came = True
+        self._say(f"{why}: the run saves after this step and ends")
 
     def _listen(self, pipe: int) -> None:
         while numbers := os.read(pipe, 64):
@@ -75,7 +83,7 @@ class StopSignals:
     def _take(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._asked is None:
-            self._asked, self._asked_at = number, time.monotonic()
+            self._asked, self._asked_at, self.came = number, time.monotonic(), True
             self._say(f"{name}: the run saves after this step and ends; once more ends it at once, without saving")
         elif not is_same_request(number, time.monotonic() - self._asked_at):
             self._say(f"{name} once more: ended without saving; the same command resumes from the last checkpoint")

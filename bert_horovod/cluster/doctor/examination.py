@@ -23,6 +23,7 @@ from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.versions import tested_versions
+from bert_horovod.wording import counted
 
 THIS_HOST = "localhost"
 # The most that is expected of one TCP connection, even on a faster interface, because one core feeds it.
@@ -34,6 +35,7 @@ class Doctor:
     """The user's request, and after `examine` its results."""
 
     hosts: Hosts = field(default_factory=dict)  # empty: this host alone
+    source: str = ""  # of hosts that are a scheduler's
     network_interface: str | None = None
     ssh_port: int | None = None
     expected_bits_per_s: float | None = None
@@ -78,6 +80,9 @@ class Doctor:
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
             yield Check("versions", FAILED, f"this project is not installed here ({error})", "it is", "run/setup.sh")
             return
+        if self.source:
+            slots = counted(sum(self.hosts.values()), "slot")
+            yield Check("job", checks.OK, f"{counted(len(self.hosts), 'host')}, {slots}, from {self.source}")
         temporary = os.environ.get("TMPDIR", "/tmp")
         directories = [temporary, *([str(Path(self.output_dir).absolute())] if self.output_dir else [])]
         answers = ask_all(self.hosts or [THIS_HOST], self.ssh_port, list(packages), directories)

@@ -20,17 +20,27 @@ def stop_time(before: str) -> float:
     Raises:
         UserError: `before` has another form, this process is in no job of SLURM, or the time to stop is already past.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", before)
-    if match is None:
-        raise UserError(f"--stop_before {before}: expected a number with s, m or h, as in 90s, 10m or 1h")
+    before_s = duration_s("--stop_before", before)
     end = job_end()
-    stop = end - float(match[1]) * _UNITS_S[match[2]]
+    stop = end - before_s
     if stop <= time.time():
         raise UserError(
             f"--stop_before {before}: the job ends in {max(0, end - time.time()):.0f} s, before the run could begin; "
             "give less, or the job more time"
         )
     return stop
+
+
+def duration_s(flag: str, text: str) -> float:
+    """A duration such as 90s, 10m or 1h, in seconds; raises UserError that names the flag.
+
+    >>> duration_s("--stop_before", "10m")
+    600.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if match is None:
+        raise UserError(f"{flag} {text}: expected a number with s, m or h, as in 90s, 10m or 1h")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def job_end() -> float:

@@ -1,8 +1,9 @@
-"""Hosts and their slots (ranks a host): from a hostfile, a list, or the scheduler's variables of this job."""
+"""Hosts and their slots (ranks a host): from a hostfile, a list, a command, or the variables of this job."""
 
 import ipaddress
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,27 +19,42 @@ _NAME = re.compile(r"(?!-)[\w.-]+")  # ssh would take a name that begins with - 
 _NO_HOSTS = ("none", "null")  # as programs write a value that is absent
 MAXIMUM_SLOTS = 4096  # of a host
 _MAXIMUM_HOSTS = 65536
+_DISCOVERY_S = 60.0
 _LIMIT_BYTES = 16 << 20  # of a hostfile
+OPERATORS_HOSTFILE = Path("/etc/mpi/hostfile")  # of Kubernetes' MPI operator
+# The operator's script that prints the workers which run now; its hostfile has all, whether they run or not.
+OPERATORS_DISCOVERY = Path("/etc/mpi/discover_hosts.sh")
 LEFT_OVER = "if the variable is left over from another job, unset it, or say which hosts: -hostfile F or -H host:n,..."
 
 
 def read_hostfile(path: Path) -> Hosts:
-    """The hosts of a hostfile with lines `host slots=N`; "#" begins a comment.
+    """The hosts of a hostfile with lines `host slots=N` or `host:N`; "#" begins a comment.
 
     Horovodrun itself takes neither comments nor empty lines. Raises UserError that names the line.
     """
+    return parse_hostfile(_read(path, "the hostfile"), str(path))
+
+
+def parse_hostfile(text: str, source: str, slots: int | None = None) -> Hosts:
+    """The hosts of a hostfile's text; `source` is its name in errors.
+
+    `slots`: of a host that stands alone in its line; None: such a line is refused. Raises UserError.
+    """
     hosts: Hosts = {}
-    for number, line in enumerate(_read(path, "the hostfile").splitlines(), 1):
-        where = f"{path}, line {number}: {line!r}"
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{source}, line {number}: {line!r}"
         stated = line.partition("#")[0].strip()
         if not stated:
             continue
-        match = re.fullmatch(r"(\S+)[ \t]+slots=([0-9]+)", stated)
-        if not match:
+        match = re.fullmatch(r"(\S+)[ \t]+slots=([0-9]+)|([^\s:]+):([0-9]+)", stated)
+        if match:
+            _add(hosts, match[1] or match[3], match[2] or match[4], where)
+        elif slots and re.fullmatch(r"\S+", stated):
+            _add(hosts, stated, str(slots), where)
+        else:
             raise UserError(f"{where} cannot be read; expected `host slots=N` in every line")
-        _add(hosts, match[1], match[2], where)
     if not hosts:
-        raise UserError(f"{path} names no host; expected lines `host slots=N`")
+        raise UserError(f"{source} names no host; expected lines `host slots=N`")
     return hosts
 
 
@@ -62,6 +78,25 @@ def format_hostfile(hosts: Hosts) -> str:
     return "".join(f"{host} slots={slots}\n" for host, slots in hosts.items())
 
 
+def in_kubernetes(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process runs in a pod."""
+    return bool(environment.get("KUBERNETES_SERVICE_HOST") or environment.get("K_MPI_JOB_ROLE"))
+
+
+def discover(command: str, slots: int = 1) -> Hosts:
+    """The hosts that a shell command prints as a hostfile; a host alone in its line has `slots`. Raises UserError."""
+    try:
+        done = subprocess.run(
+            ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DISCOVERY_S
+        )
+    except (subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+        raise UserError(f"--discover {command}: {error}; expected lines `host slots=N`") from error
+    if done.returncode:
+        said = shown(done.stderr.strip()) if done.stderr.strip() else "no word"
+        raise UserError(f"--discover {command}: exit code {done.returncode}, {said}; expected lines `host slots=N`")
+    return parse_hostfile(done.stdout, f"--discover {command}", slots)
+
+
 def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, str] | None:
     """The hosts of the scheduler's job of this process, and the names of the variables read; None outside of a job.
 
@@ -78,6 +113,8 @@ def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, 
             for host, slots in hosts.items():
                 _add(checked, host, str(slots), f"{variable}={shown(environment[variable])}")
             return checked, source
+    if OPERATORS_HOSTFILE.is_file():  # of an Intel MPI or MPICH, whose variables are others
+        return _operators(str(OPERATORS_HOSTFILE), environment)
     return None
 
 
@@ -212,6 +249,23 @@ def _lsf_counts(text: str, _environment: Mapping[str, str]) -> tuple[Hosts, str]
     return _summed(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
 
 
+def _operators(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """The hostfile that Kubernetes' MPI operator and Trainer mount; a variable of Open MPI names it."""
+    hosts = parse_hostfile(
+        _read(Path(path), "the hostfile"), path, int(environment.get("OMPI_MCA_orte_set_default_slots") or 1)
+    )
+    return hosts, f"{path}{' of a job in Kubernetes' if in_kubernetes(environment) else ''}"
+
+
+def _skypilot(addresses: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """An address a line; a slot for each GPU of a node, and one where there is none."""
+    gpus = environment.get("SKYPILOT_NUM_GPUS_PER_NODE") or "0"
+    if not gpus.isdecimal():
+        raise UserError(f"SKYPILOT_NUM_GPUS_PER_NODE={shown(gpus)}: expected a number")
+    source = f"SKYPILOT_NODE_IPS{', SKYPILOT_NUM_GPUS_PER_NODE' if int(gpus) else ', which tells of no GPU'}"
+    return dict.fromkeys(addresses.split(), max(1, int(gpus))), source
+
+
 def _summed(hosts_slots: Iterable[tuple[str, int]]) -> Hosts:
     """Hosts with all of their slots: a host that has slots in two queues has an entry for each queue."""
     hosts: Hosts = {}
@@ -228,6 +282,8 @@ _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = 
     "LSB_DJOB_HOSTFILE": _line_per_slot("LSB_DJOB_HOSTFILE"),
     "LSB_HOSTS": lambda text, _environment: (dict(Counter(text.split())), "LSB_HOSTS"),
     "PE_HOSTFILE": _sge,
+    "SKYPILOT_NODE_IPS": _skypilot,
+    "OMPI_MCA_orte_default_hostfile": _operators,
 }
 
 

@@ -24,7 +24,7 @@ from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
-from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
+from bert_horovod.runtime.stopping import LEAVING, STOP_SIGNALS, heeded, is_same_request
 
 KEPT_LINES = 60  # of each rank's output, printed if it fails
 # The longest time from the first rank's end to the launcher's end: the launcher kills the other ranks after 5 s, but it
@@ -61,6 +61,7 @@ class LaunchPlan:
     mpi: bool = False
     ranks_may_live: bool = False  # see collectives/launched.py
     variables: tuple[str, ...] = ()  # further environment variables for the ranks, named by the user
+    stop_when: str | None = None  # the command's own --stop_when
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Outcome:
     """How an attempt at a run ended."""
 
     code: int  # 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if signal n killed, else 1
-    again: bool  # whether another attempt may succeed: nobody asked the run to stop, and it was no UserError
+    again: bool  # whether another attempt may succeed: nobody asked the whole run to stop, and it was no UserError
+    asked_by: int | None = None  # the signal that led to an orderly stop, of the launcher or of a rank
 
 
 def check(plan: LaunchPlan) -> None:
@@ -175,9 +177,14 @@ class _Ranks:
         code = self.process.wait()
         if self.killed_by:
             return Outcome(128 + self.killed_by, again=False)
-        if code == 0:
+        ended = _ends("".join(self.launchers_lines))
+        left = [rank for rank, rank_code in ended.items() if rank_code == LEAVING]
+        if code == 0 or left:
             _print_error("".join(self.lines[0]))
-            return Outcome(0, again=False)
+            if left and not self._asked_to_stop():
+                say(f"the host of rank {left[0]}, {self._host(left[0])}, goes away: the ranks have saved and stopped")
+                return Outcome(0, again=True, asked_by=signal.SIGTERM)
+            return Outcome(0, again=False, asked_by=self.asked_by)
         code = self._explain(code)
         return Outcome(code, again=code == 1 and not self._asked_to_stop())
 
@@ -263,9 +270,12 @@ class _Ranks:
         _print_error("".join(self.lines[rank]))
         if code == UserError.exit_code:  # the rank's last lines explain it
             return code
-        hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
-        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code, self._by_ssh(hosts[rank], code))}")
+        host = self._host(rank)
+        say(f"error: rank {rank} on {host} ended first, with {_how(code, self._by_ssh(host, code))}")
         return 1
+
+    def _host(self, rank: int) -> str:
+        return [host for host, slots in self.plan.hosts.items() for _ in range(slots)][rank]
 
     def _by_ssh(self, host: str, code: int) -> bool:
         """Whether a killed rank's code is that of horovodrun's ssh client for another host."""

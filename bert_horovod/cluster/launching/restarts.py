@@ -5,92 +5,159 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
 
 from bert_horovod.cluster.doctor.ask import is_here, ssh
 from bert_horovod.cluster.doctor.checks import FAILED
 from bert_horovod.cluster.doctor.examination import Doctor
-from bert_horovod.cluster.launching.hostfiles import Hosts
-from bert_horovod.cluster.launching.launcher import LaunchPlan, check, run_ranks, say, signal_name
+from bert_horovod.cluster.launching.hostfiles import Hosts, in_kubernetes
+from bert_horovod.cluster.launching.launcher import LaunchPlan, Outcome, check, run_ranks, say, signal_name
 from bert_horovod.cluster.launching.leftovers import LIMIT_S, sweep
+from bert_horovod.cluster.launching.notice import leaving
+from bert_horovod.errors import UserError
 from bert_horovod.runtime.stopping import heeded
 
 FIRST_PAUSE_S = 3.0  # doubled at every restart
 MOST_PAUSE_S = 60.0
+_POLL_S = 10.0  # between two examinations of hosts that are waited for
 
 
 class _Interrupted(BaseException):
     """A stop signal came while no rank was running."""
 
 
-def launch(plan: LaunchPlan, restarts: int = 0) -> int:
-    """Run the ranks to their end; after a failure run them again, at most `restarts` times, on the healthy hosts.
+@dataclass(frozen=True)
+class Again:
+    """How often a run is started again, and on which hosts."""
+
+    restarts: int = 0
+    read_hosts: Callable[[], Hosts] | None = None  # reads them anew; None: they stay those of the plan
+    may_grow: bool = False  # to more ranks than the plan's, if there are more slots
+    wait_s: float = 0.0  # at most so long for as many slots as the plan has ranks
+
+
+def launch(plan: LaunchPlan, again: Again = Again()) -> int:
+    """Run the ranks to their end; if they fail, or a host goes away, run them again on the healthy hosts.
 
     A restart has min(plan.ranks, slots of these hosts) ranks. All processes of a failed attempt are killed on every
     host that can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this function.
 
-    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if signal n killed
-    the ranks or came between attempts, else 1. Raises UserError if the plan cannot be started.
+    Returns the exit code: 0 at the run's end and after an orderly stop (see _code), 2 for UserError, 128 + n if signal
+    n killed the ranks or came between attempts, else 1. Raises UserError if the plan cannot be started.
     """
     check(plan)
     part = plan  # on the healthy hosts alone
     attempts: list[str] = []
-    for restart in range(1, restarts + 2):
+    used: Hosts = {}  # in any attempt
+    for restart in range(1, again.restarts + 2):
         attempts.append(uuid.uuid4().hex)
+        used |= part.hosts
         outcome = run_ranks(part, attempts[-1])
-        if outcome.code == 0:
-            return 0
-        again = outcome.again and restart <= restarts
+        if outcome.code == 0 and not outcome.again:
+            return _code(outcome)
+        starts_again = outcome.again and restart <= again.restarts
         try:
             with _interruptible():
-                unasked = sweep(plan.hosts, plan.ssh_port, attempts)
-                if not again:
-                    return outcome.code
+                unasked = sweep(used, plan.ssh_port, attempts)
+                if not starts_again:
+                    return _code(outcome)
                 pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (restart - 1))
-                say(f"restart {restart} of {restarts} in {pause_s:g} s")
+                say(f"restart {restart} of {again.restarts} in {pause_s:g} s")
                 time.sleep(pause_s)
-                hosts = well(plan)
+                hosts = _await_hosts(plan, again)
                 sweep(unasked & set(hosts), plan.ssh_port, attempts)  # hosts that can be reached again
         except _Interrupted as interrupted:
             number = interrupted.args[0]
-            if again:
+            if starts_again:
                 say(f"{signal_name(number)}: not restarted; no rank runs, and the same command resumes")
             return 128 + number
         if not hosts:
             say("error: no host is left to restart on; see what mends them: bert-horovod doctor")
-            return outcome.code
-        ranks = min(plan.ranks, sum(hosts.values()))
+            return _code(outcome)
+        slots = sum(hosts.values())
+        ranks = slots if again.may_grow else min(plan.ranks, slots)
         part = replace(plan, hosts=hosts, ranks=ranks, ranks_may_live=bool(unasked - set(hosts)))
         hosts_text = ", ".join(f"{host}:{slots}" for host, slots in hosts.items())
-        say(f"restart {restart} of {restarts} with {part.ranks} rank(s) on {hosts_text}")
+        say(f"restart {restart} of {again.restarts} with {part.ranks} rank(s) on {hosts_text}")
     raise AssertionError("the last attempt returns")
 
 
-def well(plan: LaunchPlan) -> Hosts:
-    """The plan's hosts except those that, by the doctor's checks, cause a failure; prints which and why.
+def _code(outcome: Outcome) -> int:
+    """The exit code; in a pod not 0 after a signal: Kubernetes would take the job for complete, and end it."""
+    if outcome.code == 0 and outcome.asked_by is not None and in_kubernetes():
+        return 128 + outcome.asked_by
+    return outcome.code
 
-    Leaves out the doctor's all-reduce, because its failure would not tell which host to leave out.
+
+def _await_hosts(plan: LaunchPlan, again: Again) -> Hosts:
+    """The hosts to go on with, examined again until they have a slot for each rank, or wait_s is over."""
+    end = time.monotonic() + again.wait_s
+    before: list[str] = []
+    while True:
+        present = replace(plan, hosts=_read_anew(plan.hosts, again))
+        hosts, messages = well(present, next(iter(plan.hosts)))
+        for message in messages:
+            if message not in before:
+                say(message)
+        slots, left_s = sum(hosts.values()), end - time.monotonic()
+        if slots >= plan.ranks or left_s <= 0:
+            return hosts
+        if not before:
+            say(f"{slots} of {plan.ranks} slots are there; waiting for the others, at most {left_s:.0f} s")
+        before = [*messages, "waiting"]
+        time.sleep(min(_POLL_S, left_s))
+
+
+def _read_anew(hosts: Hosts, again: Again) -> Hosts:
+    if again.read_hosts is None:
+        return hosts
+    try:
+        return again.read_hosts()
+    except UserError as error:
+        say(f"warning: {error}; going on with the hosts before")
+        return hosts
+
+
+def well(plan: LaunchPlan, begins_with: str) -> tuple[Hosts, list[str]]:
+    """The plan's hosts except those that the doctor's checks or plan.stop_when exclude, and messages: which and why.
+
+    Leaves out the doctor's all-reduce, because its failure would not tell which host to leave out. `begins_with` is the
+    host that rank 0 was meant for: any other must see the run.
     """
+    messages: list[str] = []
     interfaces = plan.network_interfaces
-    doctor = Doctor(plan.hosts, interfaces if "," not in (interfaces or ",") else None, plan.ssh_port)
+    doctor = Doctor(
+        plan.hosts,
+        network_interface=interfaces if "," not in (interfaces or ",") else None,
+        ssh_port=plan.ssh_port,
+    )
     why: dict[str, list[str]] = {}
     for examined in doctor.examine_facts():
         if examined.level != FAILED:
             continue
         if not examined.hosts:
-            say(f"{examined.name}: {examined.found}; expected {examined.expected}")
+            messages.append(f"{examined.name}: {examined.found}; expected {examined.expected}")
         for host in examined.hosts:
             why.setdefault(host, []).append(f"{examined.name}: {examined.found.removeprefix(f'{host}: ')}")
-    for host, reasons in why.items():
-        say(f"leaving out {host}: {'; '.join(reasons)}")
-    return _begin_with_one_that_sees_the_run(plan, {host: plan.hosts[host] for host in plan.hosts if host not in why})
+    hosts = {host: slots for host, slots in plan.hosts.items() if host not in why}
+    for host in leaving(plan.stop_when, hosts, plan.ssh_port) if plan.stop_when else ():
+        why[host] = ["--stop_when says that it goes away"]
+        del hosts[host]
+    messages += [f"leaving out {host}: {'; '.join(reasons)}" for host, reasons in why.items()]
+    ordered = _begin_with_one_that_sees_the_run(plan, hosts, begins_with)
+    if hosts and not ordered:
+        run = cast(Path, plan.stop_file).parent
+        messages.append(f"leaving out {', '.join(hosts)}: no {run} there, as rank 0 needs")
+    return ordered, messages
 
 
-def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
+def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts, begins_with: str) -> Hosts:
     """The hosts, beginning with one that sees the run's directory: else rank 0 would begin a new run unnoticed."""
     run = plan.stop_file.parent if plan.stop_file else None
-    if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == next(iter(plan.hosts)):
+    if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == begins_with:
         return hosts
     for host in hosts:
         words = ["test", "-d", str(run)]
@@ -98,7 +165,6 @@ def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0:
                 return {host: hosts[host], **hosts}
-    say(f"leaving out {', '.join(hosts)}: no {run} there, as rank 0 needs")
     return {}
 
 

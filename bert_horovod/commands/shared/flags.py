@@ -59,7 +59,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
         "--hostfile",
         type=Path,
         metavar="FILE",
-        help="file with a line `host slots=N` for each host (default: the scheduler's hosts)",
+        help="file with a line `host slots=N` or `host:N` for each host (default: the scheduler's hosts)",
     )
     hosts_group.add_argument(
         "-H", "--hosts", metavar="HOST:N,...", help="hosts in one word instead of a file, as in -H node1:8,node2:8"

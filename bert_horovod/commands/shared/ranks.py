@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.cluster.launching.leftovers import ATTEMPT
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
@@ -18,6 +19,7 @@ from bert_horovod.recipe_files.tuned import tuned_overrides
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.runtime.stopping import LEAVING, STOP
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
@@ -29,7 +31,7 @@ _PATIENCE_S = 10  # a rank waits so long before its error message, so that anoth
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Declare --output_dir, --max_steps, --stop_before, --tuned and --set."""
+    """Declare --output_dir, --max_steps, --stop_before, --stop_when, --tuned and --set."""
     parser.add_argument(
         "--output_dir",
         required=True,
@@ -44,6 +46,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--stop_before",
         metavar="TIME",
         help="in a SLURM job, save and stop so long before its time limit, as in 90s, 10m or 1h",
+    )
+    parser.add_argument(
+        "--stop_when",
+        metavar="COMMAND",
+        help="save and stop once this shell command ends with 0 on a host, where it is run every 5 s: a cloud's notice "
+        "that the machine will be taken away",
     )
     add_tuned(parser)
     add_overrides(parser)
@@ -83,7 +91,7 @@ def train_as_rank(
         # Another rank has ended and reports the reason itself; that ends this process too, unless its host is gone.
         time.sleep(_PATIENCE_S)
         raise RunError(f"{me} has lost other ranks: {error.message}") from error
-    return 0
+    return LEAVING if STOP.came and ATTEMPT in os.environ else 0
 
 
 @contextlib.contextmanager
@@ -140,6 +148,7 @@ def _train(
     train_jobs: Callable[["Sequence[Job]", "World"], None] | None,
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
+    from bert_horovod.cluster.launching.notice import watch
     from bert_horovod.collectives.starting import connect
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
@@ -149,6 +158,8 @@ def _train(
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
 
+    if arguments.stop_when and launched.local_rank == 0:
+        watch(arguments.stop_when, lambda: STOP.notice("--stop_when: this host will be taken away"))
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution
