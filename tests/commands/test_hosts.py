@@ -24,7 +24,7 @@ def test_a_hostfile_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [
-        ((), {}, "found no job of SLURM, PBS, LSF or Grid Engine"),
+        ((), {}, "found no job of SLURM, PBS, LSF, Grid Engine, SkyPilot or Kubernetes"),
         (("--slots", "0"), JOB, "--slots 0: expected 1 to 4096"),
         (("--output", "/nowhere/hosts"), JOB, "--output /nowhere/hosts: there is no directory /nowhere"),
         ((), {"SLURM_JOB_NODELIST": "node["}, "SLURM_JOB_NODELIST=node["),

@@ -16,14 +16,16 @@ sys.path.insert(0, {str(PROJECT)!r})
 from bert_horovod.runtime.stopping import STOP
 assert signal.getsignal(signal.SIGHUP) == getattr(signal, sys.argv[1])
 STOP.begin(speaks=True)
+if sys.argv[2:]:
+    STOP.notice("told")
 print("step", flush=True)
 hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
 """
 
 
-def start(hang_up: str) -> subprocess.Popen:
+def start(hang_up: str, *notice: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, hang_up],
+        [sys.executable, "-c", PROGRAM, hang_up, *notice],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,6 +56,20 @@ def test_a_second_signal_ends_at_once_without_a_traceback(second):
         f"bert-horovod: {signal.Signals(second).name} once more: ended without saving; "
         "the same command resumes from the last checkpoint\n"
     )
+
+
+@pytest.mark.full
+def test_the_signal_that_follows_a_notice_is_the_first():
+    with start("SIG_DFL", "notice") as run:
+        try:
+            assert run.stdout.readline() == "step\n"
+            run.send_signal(signal.SIGTERM)
+            assert run.stderr.readline() == "bert-horovod: told: the run saves after this step and ends\n"
+            assert run.stderr.readline().startswith(
+                "bert-horovod: SIGTERM: the run saves after this step and ends; once"
+            )
+        finally:
+            run.kill()
 
 
 @pytest.mark.full

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.cluster.launching import hostfiles
 from bert_horovod.cluster.launching.hostfiles import (
+    discover,
     expand_counts,
     expand_nodelist,
     format_hostfile,
@@ -114,6 +116,12 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2 b1 1"}, {"b1": 5, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
+        ({"SKYPILOT_NODE_IPS": "10.0.0.2\n10.0.0.1"}, {"10.0.0.2": 1, "10.0.0.1": 1}, "which tells of no GPU"),
+        (
+            {"SKYPILOT_NODE_IPS": "10.0.0.2\n10.0.0.1\n", "SKYPILOT_NUM_GPUS_PER_NODE": "8"},
+            {"10.0.0.2": 8, "10.0.0.1": 8},
+            "SKYPILOT_NUM_GPUS_PER_NODE",
+        ),
         ({"PATH": "/bin", "SLURM_JOB_NODELIST": ""}, None, None),
     ],
 )
@@ -143,6 +151,9 @@ def test_hosts_of_a_heterogeneous_jobs_other_parts_are_told(capsys):
         (SLURM | {"SLURM_GPUS": "12", "SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS=12 on 2 nodes"),
         (SLURM | {"SLURM_GPUS": "two"}, "SLURM says 'two'"),
         ({"LSB_MCPU_HOSTS": "fe80::1 4"}, "fe80::1 is an address of IPv6"),
+        ({"SKYPILOT_NODE_IPS": "10.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "A100"}, "PER_NODE='A100': expected a number"),
+        ({"SKYPILOT_NODE_IPS": "-oX"}, "'-oX' is not a host's name"),
+        ({"OMPI_MCA_orte_default_hostfile": "/none"}, "cannot read the hostfile /none: No such file"),
     ],
 )
 def test_variables_that_name_no_hosts_or_not_all_of_their_slots_are_refused(environment, message):
@@ -193,6 +204,39 @@ def test_a_schedulers_file_gives_hosts_and_slots(tmp_path, variable, text, hosts
     assert from_scheduler({variable: str(tmp_path / "nodes")}) == (hosts, f"{variable}={tmp_path / 'nodes'}")
 
 
+OPERATORS = "a-worker-0.a.default.svc", "a-worker-1.a.default.svc"
+
+
+@pytest.mark.parametrize("line", ["{} slots=4", "{}:4", "{}"], ids=["OpenMPI", "Intel and MPICH", "slots elsewhere"])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_hostfile_of_kubernetes_mpi_operator_is_found(tmp_path, monkeypatch, line, named):
+    path = tmp_path / "hostfile"
+    path.write_text("".join(f"{line.format(host)}\n" for host in OPERATORS))
+    monkeypatch.setattr(hostfiles, "OPERATORS_HOSTFILE", path)  # else /etc/mpi/hostfile, which only root can make
+    environment = {"K_MPI_JOB_ROLE": "launcher", "OMPI_MCA_orte_set_default_slots": "4"}
+    environment |= {"OMPI_MCA_orte_default_hostfile": str(path)} if named else {}
+    assert from_scheduler(environment) == (dict.fromkeys(OPERATORS, 4), f"{path} of a job in Kubernetes")
+
+
+def test_the_hosts_that_a_command_prints_are_read():
+    assert discover("printf 'a slots=2\\nb:3\\n'") == {"a": 2, "b": 3}
+    assert discover("echo a; echo b", 8) == {"a": 8, "b": 8}  # as the MPI operator's script prints them
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("echo no >&2; exit 3", "--discover echo no .*: exit code 3, 'no'; expected lines `host slots=N`"),
+        ("true", "--discover true names no host"),
+        ("echo -oX", "line 1: '-oX': '-oX' is not a host's name"),
+        ("no-such-command", "exit code 127"),
+    ],
+)
+def test_a_command_that_prints_no_hosts_is_refused(command, message):
+    with pytest.raises(UserError, match=message):
+        discover(command)
+
+
 @pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"])
 def test_a_schedulers_file_that_is_missing_or_empty_is_refused(tmp_path, variable):
     with pytest.raises(UserError, match=f"cannot read {variable} .*none: No such file"):
@@ -222,15 +266,16 @@ def test_a_hostfile_that_was_written_is_read_again(tmp_path):
 
 
 def test_a_hostfile_may_have_comments_empty_lines_and_a_byte_order_mark(tmp_path):
-    (tmp_path / "hosts").write_text("\ufeff# rack 1\n\na slots=2  # fast\n  \n  b\tslots=1#\r\n\t# c slots=4\n")
-    assert read_hostfile(tmp_path / "hosts") == {"a": 2, "b": 1}
+    lines = "\ufeff# rack 1\n\na slots=2  # fast\n  \n  b\tslots=1#\r\n\t# c slots=4\nd.org:3\n"
+    (tmp_path / "hosts").write_text(lines)
+    assert read_hostfile(tmp_path / "hosts") == {"a": 2, "b": 1, "d.org": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a slots=1\nb\n", "line 2: 'b' cannot be read; expected `host slots=N` in every line"),
-        ("a:1\n", "line 1: 'a:1' cannot be read"),
+        ("a:1:2\n", "line 1: 'a:1:2' cannot be read"),
         ("a # slots=1\n", "line 1: .* cannot be read"),
         ("# none\n", "names no host"),
         ("fe80::1 slots=2\n", "line 1: .*fe80::1 is an address of IPv6, which horovodrun cannot take.*/etc/hosts"),

@@ -1,4 +1,4 @@
-"""Pods of Kubernetes' MPI operator, without Kubernetes: run/container.sh as another user, keys, names and environment."""
+"""Pods of Kubernetes' MPI operator, without Kubernetes: run/container.sh as another user, keys, names, variables."""
 
 import os
 import shutil
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,10 @@ umount /etc/ssh/ssh_config
 cp /etc/hosts "$0/hosts"
 mountpoint -q /mnt || mount -t tmpfs tmpfs /mnt
 mkdir /mnt/home /mnt/home/bert /mnt/keys /mnt/keys/..2026_11_28
-change() { mkdir -p "/mnt$1/upper" "/mnt$1/work"; mount -t overlay overlay -o "lowerdir=$1,upperdir=/mnt$1/upper,workdir=/mnt$1/work" "$1"; }
+change() {
+    mkdir -p "/mnt$1/upper" "/mnt$1/work"
+    mount -t overlay overlay -o "lowerdir=$1,upperdir=/mnt$1/upper,workdir=/mnt$1/work" "$1"
+}
 change /etc
 for directory in $CLOSED; do change "$directory"; chmod 755 "$directory"; done
 cp "$0/hosts" /etc/hosts

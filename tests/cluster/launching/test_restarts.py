@@ -123,12 +123,13 @@ def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
     program = (
         "import sys; from pathlib import Path; from bert_horovod.cluster.launching.restarts import LaunchPlan, well\n"
     )
-    program += "print(well(LaunchPlan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))))"
+    program += "plan = LaunchPlan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))\n"
+    program += "print(*well(plan, sys.argv[2]), sep='\\n')"
 
     def left(*hosts: str) -> tuple[str, str]:
         words = [sys.executable, "-c", program, tmp_path / "run", *hosts]
         done = box.run("node1", words, env=clean_environment(), cwd=PROJECT)
-        return done.stdout.strip(), done.stderr
+        return tuple(done.stdout.splitlines())
 
     assert left("nowhere", "node2", "node3")[0] == "{'node3': 1, 'node2': 1}"
     hosts, messages = left("nowhere", "node2")

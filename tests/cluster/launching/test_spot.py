@@ -1,0 +1,52 @@
+"""Machines that are taken away: hosts that say it before, hosts that vanish, and others that come."""
+
+import sys
+from functools import partial
+
+import pytest
+
+from tests.cluster.launches import LAUNCH, QUICK, launched
+from tests.horovod_runs import clean_environment
+from tests.toy_runs import metrics, pretrain_arguments
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_run_goes_on_where_hosts_are_taken_away_and_others_come(start_cluster, store, tmp_path):
+    box, steps = start_cluster(hosts=3), 120
+    fleet, run_dir = tmp_path / "fleet", tmp_path / "run"
+    fleet.write_text("node1 slots=1\nnode2 slots=1\n")
+    execution = QUICK | {"checkpoint_steps": 10, "stall_s": 20.0}
+    flags = pretrain_arguments(tmp_path, store, run_dir, phase={"steps": steps}, execution=execution)
+    notice = f"test -e {tmp_path}/notice-$(hostname)"
+    words = [*LAUNCH, "--restarts", "3", "--discover", f"cat {fleet}", "--wait_for_hosts", "3m"]
+    words += ["--", "pretrain", *flags, "--stop_when", notice]
+    with launched(words, tmp_path, str(run_dir), partial(box.start, "node1", env=clean_environment())) as run:
+        run.await_output("step 3/")
+        (tmp_path / "notice-node2").touch()
+        run.await_error("the host of rank 1, node2, goes away: the ranks have saved and stopped")
+        run.await_error("leaving out node2: --stop_when says that it goes away", "1 of 2 slots are there; waiting")
+        box.cut("node2")
+        fleet.write_text("node1 slots=1\nnode3 slots=1\n")
+        run.await_error("restart 1 of 3 with 2 rank(s) on node1:1, node3:1")
+        run.await_output("resuming from", "step 2", "step ")
+        box.cut("node3")  # without a word
+        run.await_error("restart 2 of 3 in", "leaving out node3: ssh: it cannot be reached")
+        box.mend("node2")
+        (tmp_path / "notice-node2").unlink()
+        fleet.write_text("node2 slots=1\nnode1 slots=1\n")
+        run.await_error("restart 2 of 3 with 2 rank(s) on node2:1, node1:1")
+        code, output, errors = run.end()
+    assert code == 0, errors
+    assert output.count("world: 2 rank(s)") == 3
+    assert "Traceback" not in errors
+    assert [line["step"] for line in metrics(run_dir)] == list(range(1, steps + 1))
+
+
+def test_skypilots_nodes_are_found_and_the_launch_of_the_page_runs_there(start_cluster, tmp_path):
+    box = start_cluster(hosts=2)
+    environment = {"SKYPILOT_NODE_IPS": "10.77.0.1\n10.77.0.2", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
+    words = [sys.executable, "-m", "bert_horovod", "doctor"]
+    done = box.run("node1", words, env=clean_environment(**environment), timeout=600)
+    assert "2 hosts, 2 slots, from SKYPILOT_NODE_IPS, which tells of no GPU" in done.stdout
+    assert "all-reduce" in done.stdout, done.stdout + done.stderr
