@@ -39,6 +39,7 @@ _HYDRAS_OWN = ("PMI_FD", "PMI_PORT", "MPI_LOCALRANKID")  # set by mpirun of MPIC
 _SERVER = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _SERVER_ANSWERS_S = 10
 _MAXIMUM_RANKS = 1 << 20
+ATTEMPT = "BERT_HOROVOD_ATTEMPT"  # set by `launch`: its attempt's id, in the environment of all its processes
 # Set by `launch --restarts` if it could not reach a host to kill the ranks that a failed attempt left there.
 RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
 

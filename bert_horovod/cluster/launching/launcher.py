@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from bert_horovod.cluster.launching.hostfiles import Hosts
-from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
+from bert_horovod.cluster.launching.leftovers import kill_here
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
-from bert_horovod.collectives.launched import RANKS_MAY_LIVE
+from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.lasting_log import PROGRAM, warn

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ATTEMPT = "BERT_HOROVOD_ATTEMPT"  # variable with the attempt's id, in the environment of all its processes
+from bert_horovod.collectives.launched import ATTEMPT
+
 LIMIT_S = 15.0  # for a host's whole answer
 _ROUNDS = 100  # of 0.05 s
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.cluster.launching.leftovers import ATTEMPT
+from bert_horovod.collectives.launched import ATTEMPT
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error

@@ -4,7 +4,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.cluster.launching import notice
-from bert_horovod.cluster.launching.leftovers import ATTEMPT
+from bert_horovod.collectives.launched import ATTEMPT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.stopping import LEAVING
 from tests.toy_runs import metrics, pretrain_arguments
