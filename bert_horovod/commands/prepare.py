@@ -9,6 +9,8 @@ It reads plain text, JSON Lines, CSV, TSV or Wikipedia dumps (.xml, pages-articl
 
 import argparse
 import os
+import shlex
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard_bytes",
         type=int,
         default=32 << 20,
-        help="bytes of text in a part, the unit of work; up to a thousand parts are a shard each, more are joined "
+        help="bytes of text in a block, the unit of work; up to a thousand blocks are a shard each, more are joined "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -93,6 +95,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="processes on this machine (default: one a core, if there is work for them); under mpirun every rank but "
         "the first is one",
+    )
+    shares = parser.add_argument_group("parts of the work, each by a call of its own, on any machine")
+    which = shares.add_mutually_exclusive_group()
+    which.add_argument(
+        "--part",
+        nargs="?",
+        const="",
+        metavar="K/N",
+        help="make part K of N alone; whoever ends last joins them to the store. Without a value in a SLURM array, as "
+        "/N in an Indexed Job of Kubernetes: their variables tell K",
+    )
+    which.add_argument(
+        "--join",
+        nargs="*",
+        type=Path,
+        metavar="DIR",
+        help="make no part: join those in --output_dir, and in these --output_dirs of calls with --part",
     )
     index = parser.add_argument_group("the row index, which pretrain makes otherwise")
     index.add_argument(
@@ -127,12 +146,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
     from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.corpus.preparing.dealing import find_share
     from bert_horovod.corpus.preparing.planning import Settings
-    from bert_horovod.corpus.preparing.preparation import prepare
-    from bert_horovod.corpus.preparing.summary import summary
+    from bert_horovod.corpus.preparing.preparation import Preparation
+    from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
 
+    share = None if arguments.part is None else find_share(arguments.part, os.environ)
     require_inputs(arguments.input)
     recipe = _recipe(arguments) if arguments.recipe else None
     if arguments.tokenizer:
@@ -149,20 +170,35 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         bad_lines=arguments.bad_lines,
         tokenizer=tokenizer_settings,
     )
-    prepared = prepare(
-        arguments.input,
-        path,
-        arguments.output_dir,
-        vocabulary=vocabulary,
-        settings=settings,
-        workers=workers,
-        executor=executor,
+    preparation = Preparation(
+        arguments.input, path, Path(arguments.output_dir), vocabulary, settings, workers, executor
     )
+    if share is not None:
+        prepared = preparation.make_share(share, _command())
+    elif arguments.join is not None:
+        prepared = preparation.join(arguments.join, _command())
+    else:
+        prepared = preparation.make()
+    if isinstance(prepared, SharedResult):
+        print(share_summary(prepared))
+        return
     try:
         if recipe:
             _make_indexes(prepared.path, recipe, workers, executor)
     finally:  # the store is finished, whatever becomes of the index
         print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+
+
+def _command() -> str:
+    """This call as a message shows it, without --part and --join."""
+    words, given = [], iter(sys.argv[1:])
+    leaving_out = False
+    for word in given:
+        if word.startswith("--"):
+            leaving_out = word.partition("=")[0] in ("--part", "--join")
+        if not leaving_out:
+            words.append(word)
+    return shlex.join(["bert-horovod", *words])
 
 
 def _recipe(arguments: argparse.Namespace) -> "Recipe":

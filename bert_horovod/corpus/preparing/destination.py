@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.manifest import FORMAT, Source
+from bert_horovod.corpus.manifest import FORMAT, Source, read_manifest
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
@@ -23,9 +23,10 @@ from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 
+SHARES = r"parts-of-(\d+)(?:\.joining-(\d+))?"  # directories of --part, see shares.py
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|tokenizer\.json|index|manifest\.json|sources\.jsonl|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|plan\.json|{PATTERN})\.partial"
+    rf"|{SHARES}|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|plan\.json|{PATTERN})\.partial"
 )
 
 
@@ -46,7 +47,10 @@ def own(path: Path) -> Iterator[None]:
     was_there = path.is_dir()
     try:
         path.mkdir(parents=True, exist_ok=True)
-        held = lock(path / ".lock", f"another prepare command writes to --output_dir {path}; wait for it, or end it")
+        held = lock(
+            path / ".lock",
+            f"another prepare command writes to --output_dir {path}; wait for it, or end it, or share the work: --part",
+        )
     except OSError as error:
         raise disk_error(error, path) from error
     try:
@@ -58,7 +62,7 @@ def own(path: Path) -> Iterator[None]:
                 f"{path}: kept {counted(finished, 'finished shard')}; the same command goes on from there",
                 file=sys.stderr,
             )
-        elif not finished:
+        elif not finished and not any(path.glob("parts-of-*")):
             clear(path)
             if not was_there:
                 path.rmdir()
@@ -104,24 +108,29 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
 
     Raises UserError if the directory holds an unfinished store with other settings or another vocabulary.
     """
-    state = {source: [source.bytes, source.path.stat().st_mtime_ns] for source in sources}
+    states = {source: state(source) for source in sources}
     plan = _read_plan(path)
     if plan is not None:
-        changed = _differences(plan["head"], head)
+        changed = differences(plan["head"], head)
         if changed:
             raise UserError(
                 f"--output_dir {path} holds an unfinished store that was made otherwise ({'; '.join(changed[:3])}); "
                 "expected the same command, which goes on where it stopped; or remove the directory"
             )
-        untrusted = {source for source, value in state.items() if plan["sources"].get(_place(source)) != value}
+        untrusted = {source for source, value in states.items() if plan["sources"].get(_place(source)) != value}
     else:
         untrusted = set() if known else set(sources)
     for leftover in (*path.glob(".worker-*"), *path.glob(".*.partial")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    described = {_place(source): value for source, value in state.items()}
+    described = {_place(source): value for source, value in states.items()}
     write_atomically(path / "plan.json", json.dumps({"head": head, "sources": described}) + "\n")
     (path / "manifest.json").unlink(missing_ok=True)
     return untrusted
+
+
+def state(source: SourceFile) -> list[int]:
+    """What tells, without reading it, whether a source is as it was: size and time of change."""
+    return [source.bytes, source.path.stat().st_mtime_ns]
 
 
 def clear(path: Path) -> None:
@@ -148,7 +157,8 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What settings and vocabularies of two heads do not have in common, in words."""
     before, after = ({**head.get("settings", {}), **head.get("vocabulary", {})} for head in (old, new))
     keys = {**after, **before}
     return [f"{key}: {before.get(key)} -> {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
@@ -166,14 +176,10 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
     try:
         manifest = read_json(path / "manifest.json")
         manifest["format"]  # KeyError
-        changed = _differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources)
+        changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ReportedError):
         return None, False
-    if changed:
-        raise UserError(
-            f"--output_dir {path} holds a finished store that was made otherwise "
-            f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir"
-        )
+    _refuse_changed(path, changed)
     try:
         return verify(path), True
     except ReportedError as error:
@@ -184,6 +190,19 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
             ) from error
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
         return None, True
+
+
+def require_same(path: Path, head: dict[str, Any]) -> None:
+    """Raise UserError if the finished store at `path` was made with other settings; its sources are not compared."""
+    _refuse_changed(path, differences(read_manifest(path), head))
+
+
+def _refuse_changed(path: Path, changed: list[str]) -> None:
+    if changed:
+        raise UserError(
+            f"--output_dir {path} holds a finished store that was made otherwise "
+            f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir"
+        )
 
 
 def _changed_sources(old: list[Source], sources: list[SourceFile]) -> list[str]:

@@ -116,7 +116,7 @@ def make_shards(
     ]
     if kept_count:
         runs_left = counted(len(jobs), "run")
-        print(f"{path}: finished already: {counted(kept_count, 'part')}; left to make: {runs_left} of parts")
+        print(f"{path}: finished already: {counted(kept_count, 'block')}; left to make: {runs_left} of blocks")
     text_bytes = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
     jobs += plan.to_hash
     if workers is None:
@@ -125,12 +125,9 @@ def make_shards(
     with pool as executor:
         done = _work(path, jobs, text_bytes, executor)
         files = [*kept, *done.files]
-        parts = in_order(files, tasks)
-        filled = [part for part in parts if part.counts["tokens"]]
-        arrays = PartArrays(path, filled, files, vocabulary_size)
-        shards = _join(arrays, group_parts(parts, plan), executor)
+        shards = join_shards(path, files, plan, vocabulary_size, executor)
     return Made(
-        parts,
+        in_order(files, tasks),
         shards,
         done.hashes,
         workers,
@@ -164,21 +161,24 @@ def _work(path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, execut
     return all_done
 
 
-def _join(arrays: PartArrays, groups: list[list[Part]], executor: Executor | None) -> list[PartFile]:
-    """The files of these shards, in order; parts are joined where that is needed."""
-    shards = [arrays.joined(group) for group in groups]
-    files = {number: shard for number, shard in enumerate(shards) if isinstance(shard, PartFile)}
-    jobs = [shard for shard in shards if isinstance(shard, JoinJob)]
-    numbers = sorted(set(range(len(shards))) - files.keys())
-    total = sum(part.counts["bytes"] for job in jobs for part in job.parts)
+def join_shards(
+    path: Path, files: list[PartFile], plan: Plan, vocabulary_size: int, executor: Executor | None = None
+) -> list[PartFile]:
+    """The files of the plan's shards, in order, of files that hold all its parts; these are joined where needed."""
+    parts = in_order(files, plan.tasks)
+    arrays = PartArrays(path, [part for part in parts if part.counts["tokens"]], files, vocabulary_size)
+    groups = group_parts(parts, plan)
+    shards = dict(enumerate(arrays.joined(group) for group in groups))
+    jobs = {number: shard for number, shard in shards.items() if isinstance(shard, JoinJob)}
+    total = sum(part.counts["bytes"] for job in jobs.values() for part in job.parts)
     with ReadingProgress("join", total) as progress:
         done_bytes = documents = 0
-        for number, joined in run_jobs(executor, do, jobs, arrays.store, lambda *_: None):
-            files[numbers[number]] = joined
+        for i, joined in run_jobs(executor, do, list(jobs.values()), path, lambda *_: None):
+            shards[list(jobs)[i]] = joined
             done_bytes += joined.entry["bytes"]
             documents += joined.entry["documents"]
             progress.at(done_bytes, documents)
-    return [files[number] for number in range(len(shards))]
+    return [shard for shard in shards.values() if isinstance(shard, PartFile)]
 
 
 def refuse_unknown(path: Path, unknown: int, tokens: int) -> None:

@@ -100,16 +100,8 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     """
     keys = {task.key for task in tasks}
     whole: dict[tuple[str, int], PartFile] = {}
-    paths = sorted(store.glob("shard-*"))
-    sizes = [path.lstat().st_size for path in paths]
-    files: list[PartFile | None] = []
-    # Hashing releases the GIL.
-    with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        for size, found in zip(sizes, threads.map(_read_parts, paths), strict=True):
-            files.append(found)
-            progress.add(size)
     kept: list[tuple[Path, PartFile]] = []
-    for path, found in zip(paths, files, strict=True):
+    for path, found in read_files(sorted(store.glob("shard-*"))).items():
         if found is not None and all(part.task in keys for part in found.parts):
             kept.append((path, found))
         elif path.is_dir() and not path.is_symlink():
@@ -122,6 +114,18 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
             if len(whole.get(key := (part.task, part.number), found).parts) <= len(found.parts):
                 whole[key] = found
     return list({found.name: found for found in whole.values()}.values())
+
+
+def read_files(paths: list[Path]) -> dict[Path, PartFile | None]:
+    """The parts in each of these files, compared with their hash; None for a damaged file, or an earlier version's."""
+    sizes = [path.lstat().st_size for path in paths]
+    # Hashing releases the GIL.
+    with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        files = {}
+        for path, size, found in zip(paths, sizes, threads.map(_read_parts, paths), strict=True):
+            files[path] = found
+            progress.add(size)
+    return files
 
 
 def group_parts(parts: Sequence[Part], plan: Plan) -> list[list[Part]]:

@@ -1,17 +1,38 @@
 """Makes a finished token store from input files: plan, work, duplicates, manifest."""
 
+import functools
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bert_horovod.corpus.manifest import FORMAT
 from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.dealing import Share, share_plan
 from bert_horovod.corpus.preparing.finishing import finish
-from bert_horovod.corpus.preparing.making_shards import make_shards
-from bert_horovod.corpus.preparing.planning import Settings, plan_shards
-from bert_horovod.corpus.preparing.summary import Result
+from bert_horovod.corpus.preparing.making_shards import Made, join_shards, make_shards
+from bert_horovod.corpus.preparing.parts import in_order
+from bert_horovod.corpus.preparing.planning import Plan, Settings, plan_shards
+from bert_horovod.corpus.preparing.shares import (
+    claim,
+    claimant,
+    claimed,
+    gather,
+    refuse_others,
+    remove_shares,
+    share_directory,
+    share_head,
+    take_files,
+    take_hashes,
+    unfinished,
+    write_record,
+)
+from bert_horovod.corpus.preparing.summary import Result, SharedResult
 from bert_horovod.corpus.preparing.workers import disk_error
-from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.finding import STANDARD_INPUT, find_sources, standard_input
 from bert_horovod.corpus.reading.formats import read_sections, require_text_field
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, suffixes
@@ -51,58 +72,190 @@ def prepare(
     full disk or a worker that died. Shards that are finished by then are kept, and the same call continues from them;
     if there are none, all files of this call are removed.
     """
-    settings = settings or Settings()
-    settings.check()
-    if workers is not None and not 1 <= workers <= _MAXIMUM_WORKERS:
-        raise UserError(f"--workers {workers}: expected 1 to {_MAXIMUM_WORKERS}, about one a core")
-    path = Path(output_dir)
-    vocabulary = read_vocabulary(vocabulary_path) if vocabulary is None else vocabulary
-    head = {
-        "format": FORMAT,
-        "settings": settings.described(),
-        "vocabulary": {
-            "sha256": vocabulary_hash(vocabulary),
-            "size": len(vocabulary),
-            **settings.tokenizer.recorded(),
-        },
-    }
-    destination.refuse_foreign(path, vocabulary, vocabulary_path)
-    with destination.own(path), standard_input(inputs, path) as files:
-        sources = find_sources(files)
-        require_text_field(sources, settings.text_field)
-        finished, unchanged = destination.finished_store(path, head, sources)
-        if finished is not None:
-            return Result(path, finished.manifest, _size(path), 0.0, made=False)
-        _look(sources, settings)
-        start = time.monotonic()
-        try:
-            untrusted = destination.begin(path, head, sources, unchanged)
-            _write_tokenizer(path, vocabulary, settings.tokenizer)
-            plan = plan_shards(sources, head)
-            made = make_shards(
-                path,
-                plan,
-                settings,
-                untrusted=untrusted,
-                vocabulary_size=len(vocabulary),
-                workers=workers,
-                executor=executor,
-            )
-            manifest = finish(path, head, sources, plan.tasks, made)
-        except OSError as error:
-            raise disk_error(error, path) from error
-        return Result(
+    return Preparation(
+        inputs,
+        vocabulary_path,
+        Path(output_dir),
+        read_vocabulary(vocabulary_path) if vocabulary is None else vocabulary,
+        settings or Settings(),
+        workers,
+        executor,
+    ).make()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A store to make, whole, by shares, or of shares; `prepare` describes the fields and what is raised."""
+
+    inputs: list[str]
+    vocabulary_path: str | Path
+    path: Path
+    vocabulary: list[str]
+    settings: Settings
+    workers: int | None = None
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        self.settings.check()
+        if self.workers is not None and not 1 <= self.workers <= _MAXIMUM_WORKERS:
+            raise UserError(f"--workers {self.workers}: expected 1 to {_MAXIMUM_WORKERS}, about one a core")
+        destination.refuse_foreign(self.path, self.vocabulary, self.vocabulary_path)
+
+    def make(self) -> Result:
+        """Make the whole store, or go on with it; see prepare."""
+        path = self.path
+        if not (path / "manifest.json").exists():
+            refuse_others(path, None)
+        with destination.own(path), standard_input(self.inputs, path) as files:
+            sources = self._find(files)
+            finished, unchanged = destination.finished_store(path, self._head, sources)
+            remove_shares(path)  # a join that was killed may have left them
+            if finished is not None:
+                return Result(path, finished.manifest, _size(path), 0.0, made=False)
+            self._look(sources)
+            start = time.monotonic()
+            with _disk_errors(path):
+                untrusted = self._begin(path, self._head, sources, unchanged)
+                plan = plan_shards(sources, self._head)
+                made = self._make_shards(path, plan, untrusted)
+                manifest = finish(path, self._head, sources, plan.tasks, made)
+            return _result(path, manifest, made, start)
+
+    def make_share(self, share: Share, command: str) -> Result | SharedResult:
+        """Make a share of the store; if all others are complete, join them.
+
+        `command`: as a message shows this call, without its --part.
+        """
+        path, was_there = self.path, self.path.is_dir()
+        if (path / "manifest.json").exists():
+            destination.require_same(path, self._head)
+            return SharedResult(path, share, None, [], None)
+        refuse_others(path, share)
+        other = claimant(path)
+        if other is not None and other != share:
+            return SharedResult(path, share, None, [], other)
+        result = None
+        if other is None and unfinished(path, share.of):
+            try:
+                result = self._make_share(share)
+            except BaseException:
+                with suppress(OSError):  # it holds other shares
+                    (path / f"parts-of-{share.of}").rmdir()
+                    if not was_there:
+                        path.rmdir()
+                raise
+            missing = unfinished(path, share.of)
+            if missing and claimant(path) is None:
+                return SharedResult(path, share, result, missing, None)
+        if other is None and not claim(path, share):
+            return SharedResult(path, share, result, [], claimant(path))
+        return self.join([], command)
+
+    def join(self, told: list[Path], command: str) -> Result:
+        """Make the store of its shares, which lie in it or in the directories told; see make_share."""
+        path = self.path
+        if (path / "manifest.json").exists():
+            return self.make()
+        with destination.own(path), claimed(path, told) as directories:
+            sources = self._find()
+            plan = plan_shards(sources, self._head)
+            start = time.monotonic()
+            with _disk_errors(path):
+                gathered = gather(path, directories, plan, self._head, sources, command)
+                self._begin(path, self._head, sources, unchanged=True)
+                files = take_files(path, gathered)
+                shards = join_shards(path, files, plan, len(self.vocabulary))
+                made = Made(in_order(files, plan.tasks), shards, gathered.hashes)
+                manifest = finish(path, self._head, sources, plan.tasks, made)
+            remove_shares(path)
+            return _result(path, manifest, made, start)
+
+    def _make_share(self, share: Share) -> Result:
+        """Make the shards and the record of a share."""
+        path = share_directory(self.path, share)
+        with destination.own(path):
+            sources = self._find()
+            self._look(sources)
+            start = time.monotonic()
+            with _disk_errors(path):
+                plan = plan_shards(sources, self._head)
+                mine = share_plan(plan, share.of)[share.number - 1]
+                head = share_head(self._head, share, sources)
+                untrusted = self._begin(path, head, sources, unchanged=False)
+                known = take_hashes(self.path, share, sources)
+                kept = {source: known[source] for source in mine.to_hash if source in known.keys() - untrusted}
+                to_hash = [source for source in mine.to_hash if source not in kept]
+                made = self._make_shards(path, replace(mine, to_hash=to_hash), untrusted)
+                made.hashes |= kept
+                write_record(self.path, share, head, sources, mine, made)
+            return _result(path, {}, made, start)
+
+    @functools.cached_property
+    def _head(self) -> dict[str, Any]:
+        """The head of the store's manifest."""
+        return {
+            "format": FORMAT,
+            "settings": self.settings.described(),
+            "vocabulary": {
+                "sha256": vocabulary_hash(self.vocabulary),
+                "size": len(self.vocabulary),
+                **self.settings.tokenizer.recorded(),
+            },
+        }
+
+    def _find(self, files: list[str] | None = None) -> list[SourceFile]:
+        if files is None and STANDARD_INPUT in self.inputs:
+            raise UserError("--input - with --part or --join: expected files, because each call looks at all of them")
+        sources = find_sources(files or self.inputs)
+        require_text_field(sources, self.settings.text_field)
+        return sources
+
+    def _look(self, sources: list[SourceFile]) -> None:
+        """Begin to read the first file of each suffix, to find wrong columns before workers are started."""
+        for source in {suffixes(source.path): source for source in reversed(sources)}.values():
+            piece = Piece(source, 0, source.bytes)
+            with piece_reader(piece, self.settings.text_field, self.settings.bad_lines) as reader:
+                next(read_sections(reader, self.settings.documents), None)
+
+    def _begin(self, path: Path, head: dict[str, Any], sources: list[SourceFile], unchanged: bool) -> set[SourceFile]:
+        """Begin in a directory; returns the sources whose parts there must be made again."""
+        untrusted = destination.begin(path, head, sources, unchanged)
+        _write_tokenizer(path, self.vocabulary, self.settings.tokenizer)
+        return untrusted
+
+    def _make_shards(self, path: Path, plan: Plan, untrusted: set[SourceFile]) -> Made:
+        return make_shards(
             path,
-            manifest,
-            _size(path),
-            time.monotonic() - start,
-            True,
-            made.workers,
-            made.worker_seconds,
-            made.made_bytes,
-            made.kept_parts,
-            *made.memory,
+            plan,
+            self.settings,
+            untrusted=untrusted,
+            vocabulary_size=len(self.vocabulary),
+            workers=self.workers,
+            executor=self.executor,
         )
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def _result(path: Path, manifest: dict[str, Any], made: Made, start: float) -> Result:
+    return Result(
+        path,
+        manifest,
+        _size(path),
+        time.monotonic() - start,
+        True,
+        made.workers,
+        made.worker_seconds,
+        made.made_bytes,
+        made.kept_parts,
+        *made.memory,
+    )
 
 
 def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSettings) -> None:
@@ -111,13 +264,6 @@ def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSetti
         write_atomically(path / TOKENIZER_FILE, settings.text)
     else:
         write_vocabulary(path / VOCABULARY_FILE, vocabulary)
-
-
-def _look(sources: list[SourceFile], settings: Settings) -> None:
-    """Begin to read the first file of each suffix, to find wrong columns before workers are started."""
-    for source in {suffixes(source.path): source for source in reversed(sources)}.values():
-        with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
-            next(read_sections(reader, settings.documents), None)
 
 
 def _size(path: Path) -> int:

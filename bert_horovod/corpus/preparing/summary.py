@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_horovod.corpus.preparing.dealing import Share
 from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources, some
@@ -37,6 +38,34 @@ class Result:
     kept_parts: int = 0  # shards that an earlier run had finished
     memory_before: int = 0  # bytes, of the smallest worker, before it read any text
     memory_peak: int = 0  # bytes, of the largest worker
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """The result of a prepare command that made a share and left the join to another."""
+
+    store: Path
+    share: Share
+    made: Result | None  # None: the share was finished before
+    missing: list[int]  # shares that are not finished
+    joining: Share | None  # the share whose call joins them; number 0: a call with --join; None: the store is finished
+
+
+def share_summary(shared: SharedResult) -> str:
+    """The text that prepare --part prints at its end."""
+    of = shared.share.of
+    lines = [f"{shared.store}: part {shared.share} is finished"]
+    if shared.made:
+        lines.append(_speed(shared.made))
+    if shared.missing:
+        names = ", ".join(map(str, shared.missing[:20])) + (", ..." if len(shared.missing) > 20 else "")
+        lines.append(f"not finished: part {names} of {of}; whoever ends last joins them to the store")
+    elif shared.joining:
+        joining = f"part {shared.joining}" if shared.joining.number else "a call with --join"
+        lines.append(f"{joining} joins the parts to the store; if it was killed, run it again, or --join for --part")
+    else:
+        lines.append("and so is the store")
+    return "\n".join(lines)
 
 
 def summary(prepared: Result, start: str | None = None) -> str:
@@ -80,7 +109,7 @@ def summary(prepared: Result, start: str | None = None) -> str:
     silent = silent_sources(sources)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
-    if prepared.made:
+    if prepared.workers:  # none has only joined shares
         lines.append(_speed(prepared))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
         lines.append(

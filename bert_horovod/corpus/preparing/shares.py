@@ -1,0 +1,286 @@
+"""Shares of a store's work: each call of `prepare --part 3/16` makes the shards of one, and the last one joins them.
+
+    store/parts-of-16/part-3/          an unfinished store with the shards of this share
+    store/parts-of-16/part-3.json      is written last: the share is complete
+    store/parts-of-16.joining-7/       the whole directory after part 7 has claimed, by this name, to join
+
+The plan alone says what belongs to a share, so that calls need not know of each other.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.dealing import Share, share_plan
+from bert_horovod.corpus.preparing.making_shards import Made
+from bert_horovod.corpus.preparing.parts import PartFile, find_parts, missing_parts, parts_by_task, read_files
+from bert_horovod.corpus.preparing.planning import Plan
+from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.shard import shard_file
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.writing import sync, write_atomically
+from bert_horovod.wording import counted
+
+_SHOWN = 10  # parts in a message
+
+
+class _Record(TypedDict):
+    head: dict[str, Any]
+    hashes: dict[str, str]  # SHA-256 of sources by their number
+    sources: dict[str, list[Any]]  # the state of sources that shares have in common, by their number
+
+
+def share_head(head: dict[str, Any], share: Share, sources: list[SourceFile]) -> dict[str, Any]:
+    """What must be equal in two calls for a share: the store's head, the share and the whole input."""
+    names = json.dumps([[source.name, source.bytes] for source in sources])
+    digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+    described = f"{counted(len(sources), 'file')} of {sum(source.bytes for source in sources):,} bytes ({digest})"
+    return {**head, "settings": {**head["settings"], "part": str(share), "input": described}}
+
+
+def share_directory(store: Path, share: Share) -> Path:
+    """The directory of a share's shards."""
+    return store / f"parts-of-{share.of}" / f"part-{share.number}"
+
+
+def take_hashes(store: Path, share: Share, sources: list[SourceFile]) -> dict[SourceFile, str]:
+    """The hashes of an earlier call's record of a share, which is removed, because the share is being made."""
+    file = share_directory(store, share).with_suffix(".json")
+    record = _read_record(file)
+    file.unlink(missing_ok=True)
+    return {} if record is None else _hashes(record, sources)
+
+
+def write_record(
+    store: Path, share: Share, head: dict[str, Any], sources: list[SourceFile], mine: Plan, made: Made
+) -> None:
+    """Say that a share is complete."""
+    numbers = {source: str(number) for number, source in enumerate(sources)}
+    common = {*mine.to_hash, *(piece.source for task in mine.tasks for piece in task.pieces if not piece.is_whole)}
+    record: _Record = {
+        "head": head,
+        "hashes": {numbers[source]: digest for source, digest in made.hashes.items()},
+        "sources": {numbers[source]: destination.state(source) for source in common},
+    }
+    write_atomically(share_directory(store, share).with_suffix(".json"), json.dumps(record) + "\n")
+
+
+def unfinished(store: Path, of: int) -> list[int]:
+    """The shares that have no record yet."""
+    directory = store / f"parts-of-{of}"
+    # One listing: on NFS, whose caches are old, this host has just changed the directory and so reads it anew.
+    names = set(os.listdir(directory)) if directory.is_dir() else set()
+    return [number for number in range(1, of + 1) if f"part-{number}.json" not in names]
+
+
+def refuse_others(store: Path, share: Share | None) -> None:
+    """Raise UserError if a directory holds parts, of another number than those of `share` (None: any)."""
+    for path, of, _ in _directories(store):
+        if share is None or of != share.of:
+            raise UserError(
+                f"--output_dir {store} holds {path.name}, made with --part; expected --part K/{of}, or --join, which "
+                f"makes the store of them; or remove {path}"
+            )
+
+
+def claimant(store: Path) -> Share | None:
+    """The share that joins, or was joining when it was killed; number 0: a call with --join."""
+    return next((Share(by, of) for _, of, by in _directories(store) if by is not None), None)
+
+
+def claim(store: Path, share: Share) -> bool:
+    """Try to become the one that joins."""
+    try:
+        os.rename(store / f"parts-of-{share.of}", store / f"parts-of-{share.of}.joining-{share.number}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_shares(store: Path) -> None:
+    """Remove the directories of parts, because the store is finished."""
+    for path, _, _ in _directories(store):
+        shutil.rmtree(path)
+
+
+@dataclass
+class Gathered:
+    """Undamaged files of shares: (where it lies, the file); and the hashes of their records."""
+
+    files: list[tuple[Path, PartFile]] = field(default_factory=list)
+    hashes: dict[SourceFile, str] = field(default_factory=dict)
+
+
+@contextmanager
+def claimed(store: Path, told: list[Path]) -> Iterator[list[Path]]:
+    """Yield the directories of shares: the store's, which are claimed until an error comes, and those told.
+
+    Raises UserError if there is none, or one that was told has no record of a share.
+    """
+    for _, of, by in _directories(store):
+        if by is None:
+            claim(store, Share(0, of))
+    own = _directories(store)
+    directories = [path for path, _, _ in own]
+    for directory in told:
+        inside = [*directory.glob("parts-of-*"), directory]
+        if not (found := [path for path in inside if any(path.glob("part-*.json"))]):
+            raise UserError(
+                f"--join {directory} holds no finished part; expected an --output_dir of prepare --part K/N, or its "
+                "parts-of-N with part-K and part-K.json"
+            )
+        directories += found
+    if not directories:
+        raise UserError(
+            f"--output_dir {store} holds no parts to join; expected calls with --part 1/N to N/N first, or the "
+            "directories that hold parts: --join DIR DIR"
+        )
+    try:
+        yield directories
+    except BaseException:
+        for path, of, _ in own:
+            with suppress(OSError):
+                os.rename(path, store / f"parts-of-{of}")
+        raise
+
+
+def gather(
+    store: Path,
+    directories: list[Path],
+    plan: Plan,
+    head: dict[str, Any],
+    sources: list[SourceFile],
+    command: str,
+) -> Gathered:
+    """Find and check the shares of a plan in these directories and in the store itself, where a join was interrupted.
+
+    Raises UserError if shares were made otherwise, DamagedData that names the ones that are missing or damaged, with
+    the command that makes them: `command` and --part.
+    """
+    records = _records(directories)
+    of = {share.of for share in records}
+    if len(of) != 1:
+        numbers = f"parts of {' and of '.join(map(str, sorted(of)))}" if of else "damaged records"
+        raise UserError(f"{numbers} in {', '.join(map(str, directories))}; expected parts of one number")
+    shares = [Share(number + 1, of) for of in of for number in range(of)]
+    expected = share_head(head, shares[0], sources)
+    for share, (file, record) in records.items():
+        expected["settings"]["part"] = str(share)
+        if changed := destination.differences(record["head"], expected):
+            raise UserError(
+                f"{file}: part {share} was made otherwise ({'; '.join(changed[:3])}); expected the same command "
+                "but for --part and --join"
+            )
+    _warn_of_changes(records, sources)
+    gathered = Gathered()
+    top = find_parts(store, plan.tasks)
+    gathered.files = [(shard_file(store, found.name), found) for found in top]
+    folders = {share: file.with_suffix("") for share, (file, _) in records.items()}
+    paths = {share: sorted(folder.glob("shard-*")) for share, folder in folders.items()}
+    found_at = read_files([path for of_share in paths.values() for path in of_share])
+    lacking = {}
+    for share, mine in zip(shares, share_plan(plan, len(shares)), strict=True):
+        keys = {task.key for task in mine.tasks}
+        files = [(path, found) for path in paths.get(share, []) if (found := found_at[path]) is not None]
+        files = [(path, found) for path, found in files if all(part.task in keys for part in found.parts)]
+        parts = parts_by_task([*(found for _, found in files), *top])
+        hashes = _hashes(records[share][1], sources) if share in records else {}
+        if share not in records:
+            lacking[share] = "is not there"
+        elif any(missing_parts(parts.get(key, [])) for key in keys) or not hashes.keys() >= set(mine.to_hash):
+            lacking[share] = f"in {folders[share]} is damaged"
+        gathered.files += files
+        gathered.hashes |= hashes
+    for share in lacking:
+        for directory in directories:
+            if directory.is_relative_to(store):  # so that its --part makes it again
+                (directory / f"part-{share.number}.json").unlink(missing_ok=True)
+    if lacking:
+        first = list(lacking)[:_SHOWN]
+        raise DamagedData(
+            f"{store}: {len(lacking)} of {counted(len(shares), 'part')} cannot be joined: "
+            + ", ".join(f"{share} {lacking[share]}" for share in first)
+            + (", ..." if len(lacking) > _SHOWN else "")
+            + "; make them with:\n"
+            + "".join(f"    {command} --part {share}\n" for share in first)
+            + "and then run this command again"
+        )
+    return gathered
+
+
+def take_files(store: Path, gathered: Gathered) -> list[PartFile]:
+    """Bring the files that have text into the store: renamed from within it, linked or copied from elsewhere."""
+    for path, found in gathered.files:
+        target = shard_file(store, found.name)
+        if not found.entry["tokens"] or path == target or target.exists():
+            continue
+        if path.is_relative_to(store):
+            os.rename(path, target)
+            continue
+        temporary = target.with_name(f".{target.name}.partial")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # on another file system, or on one without hard links
+            shutil.copyfile(path, temporary)
+            sync(temporary)
+        os.rename(temporary, target)
+    sync(store)
+    return list({found.name: found for _, found in gathered.files}.values())
+
+
+def _directories(store: Path) -> list[tuple[Path, int, int | None]]:
+    """Directories of shares in a store: the path, of how many, and the number of the share that joins them, if any."""
+    matches = [(path, re.fullmatch(destination.SHARES, path.name)) for path in sorted(store.glob("parts-of-*"))]
+    return [(path, int(match[1]), int(match[2]) if match[2] else None) for path, match in matches if match]
+
+
+def _records(directories: Iterable[Path]) -> dict[Share, tuple[Path, _Record]]:
+    """The undamaged records in these directories; of a share in several, the first."""
+    records: dict[Share, tuple[Path, _Record]] = {}
+    for file in (file for directory in directories for file in sorted(directory.glob("part-*.json"))):
+        if record := _read_record(file):
+            number, of = map(int, record["head"]["settings"]["part"].split("/"))
+            records.setdefault(Share(number, of), (file, record))
+    return records
+
+
+def _hashes(record: _Record, sources: list[SourceFile]) -> dict[SourceFile, str]:
+    return {source: record["hashes"][str(i)] for i, source in enumerate(sources) if str(i) in record["hashes"]}
+
+
+def _warn_of_changes(records: dict[Share, tuple[Path, _Record]], sources: list[SourceFile]) -> None:
+    """Say which file may have been another one for one share than for another: a copy has another time of change."""
+    first: dict[str, tuple[Share, list[Any]]] = {}
+    for share, (_, record) in records.items():
+        for number, state in record["sources"].items():
+            other, before = first.setdefault(number, (share, state))
+            if before != state:
+                print(
+                    f"warning: {sources[int(number)].name} had another time of change when part {share} read it than "
+                    f"for part {other}: if that was no copy of the same file, make the parts anew",
+                    file=sys.stderr,
+                )
+                return
+
+
+def _read_record(file: Path) -> _Record | None:
+    """None if it is missing or damaged."""
+    try:
+        record = read_json(file)
+        check_type(record, _Record, "it")
+        record["head"]["settings"]["part"].split("/")  # KeyError
+        return record
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
