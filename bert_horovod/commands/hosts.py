@@ -1,6 +1,6 @@
 """Print a hostfile for the job in which this command runs: of SLURM, PBS, LSF, Grid Engine, Kubernetes or SkyPilot.
 
-bert-horovod hosts --output hosts && horovodrun -np 32 -hostfile hosts python run/run_pretraining.py ...
+bert-horovod hosts --output hosts && bert-horovod doctor -hostfile hosts
 """
 
 import argparse

@@ -107,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _hosts(arguments: argparse.Namespace) -> "tuple[Hosts, Callable[[], Hosts] | None]":
     """The hosts, and what reads them anew; None: they cannot change."""
+    from bert_horovod.cluster.doctor.ask import is_here
     from bert_horovod.cluster.launching.hostfiles import (
         LEFT_OVER,
         OPERATORS_DISCOVERY,
@@ -139,7 +140,8 @@ def _hosts(arguments: argparse.Namespace) -> "tuple[Hosts, Callable[[], Hosts] |
         if in_kubernetes():  # there the launcher's pod has no rank of its own
             found = OPERATORS_DISCOVERY.is_file()
             return hosts, partial(discover, str(OPERATORS_DISCOVERY), max(hosts.values())) if found else None
-        if socket.gethostname().partition(".")[0] not in {host.partition(".")[0] for host in hosts}:
+        own_name = socket.gethostname().partition(".")[0]
+        if own_name not in {host.partition(".")[0] for host in hosts} and not any(map(is_here, hosts)):
             print(
                 f"bert-horovod: warning: this host, {socket.gethostname()}, is not among them; {LEFT_OVER}",
                 file=sys.stderr,

@@ -4,6 +4,7 @@ run/slurm.sbatch in a real SLURM: slurm_job.py. Over several hosts: tests/cluste
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,21 @@ def test_the_slurm_script_ends_as_a_failed_run_does(flags, tmp_path):
         code, _, errors = run.end()
     assert code == 2
     assert "unrecognized arguments: --nonsense" in errors
+
+
+@pytest.mark.full
+def test_the_line_of_the_page_for_pyxis_is_a_rank_of_sruns(flags):
+    """What srun starts inside the container, with the variables that pyxis hands over."""
+    page = (PROJECT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    words = re.search(r"srun (?:--\S+ )*--container-image(?:.*\\\n)*.*", page)[0].replace("\\\n", "").split()
+    words = [str(Path(sys.executable)), "-m", "bert_horovod", words[words.index("bert-horovod") + 1], *flags]
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    rank = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0"}
+    done = subprocess.run(
+        [*words, "--max_steps", "1"], env=clean_environment(**job, **rank), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "world: 1 rank(s)" in done.stdout
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Time the training step without communication, with it overlapped with backward, and with all of it after backward.
 
-horovodrun -np 4 -hostfile hosts bert-horovod bench comm --recipe F         a recipe's first phase
-horovodrun -np 2 bert-horovod bench comm --model small --trace DIR       and a trace of one step
+bert-horovod launch -np 4 -hostfile hosts -- bench comm --recipe F     a recipe's first phase
+bert-horovod launch -np 2 -- bench comm --model small --trace DIR      and a trace of one step
 
 Rows are synthetic and full, with words as frequent as in text. "exposed" is the time that communication adds to the
 step. The prediction is computed from the link (latency and bytes a second, fitted to all-reduces that are timed first)
@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--warm_up {arguments.warm_up}: expected at least 1, because the first step compiles")
     launched = launch()
     if arguments.trace and launched.size == 1:
-        raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
+        raise UserError(
+            "--trace: one process has no all-reduces; start several with bert-horovod launch -np N -- bench comm"
+        )
     delays = read_delays(arguments.delay, recipe.model.layer_groups) if arguments.delay else None
     world = connect(launched, recipe, bool(arguments.trace))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)

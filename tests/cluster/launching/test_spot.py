@@ -1,12 +1,13 @@
 """Machines that are taken away: hosts that say it before, hosts that vanish, and others that come."""
 
+import re
 import sys
 from functools import partial
 
 import pytest
 
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.slow
@@ -43,10 +44,17 @@ def test_the_run_goes_on_where_hosts_are_taken_away_and_others_come(start_cluste
     assert [line["step"] for line in metrics(run_dir)] == list(range(1, steps + 1))
 
 
-def test_skypilots_nodes_are_found_and_the_launch_of_the_page_runs_there(start_cluster, tmp_path):
+def test_the_line_of_the_page_for_skypilot_trains_on_all_nodes(start_cluster, store, tmp_path):
     box = start_cluster(hosts=2)
-    environment = {"SKYPILOT_NODE_IPS": "10.77.0.1\n10.77.0.2", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
-    words = [sys.executable, "-m", "bert_horovod", "doctor"]
-    done = box.run("node1", words, env=clean_environment(**environment), timeout=600)
-    assert "2 hosts, 2 slots, from SKYPILOT_NODE_IPS, which tells of no GPU" in done.stdout
-    assert "all-reduce" in done.stdout, done.stdout + done.stderr
+    page = (PROJECT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    line = re.search(r'\[ "\$SKYPILOT_NODE_RANK" .*?(?=`)', page)[0].replace("\\|", "|")
+    flags = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 2}, execution=QUICK)
+    line = line.replace("bert-horovod", f"{sys.executable} -m bert_horovod")
+    line = line.replace("--recipe R --data_dir D --output_dir O", " ".join(flags))
+    nodes = {"SKYPILOT_NODE_IPS": "10.77.0.1\n10.77.0.2", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
+    for rank, said in ((1, ""), (0, "2 hosts, 2 slots, from SKYPILOT_NODE_IPS, which tells of no GPU\n")):
+        environment = clean_environment(SKYPILOT_NODE_RANK=str(rank), **nodes)
+        done = box.run(f"node{rank + 1}", ["bash", "-c", line], env=environment, timeout=PATIENCE_S)
+        assert (done.returncode, done.stderr) == (0, said)
+    assert "world: 2 rank(s)" in done.stdout
+    assert metrics(tmp_path / "run")[-1]["step"] == 2
