@@ -46,9 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--warm_up {arguments.warm_up}: expected at least 1, because the first step compiles")
     launched = launch()
     if arguments.trace and launched.size == 1:
-        raise UserError(
-            "--trace: one process has no all-reduces; start several with bert-horovod launch -np N -- bench comm"
-        )
+        raise UserError("--trace: one process has no all-reduces; start several: launch -np N -- bench comm ...")
     delays = read_delays(arguments.delay, recipe.model.layer_groups) if arguments.delay else None
     world = connect(launched, recipe, bool(arguments.trace))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
