@@ -14,7 +14,9 @@ import pytest
 
 from bert_horovod.corpus.store import Store
 from bert_horovod.runtime.stopping import STOP_SIGNALS
+from bert_horovod.storage import connections
 from lab.cluster import Cluster, cluster, why_not
+from tests.servers import FileServers
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.two_ranks import TwoRanks
 
@@ -40,6 +42,24 @@ def start_cluster() -> Iterator[Callable[..., Cluster]]:
         pytest.skip(lacking)
     with contextlib.ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(cluster(*arguments, **options))
+
+
+@pytest.fixture(scope="session")
+def started_servers(tmp_path_factory) -> Iterator[FileServers]:
+    """S3, sftp and HTTP; for `elsewhere`."""
+    servers = FileServers(tmp_path_factory.mktemp("servers"))
+    yield servers
+    for server in (servers.s3, servers.sftp, servers.http):
+        server.kill()
+
+
+@pytest.fixture
+def elsewhere(started_servers, monkeypatch) -> FileServers:
+    """The servers, with the variables by which they are reached and no connection yet."""
+    for name, value in started_servers.variables.items():
+        monkeypatch.setenv(name, value)
+    connections._filesystems.clear()
+    return started_servers
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ class S3Server(Server):
         "AWS_SECRET_ACCESS_KEY": "the-secret-key-of-the-test",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "1",  # the program itself tries again
     }
 
     def __init__(self, directory: Path):
@@ -115,6 +116,33 @@ class SftpServer(Server):
         )
         super().__init__([program, "-D", "-e", "-f", str(ssh / "sshd_config")], home / "sshd.log")
         self.start(self.port)
+
+
+class FileServers:
+    """A server of each kind; sftp and HTTP serve `files`, S3 what `publish` puts there."""
+
+    def __init__(self, home: Path):
+        self.home, self.files = home, home / "files"
+        self.files.mkdir()
+        self.s3, self.sftp, self.http = S3Server(home), SftpServer(home), HttpServer(self.files)
+        self.variables = {**self.s3.variables, "HOME": str(home)}
+
+    def url(self, scheme: str) -> str:
+        """The URL of the directory `files`."""
+        return {
+            "s3": "s3://lab/files",
+            "sftp": f"sftp://files.test{self.files}",
+            "http": self.http.url,
+            "file": f"file://{self.files}",
+        }[scheme]
+
+    def publish(self) -> None:
+        """Make the bucket hold exactly the files, too."""
+        client = self.s3.client()
+        for old in client.list_objects_v2(Bucket="lab", Prefix="files/").get("Contents", ()):
+            client.delete_object(Bucket="lab", Key=old["Key"])
+        files = [path for path in self.files.rglob("*") if path.is_file()]
+        self.s3.put({path.relative_to(self.home).as_posix(): path.read_bytes() for path in files})
 
 
 class HttpServer:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.collectives.launched import launch
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides
-from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.parser import read_with, takes_urls
 from bert_horovod.errors import ReportedError, UserError
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for the text and its format."""
-    parser.add_argument(
+    inputs = parser.add_argument(
         "--input",
         action="extend",
         nargs="+",
         required=True,
         metavar="PATH",
-        help="files, directories or glob patterns, or - for standard input; repeatable",
+        help="files, directories or glob patterns, here or elsewhere (s3://, gs://, abfs://, hf://datasets/..., "
+        "sftp://, https://), or - for standard input; repeatable",
     )
+    takes_urls(inputs)
     parser.add_argument(
         "--text_field",
         default="text",

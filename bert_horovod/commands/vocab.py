@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bert_horovod.commands.prepare import add_text_arguments, named_tokenizer
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
+from bert_horovod.storage.places import is_url
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.reading.sources import SourceFile
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
         require_text_field(sources, arguments.text_field)
         if arguments.extend is not None:
             _refuse_within(arguments.output, Path(arguments.extend))
-        require_output_file(arguments, more_inputs=[source.path for source in sources], makes_parent=True)
+        files_here = [source.path for source in sources if isinstance(source.path, Path)]
+        require_output_file(arguments, more_inputs=files_here, makes_parent=True)
         if base is None:
             _learn(arguments, sources, start)
         else:
@@ -160,7 +162,7 @@ def _extend(arguments: argparse.Namespace, sources: "list[SourceFile]", start: f
 
 def _next_command(arguments: argparse.Namespace) -> str:
     """The command that prepares the same text, as it can be typed in any directory."""
-    inputs = [name if name == "-" else str(Path(name).absolute()) for name in arguments.input]
+    inputs = [name if name == "-" or is_url(name) else str(Path(name).absolute()) for name in arguments.input]
     words = ["bert-horovod", "prepare", "--input", *(inputs if len(inputs) <= _MOST_INPUTS else ["..."])]
     words += ["--vocab", str(Path(arguments.output).absolute()), "--output_dir", "STORE"]
     words += ["--cased"] if arguments.cased else []

@@ -40,7 +40,12 @@ _FOR_GOOD = {
     "ClientConnectorCertificateError",
     "NotImplementedError",
 }
+OF_ONE_THREAD = ("sftp", "ssh")  # a connection serves one thread
 _RETRIED_STATUS = (408, 409, 425, 429)
+_LOGGERS = (
+    *("aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "httpx"),
+    *("huggingface_hub", "paramiko", "s3fs", "urllib3"),
+)
 
 Result = TypeVar("Result")
 _filesystems: dict[tuple[int, str, int], Any] = {}
@@ -121,7 +126,7 @@ def _reported(place: Place, error: BaseException, doing: str, tries: int, waited
 
 
 def _connection(place: Place) -> tuple[int, str, int]:
-    own_thread = threading.get_ident() if place.scheme in ("sftp", "ssh") else 0
+    own_thread = threading.get_ident() if place.scheme in OF_ONE_THREAD else 0
     server = place.server if place.scheme in ("sftp", "ssh", "abfs", "abfss", "az") else ""
     return os.getpid(), f"{place.scheme}://{server}", own_thread
 
@@ -130,24 +135,31 @@ def _filesystem(place: Place) -> Any:
     """The file system of a place's scheme and server, connected."""
     connection = _connection(place)
     if connection not in _filesystems:
-        scheme = SCHEMES[place.scheme]
-        try:
-            importlib.import_module(scheme.package)
-            fsspec: Any = importlib.import_module("fsspec")
-        except ImportError as error:
-            missing = scheme.package if error.name in (None, scheme.package) else error.name
-            raise UserError(
-                f"{place} needs {missing}, which cannot be imported ({error}); install it: pip install {missing}, or, "
-                "for URLs of every kind: pip install 'bert_horovod[remote]'"
-            ) from error
-        if scheme.package == "paramiko":
+        require_package(place)
+        for logger in _LOGGERS:  # they would print what attempt() reports, and addresses with signatures
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+        if place.scheme in OF_ONE_THREAD:
             from bert_horovod.storage.sftp import SshFiles
 
-            logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it would print what attempt reports
             _filesystems[connection] = SshFiles(place.server, _TIMEOUT_S)
         else:
+            fsspec: Any = importlib.import_module("fsspec")
             _filesystems[connection] = fsspec.filesystem(place.scheme, skip_instance_cache=True, **_options(place))
     return _filesystems[connection]
+
+
+def require_package(place: Place) -> None:
+    """Raise UserError if a package that the place's scheme needs cannot be imported."""
+    package = SCHEMES[place.scheme].package
+    try:
+        importlib.import_module("fsspec")
+        importlib.import_module(package)
+    except ImportError as error:
+        missing = error.name if error.name in ("fsspec", package) else package
+        raise UserError(
+            f"{place} needs {missing}, which cannot be imported ({error}); install it: pip install {missing}, or, for "
+            "URLs of every kind: pip install 'bert_horovod[remote]'"
+        ) from error
 
 
 def _options(place: Place) -> dict[str, Any]:

@@ -4,21 +4,23 @@ Each operation is tried as connections.py says: it raises UserError for what fai
 file) and RunError for what may succeed later.
 """
 
+import functools
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.storage.connections import Missing, Result, attempt, status_of, true_error
+from bert_horovod.storage.connections import OF_ONE_THREAD, Missing, Result, attempt, status_of, true_error
 from bert_horovod.storage.places import Place
 
 BLOCK_BYTES = 4 << 20  # read by one request
 _BLOCKS_AHEAD = 2
+_AT_A_TIME = 16  # small requests
 _BLOCKS_KEPT = 6  # readers of tables alternate between two columns
 _RENAMES = ("sftp", "ssh", "file")  # their files appear while they are being written, and can be renamed
 _CHECKSUMS = ("ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5")
@@ -41,6 +43,13 @@ class Entry(NamedTuple):
 def entry(place: Place) -> Entry:
     """Look at a file; raises Missing, also for a directory."""
     return attempt(place, lambda fs: _entry(place, fs.info(place.key)))
+
+
+def entries(places: Sequence[Place]) -> list[Entry]:
+    """Look at many files, some at a time; raises Missing if one is not there."""
+    own_thread = any(place.scheme in OF_ONE_THREAD for place in places)  # each thread would log in
+    with ThreadPoolExecutor(1 if own_thread else _AT_A_TIME) as pool:
+        return list(pool.map(entry, places))
 
 
 def find(pattern: Place) -> tuple[list[Entry], bool]:
@@ -139,14 +148,16 @@ class RangeFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer) -> int:
-        """Read from one block; see io.RawIOBase."""
-        if self._position >= self._entry.bytes or not len(buffer):
-            return 0
-        number, at = divmod(self._position, BLOCK_BYTES)
-        part = memoryview(self._block(number))[at : at + len(buffer)]
-        buffer[: len(part)] = part
-        self._position += len(part)
-        return len(part)
+        """Fill the buffer, as far as the file goes; see io.RawIOBase."""
+        wanted = max(0, min(len(buffer), self._entry.bytes - self._position))
+        done = 0
+        while done < wanted:
+            number, at = divmod(self._position, BLOCK_BYTES)
+            part = memoryview(self._block(number))[at : at + wanted - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+            self._position += len(part)
+        return done
 
     def close(self) -> None:
         """Forget the blocks."""
@@ -157,14 +168,22 @@ class RangeFile(io.RawIOBase):
 
     def _block(self, number: int) -> bytes:
         ahead = _BLOCKS_AHEAD if number - 1 in self._blocks else 0
-        for wanted in range(number, min(number + ahead, (self._entry.bytes - 1) // BLOCK_BYTES) + 1):
+        last = (self._entry.bytes - 1) // BLOCK_BYTES
+        for wanted in range(number, min(number + ahead, last) + 1):
             if wanted not in self._blocks:
-                end = min((wanted + 1) * BLOCK_BYTES, self._entry.bytes)
-                self._blocks[wanted] = _pool().submit(read, self._entry.place, wanted * BLOCK_BYTES, end)
+                fetch_block = _edge_block if wanted in (0, last) else _read_block
+                self._blocks[wanted] = _pool().submit(fetch_block, self._entry, wanted)
         self._blocks.move_to_end(number)
         while len(self._blocks) > _BLOCKS_KEPT:
             self._blocks.popitem(last=False)[1].cancel()
         return self._blocks[number].result()
+
+
+def _read_block(file: Entry, number: int) -> bytes:
+    return read(file.place, number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, file.bytes))
+
+
+_edge_block = functools.lru_cache(4)(_read_block)  # every part of a dump or a Parquet file needs its head or its foot
 
 
 def _with_parent(place: Place, fs: Any, action: Callable[[], Result]) -> Result:

@@ -29,6 +29,17 @@ TAG = ["predict", "--checkpoint", "tags", "--input"]
 CASES = [
     ([*PREPARE, "model", "--input", "none.txt"], "--input none.txt: no such file"),
     ([*PREPARE, "none", "--input", "a.txt"], "none: No such file"),
+    ([*PREPARE, "vocab.txt", "--input", "gs://lab/a.txt"], "needs gcsfs, which cannot be imported"),
+    ([*PREPARE, "vocab.txt", "--input", "az://lab/a.txt"], "install it: pip install adlfs"),
+    ([*PREPARE, "vocab.txt", "--input", "s3://id:hidden@lab/a.txt"], "a user or a password before @; expected a URL"),
+    ([*PREPARE, "vocab.txt", "--input", "https://host/a.txt?sig=hidden"], "in its parameter sig; expected a URL"),
+    ([*PREPARE, "vocab.txt", "--input", "ftp://host/a.txt"], "no such scheme, ftp://; expected a path, or s3://"),
+    ([*PREPARE, "s3://lab/vocab.txt", "--input", "a.txt"], "--vocab s3://lab/vocab.txt: expected a path on this"),
+    ([*OWN, "s3://lab/a.csv"], "--train_file s3://lab/a.csv: expected a path on this machine"),
+    (
+        ["predict", "--checkpoint", "model", "--input", "https://host/a.csv"],
+        "--input https://host/a.csv: expected a path",
+    ),
     ([*PREPARE, "vocab.txt", "--input", "a.jsonl"], 'no field "text", its fields are'),
     ([*PREPARE, "vocab.txt", "--input", "a.parquet"], "no column 'text'; expected a column of text: --text_field"),
     (

@@ -1,6 +1,7 @@
 """Files elsewhere, on real servers: listed, read ahead, written, and read again when a server was away."""
 
 import os
+import shutil
 import threading
 
 import pytest
@@ -9,46 +10,33 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.connections import Missing
 from bert_horovod.storage.places import parse
-from tests.servers import HttpServer, S3Server, SftpServer, free_port
+from tests.servers import free_port
 
 CONTENT = os.urandom(1 << 20) * 9  # three blocks
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    """URLs of directories, by scheme; each holds a/x.bin, and an empty file."""
-    home = tmp_path_factory.mktemp("home")
-    (home / "files" / "a").mkdir(parents=True)
-    (home / "files" / "a" / "x.bin").write_bytes(CONTENT)
-    (home / "files" / "empty.txt").touch()
-    with pytest.MonkeyPatch.context() as patch:
-        s3, sftp, http = S3Server(home), SftpServer(home), HttpServer(home / "files")
-        s3.put({"files/a/x.bin": CONTENT, "files/empty.txt": b""})
-        for name, value in {**s3.variables, "HOME": str(home)}.items():
-            patch.setenv(name, value)
-        yield {
-            "s3": "s3://lab/files",
-            "sftp": f"sftp://files.test{home}/files",
-            "http": http.url,
-            "file": f"file://{home}/files",
-            "servers": (s3, sftp, http),
-        }
-        for server in (s3, sftp, http):
-            server.kill()
+@pytest.fixture
+def servers(elsewhere):
+    """Each server has the files a/x.bin and empty.txt."""
+    shutil.rmtree(elsewhere.files)
+    (elsewhere.files / "a").mkdir(parents=True)
+    (elsewhere.files / "a" / "x.bin").write_bytes(CONTENT)
+    (elsewhere.files / "empty.txt").touch()
+    elsewhere.publish()
+    return elsewhere
 
 
 @pytest.mark.parametrize("scheme", ["s3", "sftp", "http", "file"])
 def test_files_are_found_and_read_by_ranges(servers, scheme):
-    place = parse(servers[scheme], "--input")
+    place = parse(servers.url(scheme), "--input")
     directory = parse(f"{place}/", "--input")
     found, is_directory = remote.find(directory)
     assert is_directory
-    if scheme != "http":  # its index page lists directories too
-        assert [(str(file.place), file.bytes) for file in found] == [
-            (f"{place}/a/x.bin", len(CONTENT)),
-            (f"{place}/empty.txt", 0),
-        ]
+    assert [(str(file.place), file.bytes) for file in found] == [
+        (f"{place}/a/x.bin", len(CONTENT)),
+        (f"{place}/empty.txt", 0),
+    ]
     (file,), is_directory = remote.find(place / "a/*.bin")
     assert (file, is_directory) == (remote.entry(place / "a/x.bin"), False)
     assert file.tag
@@ -65,14 +53,17 @@ def test_files_are_found_and_read_by_ranges(servers, scheme):
 
 @pytest.mark.parametrize("scheme", ["s3", "sftp", "file"])
 def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, tmp_path):
-    place = parse(servers[scheme], "--mirror") / "new" / "b.bin"
+    place = parse(servers.url(scheme), "--mirror") / "new" / "b.bin"
     (tmp_path / "b").write_bytes(CONTENT)
     remote.write(place, tmp_path / "b")
     remote.write(place, b"shorter")
     assert remote.read(place) == b"shorter"
     owner = place.with_name("owner")
     assert [remote.write_new(owner, content) for content in (b"me", b"you", b"me")] == [True, False, True]
-    assert sorted(file.place.name for file in remote.find(parse(servers[scheme], "") / "new")[0]) == ["b.bin", "owner"]
+    assert sorted(file.place.name for file in remote.find(parse(servers.url(scheme), "") / "new")[0]) == [
+        "b.bin",
+        "owner",
+    ]
     remote.fetch(place, tmp_path / "c")
     assert (tmp_path / "c").read_bytes() == b"shorter"
     for name in (place, owner, owner):
@@ -81,7 +72,7 @@ def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, 
 
 
 def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatch):
-    _, _, http = servers["servers"]
+    http = servers.http
     monkeypatch.setattr(connections, "_FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(connections, "PATIENCE_S", 0.2)
     place = parse(f"{http.url}/a/x.bin", "--input")
@@ -99,8 +90,8 @@ def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatc
 
 
 def test_a_server_that_comes_back_is_read_on(servers):
-    _, sftp, _ = servers["servers"]
-    (file,), _ = remote.find(parse(f"{servers['sftp']}/a/x.bin", "--input"))
+    sftp = servers.sftp
+    (file,), _ = remote.find(parse(f"{servers.url('sftp')}/a/x.bin", "--input"))
     with remote.RangeFile(file) as opened:
         beginning = opened.read(10)
         sftp.kill()
@@ -110,7 +101,7 @@ def test_a_server_that_comes_back_is_read_on(servers):
 
 
 def test_mistakes_are_named_without_secrets(servers, monkeypatch, tmp_path):
-    _, sftp, http = servers["servers"]
+    sftp, http = servers.sftp, servers.http
     monkeypatch.setattr(connections, "PATIENCE_S", 0.0)
     connections._filesystems.clear()
     http.ranges = False

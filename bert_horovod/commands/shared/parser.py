@@ -5,6 +5,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
 from importlib.abc import InspectLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
 from bert_horovod.errors import UserError
+from bert_horovod.storage.places import is_url
+from bert_horovod.storage.places import parse as parse_place
 from bert_horovod.wording import did_you_mean
 
 _OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # other programs' names
@@ -141,6 +144,27 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
         flag = max(action.option_strings, key=len)
         given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
         raise UserError(f"{given}: it is read only {' and '.join(failing)}; leave it out")
+
+
+def takes_urls(action: argparse.Action) -> None:
+    """Declare that a flag takes a URL in place of a path; refuse_urls refuses it for the others."""
+    action.takes_urls = True  # type: ignore[attr-defined]
+
+
+def refuse_urls(arguments: argparse.Namespace) -> None:
+    """Raise UserError if a flag names a file elsewhere that its command would look for on this machine."""
+    parser = getattr(arguments, "parser", None)
+    for action in parser._actions if parser else ():
+        values = getattr(arguments, action.dest, None)
+        if hasattr(action, "takes_urls") or action.nargs == argparse.REMAINDER or action.metavar == "TEXT":
+            continue
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, str | Path) and is_url(value):
+                flag = max(action.option_strings, key=len, default=str(action.metavar or action.dest))
+                raise UserError(
+                    f"{flag} {parse_place(value, flag)}: expected a path on this machine, because this flag takes no "
+                    "URL (--input of prepare and vocab does): copy the files here first"
+                )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

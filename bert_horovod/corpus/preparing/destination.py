@@ -17,16 +17,18 @@ from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, read_sources, verify
-from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 
+_ORIGINS_FILE = "origins.json"  # of a finished store: the state of its files elsewhere, by URL
 SHARES = r"parts-of-(\d+)(?:\.joining-(\d+))?"  # directories of --part, see shares.py
 _OWN_NAMES = re.compile(
-    rf"vocab\.txt|tokenizer\.json|index|manifest\.json|sources\.jsonl|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|{SHARES}|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|plan\.json|{PATTERN})\.partial"
+    rf"vocab\.txt|tokenizer\.json|index|manifest\.json|sources\.jsonl|origins\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
+    rf"|{SHARES}|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|origins\.json|plan\.json|{PATTERN})\.partial"
 )
 
 
@@ -108,7 +110,7 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
 
     Raises UserError if the directory holds an unfinished store with other settings or another vocabulary.
     """
-    states = {source: state(source) for source in sources}
+    states = {source: source.state() for source in sources}
     plan = _read_plan(path)
     if plan is not None:
         changed = differences(plan["head"], head)
@@ -117,7 +119,11 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
                 f"--output_dir {path} holds an unfinished store that was made otherwise ({'; '.join(changed[:3])}); "
                 "expected the same command, which goes on where it stopped; or remove the directory"
             )
-        untrusted = {source for source, value in states.items() if plan["sources"].get(_place(source)) != value}
+        untrusted = {
+            source
+            for source, value in states.items()
+            if plan["sources"].get(_place(source)) != value or value[1] == ""  # a server that tells no more than sizes
+        }
     else:
         untrusted = set() if known else set(sources)
     for leftover in (*path.glob(".worker-*"), *path.glob(".*.partial")):
@@ -128,9 +134,14 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
     return untrusted
 
 
-def state(source: SourceFile) -> list[int]:
-    """What tells, without reading it, whether a source is as it was: size and time of change."""
-    return [source.bytes, source.path.stat().st_mtime_ns]
+def end(path: Path, sources: list[SourceFile]) -> None:
+    """Remove plan.json beside a manifest: the store is now finished."""
+    origins = {str(source.path): source.state() for source in sources if isinstance(source.path, Place)}
+    if origins:
+        write_atomically(path / _ORIGINS_FILE, json.dumps(origins, indent=1) + "\n")
+    else:
+        (path / _ORIGINS_FILE).unlink(missing_ok=True)
+    (path / "plan.json").unlink()
 
 
 def clear(path: Path) -> None:
@@ -145,6 +156,8 @@ def clear(path: Path) -> None:
 
 
 def _place(source: SourceFile) -> str:
+    if isinstance(source.path, Place):
+        return str(source.path)
     return writable(os.path.realpath(source.path))  # not the name: two directories may hold files of one name
 
 
@@ -176,7 +189,9 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
     try:
         manifest = read_json(path / "manifest.json")
         manifest["format"]  # KeyError
-        changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources)
+        changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources, _origins(path))
+    except RunError:  # a source elsewhere cannot be reached: this store may be whole
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ReportedError):
         return None, False
     _refuse_changed(path, changed)
@@ -205,13 +220,23 @@ def _refuse_changed(path: Path, changed: list[str]) -> None:
         )
 
 
-def _changed_sources(old: list[Source], sources: list[SourceFile]) -> list[str]:
+def _origins(path: Path) -> dict[str, Any]:
+    try:
+        return dict(read_json(path / _ORIGINS_FILE))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _changed_sources(old: list[Source], sources: list[SourceFile], origins: dict[str, Any]) -> list[str]:
+    """What differs. Files are read, but for those elsewhere whose server says that they are as in `origins`."""
     if [before["name"] for before in old] != [source.name for source in sources]:
         return [f"sources: {counted(len(old), 'file')} -> {counted(len(sources), 'file')}, or other names or order"]
     changed = [source.name for before, source in zip(old, sources, strict=True) if before["bytes"] != source.bytes]
     for before, source in zip(old, sources, strict=True):
         if changed:
             break
+        if source.tag and origins.get(str(source.path)) == source.state():
+            continue
         with SourceReader(source) as reader:
             if reader.sha256() != before["sha256"]:
                 changed.append(source.name)

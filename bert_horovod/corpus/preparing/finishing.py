@@ -11,7 +11,7 @@ from bert_horovod.corpus.preparing.holding_out import hold_out_more
 from bert_horovod.corpus.preparing.making_shards import Made, refuse_unknown
 from bert_horovod.corpus.preparing.parts import Part, PartArrays, number_shards
 from bert_horovod.corpus.preparing.planning import ShardTask
-from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.reading.sources import SourceFile, changed_names
 from bert_horovod.corpus.shard import COUNTS
 from bert_horovod.corpus.store import write_duplicates, write_manifest, write_sources
 from bert_horovod.errors import RunError, UserError
@@ -47,8 +47,7 @@ def finish(
             of_source[pieces[part.task][int(number)].source].update(counts)
         hashes |= {pieces[part.task][int(number)].source: digest for number, digest in part.hashes.items()}
     refuse_unknown(path, totals["unknown_tokens"], totals["tokens"])
-    changed = [source.name for source in sources if source.path.stat().st_size != source.bytes]
-    if changed:
+    if changed := changed_names(sources):
         raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
     described = [
         Source(
@@ -82,7 +81,7 @@ def finish(
         },
     }
     write_manifest(path, manifest)
-    (path / "plan.json").unlink()
+    destination.end(path, sources)
     return manifest
 
 

@@ -71,7 +71,7 @@ def write_record(
     record: _Record = {
         "head": head,
         "hashes": {numbers[source]: digest for source, digest in made.hashes.items()},
-        "sources": {numbers[source]: destination.state(source) for source in common},
+        "sources": {numbers[source]: source.state() for source in common},
     }
     write_atomically(share_directory(store, share).with_suffix(".json"), json.dumps(record) + "\n")
 

@@ -6,13 +6,14 @@ i * size // n.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bert_horovod.corpus.reading.sources import MAXIMUM_LINE_BYTES, SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import Section, record_sections
 from bert_horovod.errors import DamagedData, UserError, file_error
-from bert_horovod.storage.reading import open_regular, shown
+from bert_horovod.storage.reading import shown
 
 NO_TEXT = "rows without text"  # names in SourceReader.passed_over
 NOT_TEXT = "rows that are not UTF-8 text"
@@ -63,7 +64,7 @@ class ArrowReader(SourceReader):
     def _parquet(self, pa: ModuleType) -> Iterator[tuple[int, Any]]:
         import pyarrow.parquet as pq
 
-        with open_regular(self.source.path) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES) as file:
+        with self.source.open() as raw, pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES) as file:
             names = [".".join(path) for path in self._columns(file.schema_arrow, pa)]
             first = 1
             for i in range(file.num_row_groups):
@@ -77,10 +78,11 @@ class ArrowReader(SourceReader):
                     self.bytes_read = byte - self.begin
 
     def _arrow(self, pa: ModuleType) -> Iterator[tuple[int, Any]]:
-        with open_regular(self.source.path) as raw:
+        with self.source.open() as raw:
             is_file = raw.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-        with pa.memory_map(str(self.source.path)) as mapped:
-            # Memory-mapped, so that only the batches of this part are read from the disk.
+        # Memory-mapped, or by ranges, so that only the batches of this part are read.
+        path = self.source.path
+        with pa.memory_map(str(path)) if isinstance(path, Path) else pa.PythonFile(self.source.open(), "r") as mapped:
             number = 1
             batches = self._file_batches(pa, mapped) if is_file else self._stream_batches(pa, mapped)
             for at, batch in batches:

@@ -6,7 +6,6 @@ import io
 import lzma
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import zstandard
@@ -28,11 +27,11 @@ class WideWindow(Exception):
     """A frame of Zstandard has a window above MAXIMUM_WINDOW_BYTES."""
 
 
-def has_streams(path: Path) -> bool:
-    """Whether a .bz2 file has a short first stream and another one after it."""
+def has_streams(open_file: Callable[[], io.RawIOBase]) -> bool:
+    """Whether a .bz2 file, which `open_file` opens, has a short first stream and another one after it."""
     decompressor = bz2.BZ2Decompressor()
     try:
-        with open(path, "rb") as file:
+        with open_file() as file:
             beginning = file.read(_FIRST_STREAM_BYTES)
         while not decompressor.eof:
             decompressor.decompress(beginning, _READ_BYTES)

@@ -2,14 +2,17 @@
 
 import functools
 import glob
+import json
 import os
 import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
 
 from bert_horovod.corpus.reading.formats import FORMATS
 from bert_horovod.corpus.reading.other_formats import refuse_content, refuse_name
@@ -20,9 +23,13 @@ from bert_horovod.corpus.reading.sources import (
     suffixes,
 )
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.storage.connections import require_package
+from bert_horovod.storage.places import Place, is_url, parse
 from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.remote import find, read
 from bert_horovod.wording import counted
 
+File = TypeVar("File", Path, Place)
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard_input"
 _DATASET_NOTES = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # beside Arrow files
@@ -41,13 +48,18 @@ _HEAD_BYTES = 1 << 16
 def find_sources(inputs: list[str]) -> list[SourceFile]:
     """List the files that `--input` values name, each file once, in a fixed order.
 
-    A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted). In a directory, hidden
+    A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted), here or, as a URL,
+    elsewhere. In a directory, hidden
     files are skipped; so are CSV and TSV tables, and files with other suffixes than those of FORMATS, which are named
     on stderr. So are notes such as LICENSE and _SUCCESS, in a glob too. Raises UserError when a value matches no file,
     and for a format that is not read.
     """
     sources: dict[str, SourceFile] = {}
     for pattern in inputs:
+        if is_url(pattern):
+            for source in _elsewhere(pattern):
+                sources.setdefault(str(source.path), source)
+            continue
         for path, name in _matches(pattern):
             try:
                 status = path.stat()
@@ -64,9 +76,11 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
 
 
 def require_inputs(inputs: list[str]) -> None:
-    """Raise UserError if a value of `--input` matches nothing; find_sources looks closer."""
+    """Raise UserError if a value of `--input` matches nothing here; find_sources looks closer, and elsewhere."""
     for pattern in inputs:
-        if pattern != STANDARD_INPUT and not Path(pattern).exists() and not glob.glob(pattern, recursive=True):
+        if is_url(pattern):
+            require_package(parse(pattern, "--input"))
+        elif pattern != STANDARD_INPUT and not Path(pattern).exists() and not glob.glob(pattern, recursive=True):
             raise _no_such(pattern)
 
 
@@ -103,11 +117,42 @@ def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
         path.unlink(missing_ok=True)
 
 
+def _elsewhere(pattern: str) -> list[SourceFile]:
+    """The same for files elsewhere; their names are those that copies on this machine would have."""
+    place = parse(pattern, "--input")
+    found, is_directory = find(place)
+    entries = {}
+    for entry in found:
+        name = str(entry.place)[len(str(place).rstrip("/")) + 1 :] if is_directory else entry.place.name
+        name = unquote(name) if place.scheme in ("http", "https") else name
+        if entry.place == place or not _is_hidden(name):
+            entries[name, entry.place] = entry
+    names = {file: name for name, file in sorted(entries, key=lambda key: (key[0], str(key[1])))}
+    texts = _texts(pattern, list(names), place if is_directory else None, is_named=place in names)
+    return [SourceFile(file, names[file], *entries[names[file], file][1:]) for file in texts]
+
+
+def _is_hidden(name: str) -> bool:
+    *folders, own = name.split("/")
+    return own.startswith(".") or any(folder.startswith(".") or folder in _SPARKS_FOLDERS for folder in folders)
+
+
 def _matches(pattern: str) -> list[tuple[Path, str]]:
     path = Path(pattern)
     if path.is_dir():
-        files = _walk(path)
-        texts = [file for file in files if _is_text(file) and not _is_leftover(file)]
+        return [(file, file.relative_to(path).as_posix()) for file in _texts(pattern, _walk(path), path)]
+    paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+    files = [file for file in paths if not file.is_dir()]
+    return [(file, file.name) for file in _texts(pattern, files, None, is_named=path.exists())]
+
+
+def _texts(pattern: str, files: list[File], directory: File | None, is_named: bool = False) -> list[File]:
+    """Those of the files of a directory, or of a glob pattern (None), that are texts; `is_named`: the pattern is one.
+
+    Raises UserError if there are none.
+    """
+    if directory is not None:
+        texts = [file for file in files if _is_text(file) and not _is_leftover(file, files)]
         if not texts:
             raise UserError(
                 f"--input {pattern}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
@@ -115,10 +160,8 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
                 "a glob pattern"
             )
         _tell(pattern, [file for file in files if not _is_text(file)])
-        return [(file, file.relative_to(path).as_posix()) for file in texts]
-    paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
-    files = [file for file in paths if not file.is_dir()]
-    texts = [file for file in files if path.exists() or not _is_note(file)]
+        return texts
+    texts = [file for file in files if is_named or not _is_note(file)]
     if not texts and files:
         raise UserError(
             f"--input {pattern} matches notes alone, such as {files[0].name}; expected texts: name a note that is one"
@@ -128,10 +171,10 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
     _tell(pattern, [file for file in files if file not in texts])
     for file in texts:
         refuse_name(file, suffixes(file)[0])
-    return [(file, file.name) for file in texts]
+    return texts
 
 
-def _tell(pattern: str, not_text: list[Path]) -> None:
+def _tell(pattern: str, not_text: Sequence[File]) -> None:
     """Say which files are passed over."""
     if not_text:
         names = ", ".join(file.name for file in not_text[:5]) + (", ..." if len(not_text) > 5 else "")
@@ -142,30 +185,30 @@ def _no_such(pattern: str) -> UserError:
     return UserError(f"--input {pattern}: no such file; expected a file, a directory or a glob pattern in quotes")
 
 
-def _is_text(file: Path) -> bool:
+def _is_text(file: File) -> bool:
     form = FORMATS.get(suffixes(file)[0])
     is_note = _is_note(file) or _DUMP_INDEX in file.name or file.name in _DATASET_NOTES
     return form is not None and not form.only_named and not is_note
 
 
-def _is_note(file: Path) -> bool:
+def _is_note(file: File) -> bool:
     """Whether a name is one of files that accompany texts, such as LICENSE, or Spark's _SUCCESS and _metadata."""
     return not file.suffix and (file.name.startswith("_") or file.name.lower() in _NOTES.split())
 
 
-def _is_leftover(file: Path) -> bool:
-    """Whether it is an Arrow file that the state.json beside it does not name.
+def _is_leftover(file: File, files: Sequence[File]) -> bool:
+    """Whether it is an Arrow file that the state.json beside it, one of the files, does not name.
 
     `datasets` writes state.json when it saves a dataset, and keeps other files there, such as cache-*.arrow.
     """
     state = file.with_name("state.json")
-    return file.suffix.lower() == ".arrow" and state.is_file() and file.name not in _saved_names(state)
+    return file.suffix.lower() == ".arrow" and state in files and file.name not in _saved_names(state)
 
 
 @functools.lru_cache
-def _saved_names(state: Path) -> list[str]:
+def _saved_names(state: File) -> list[str]:
     try:
-        content = read_json(state)
+        content = json.loads(read(state)) if isinstance(state, Place) else read_json(state)
         names = [file["filename"] for file in content["_data_files"]]
         selected = content.get("_indices_files") or content.get("_indices_data_files")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -174,7 +217,8 @@ def _saved_names(state: Path) -> list[str]:
         ) from error
     if selected:
         raise UserError(
-            f"{state.parent} holds a selection of rows; expected all of them: flatten_indices(), save again"
+            f"{str(state).removesuffix('/state.json')} holds a selection of rows; expected all of them: "
+            "flatten_indices(), save again"
         )
     return names
 

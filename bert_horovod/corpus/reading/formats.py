@@ -49,7 +49,7 @@ JSON_LINES = Format(
 DUMP = Format(
     suffixes=(DUMP_SUFFIX,),
     documents=article_documents,
-    may_be_cut=lambda source, _: has_streams(source.path) if source.compression == ".bz2" else not source.compression,
+    may_be_cut=lambda source, _: has_streams(source.open) if source.compression == ".bz2" else not source.compression,
 )
 TABLE = Format(
     suffixes=(".parquet", ".arrow"),

@@ -5,7 +5,6 @@ Read as text, their tags, numbers and headers would be learned.
 
 import csv
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.errors import UserError
@@ -157,7 +156,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d.,:eE-]*")
 _THOUSANDS = re.compile(r"\d{3}")  # as after the comma of 263,000
 
 
-def refuse_name(path: Path, suffix: str) -> None:
+def refuse_name(path: object, suffix: str) -> None:
     """Raise UserError if a file's suffix (without a compression's) is that of another format."""
     if other := _BY_SUFFIX.get(suffix):
         raise _refusal(str(path), other, "by its name")

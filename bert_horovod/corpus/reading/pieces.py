@@ -1,7 +1,6 @@
 """Pieces of one input file, so that several workers can share it: together the pieces hold every document once."""
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -9,7 +8,6 @@ from itertools import chain
 from bert_horovod.corpus.reading.compression import STREAM, STREAM_HEAD_BYTES
 from bert_horovod.corpus.reading.formats import format_of
 from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader, line_offsets, text_of
-from bert_horovod.storage.reading import open_regular
 
 
 @dataclass(frozen=True)
@@ -108,10 +106,9 @@ class PartReader(SourceReader):
 
         In a compressed file, a stream belongs to the part in which it begins.
         """
-        size = os.fstat(self._file.fileno()).st_size
         align = self._next_stream if self.source.compression else int
         begin, end = align(self.begin), align(self.end)
-        for beyond, start, stop in ((False, begin, end), (True, end, size)):
+        for beyond, start, stop in ((False, begin, end), (True, end, self.source.bytes)):
             if start < stop:
                 self._file.seek(start)
                 self._limit = stop
@@ -120,7 +117,7 @@ class PartReader(SourceReader):
     def _begins_with_cr_ends(self, first: bytes) -> bool:
         if self.begin == 0:
             return super()._begins_with_cr_ends(first)
-        with open_regular(self.source.path) as file:
+        with self.source.open() as file:
             return super()._begins_with_cr_ends(file.read(BLOCK_BYTES))
 
     def _is_strict(self, _position: int) -> bool:

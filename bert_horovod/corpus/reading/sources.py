@@ -17,7 +17,9 @@ import zstandard
 
 from bert_horovod.corpus.reading.compression import COMPRESSIONS, MAXIMUM_WINDOW_BYTES, WideWindow
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import open_regular
+from bert_horovod.storage.remote import Entry, RangeFile, entries
 
 BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
@@ -35,14 +37,25 @@ _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a 
 class SourceFile:
     """An input file; `name` is its name in the manifest: relative to the given directory, or the file's own name."""
 
-    path: Path
+    path: Path | Place
     name: str
     bytes: int
+    tag: str = ""  # of a file elsewhere, as remote.Entry has it
 
     @property
     def compression(self) -> str:
         """The compression's suffix, a key of COMPRESSIONS, or "" for a plain file."""
         return suffixes(self.path)[1]
+
+    def open(self) -> io.RawIOBase:
+        """Open the file for reading and seeking; raises OSError, and ReportedError for a file elsewhere."""
+        if isinstance(self.path, Place):
+            return RangeFile(Entry(self.path, self.bytes, self.tag))
+        return open_regular(self.path).detach()
+
+    def state(self) -> list[int | str]:
+        """Another state is, as far as can be told without reading it, another content."""
+        return [self.bytes, self.tag if isinstance(self.path, Place) else self.path.stat().st_mtime_ns]
 
 
 class SourceReader(io.RawIOBase):
@@ -75,7 +88,7 @@ class SourceReader(io.RawIOBase):
         self._cr_ends: bool | None = None  # whether lines end with CR alone, as on old Macs; None: not known yet
         self._digest = hashlib.sha256()
         try:
-            self._file: io.RawIOBase = open_regular(source.path).detach()
+            self._file = source.open()
         except OSError as error:
             raise file_error(error, f"cannot read {source.path}: {error.strerror}") from error
 
@@ -250,7 +263,16 @@ def line_offsets(block: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
         offset += len(line) + 1
 
 
-def suffixes(path: Path) -> tuple[str, str]:
+def changed_names(sources: list[SourceFile]) -> list[str]:
+    """The names of the sources whose files have changed since they were found."""
+    elsewhere = {source.path: source for source in sources if isinstance(source.path, Place)}
+    now = {found.place: [found.bytes, found.tag] for found in entries(list(elsewhere))} if elsewhere else {}
+    changed = [source for place, source in elsewhere.items() if now[place] != source.state()]
+    changed += [s for s in sources if isinstance(s.path, Path) and s.path.stat().st_size != s.bytes]
+    return [source.name for source in changed]
+
+
+def suffixes(path: Path | Place) -> tuple[str, str]:
     """The suffixes in a file's name: of the content, and of the compression (or ""), such as (".txt", ".gz")."""
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     inner = (path.with_suffix("") if compression else path).suffix.lower()

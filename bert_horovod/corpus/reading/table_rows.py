@@ -1,6 +1,8 @@
 """Documents of CSV and TSV: a row each, with the text in a named column."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
 
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.table_files import columns_and_rows
@@ -14,7 +16,7 @@ BAD_LINES = (NO_ROW,)
 
 def table_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     """A document a row; see formats.read_sections."""
-    path, name = reader.source.path, reader.text_field
+    path, name = cast("Path", reader.source.path), reader.text_field  # a Place has the same names of its parts
     columns, rows = columns_and_rows(path, reader, broken=lambda number, text: reader.pass_over(number, NO_ROW, text))
     if columns.count(name) != 1:
         raise UserError(
