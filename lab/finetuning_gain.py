@@ -292,13 +292,11 @@ def run_theirs(argv: list[str]) -> None:
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     """The fine-tuning of a task of GLUE, or of ner; takes this process's device."""
-    from bert_horovod.finetuning.beginning import open_finetuning
-    from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files as Named
-    from bert_horovod.finetuning.text_data import glue_data
+    from bert_horovod.finetuning.files import Files as Named
+    from bert_horovod.finetuning.initialisation import Finetuning
+    from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-    named = Named(None, files.train, files.dev)
-    finetuning = open_finetuning(ner_data(named) if task == NER else glue_data(task, named), checkpoint)
+    finetuning = Finetuning(kind_of_task(task).read(task, Named(None, files.train, files.dev), {}), checkpoint)
     finetuning.use_devices(0, 1, HOW)
     return finetuning
 

@@ -57,17 +57,12 @@ COUNTED = {SQUAD: "windows", NER: "words"}  # of a step; of other tasks examples
 def finetuning_of(shape: dict[str, Any]) -> Any:
     """What is fine-tuned, by a contestant's description or the flags."""
     checkpoint, data_dir, train_file = (shape[name] and Path(shape[name]) for name in ("checkpoint", *DATA))
-    if shape["task"] == SQUAD:
-        from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+    from bert_horovod.finetuning.files import Files
+    from bert_horovod.finetuning.initialisation import Finetuning
+    from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-        index_dir = shape["index_dir"] and Path(shape["index_dir"])
-        return SquadFinetuning(checkpoint, data_dir, train_file, None, SquadOptions(index_dir=index_dir))
-    from bert_horovod.finetuning.beginning import open_finetuning
-    from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files, glue_data
-
-    files = Files(data_dir, train_file)
-    return open_finetuning(ner_data(files) if shape["task"] == NER else glue_data(shape["task"], files), checkpoint)
+    flags = {"index_dir": shape["index_dir"] and Path(shape["index_dir"])}
+    return Finetuning(kind_of_task(shape["task"]).read(shape["task"], Files(data_dir, train_file), flags), checkpoint)
 
 
 def run_ours(shape: dict[str, Any]) -> None:
@@ -147,7 +142,7 @@ def padded(source: Any) -> dict[str, np.ndarray]:
     """
     rows = source.assemble(np.arange(source.count))
     if "cls_positions" not in rows:  # tagged words
-        rows = {name: array[np.argsort(source.examples(np.arange(source.count))[:, 0])] for name, array in rows.items()}
+        rows = {name: array[np.argsort(source.members(np.arange(source.count))[:, 0])] for name, array in rows.items()}
         counts, labels = (
             np.count_nonzero(rows["sequence_ids"], axis=1),
             np.where(rows["weights"] > 0, rows["labels"], -100),

@@ -18,10 +18,7 @@ import numpy as np
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.entity_scores import entity_scores
-from bert_horovod.finetuning.tagger import TagFinetuning
-from bert_horovod.inference.word_tags import predicted_tags
+from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
@@ -35,7 +32,7 @@ _INTERVAL = 10  # steps over which a pace is taken, as in our metrics
 
 
 def first_losses(
-    finetuning: TagFinetuning | TextFinetuning,
+    finetuning: Finetuning,
     work: Path,
     python: str = sys.executable,
     overrides: tuple[str, ...] = (),
@@ -63,7 +60,7 @@ def first_losses(
 
 
 def fine_tune(
-    finetuning: TagFinetuning | TextFinetuning,
+    finetuning: Finetuning,
     output_dir: Path,
     python: str,
     seeds: int,
@@ -99,7 +96,7 @@ def fine_tune(
 
 
 def _seed(
-    finetuning: TagFinetuning | TextFinetuning,
+    finetuning: Finetuning,
     directory: Path,
     python: str,
     seed: int,
@@ -135,16 +132,15 @@ def _seed(
     return record
 
 
-def _scores(job: Job, finetuning: TagFinetuning | TextFinetuning, logits_of: dict[str, np.ndarray]) -> dict[str, float]:
+def _scores(job: Job, finetuning: Finetuning, logits_of: dict[str, np.ndarray]) -> dict[str, float]:
     """The dev scores of logits of all examples of the dev splits, in the examples' order."""
-    data, scores = finetuning.data, {}
-    if isinstance(finetuning, TagFinetuning):
-        source = _unpacked(job).open(0, "held_out")
-        logits = logits_of["held_out"][source.examples(np.arange(source.count))[:, 0]]  # in the rows' order
-        return entity_scores(data.dev.tags, predicted_tags(source, logits, data.labels).tags, data.scheme)
-    for (split, logits), suffix in zip(logits_of.items(), data.dev, strict=True):
-        values = data.score(logits, job.dataset.splits[split].labels)
-        scores |= {f"{name}{suffix}": value for name, value in values.items()}
+    kind, scores = finetuning.kind, {}
+    for (split, logits), (suffix, dev) in zip(logits_of.items(), kind.data.dev.items(), strict=True):
+        source = _unpacked(job).open(0, split)
+        in_rows = logits[source.members(np.arange(source.count))[:, 0]]
+        in_rows = in_rows if in_rows.ndim > 2 else in_rows[:, None]  # a text's are of its row's one example
+        answers = kind.answers(job.task, source, {"logits": in_rows}, dev)
+        scores |= {f"{name}{suffix}": value for name, value in kind.scores(job.task, answers, dev).items()}
     return scores
 
 
@@ -154,7 +150,7 @@ def _unpacked(job: Job) -> Any:
     return replace(job.dataset, recipe=replace(recipe, data=replace(recipe.data, packing=False)))
 
 
-def _start(job: Job, finetuning: TagFinetuning | TextFinetuning, directory: Path) -> dict[str, Any]:
+def _start(job: Job, finetuning: Finetuning, directory: Path) -> dict[str, Any]:
     """Write a job's first parameters, with its head, and the token ids of its examples; what the peer is asked."""
     recipe = job.recipe
     state, _ = first_state(job, World())
@@ -183,7 +179,7 @@ def _steps(job: Job, count: int) -> dict[str, list]:
     batches = []
     for number in range(count):
         taken = step_positions(number, phase.global_batch, 0, 1, recipe.execution.micro_batch)
-        examples = source.examples(np.concatenate([positions for positions, _ in taken]))
+        examples = source.members(np.concatenate([positions for positions, _ in taken]))
         batches.append(examples[examples >= 0].tolist())
     rates = [learning_rate(phase, step) for step in range(1, count + 1)]
     return {"rates": rates, "batches": batches}

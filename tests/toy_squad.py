@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.collectives.world import World
-from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.spans import Spans, squad_data
 from bert_horovod.training import loop
 from bert_horovod.training.job import Job
 from tests.toy_glue import WORDS
@@ -64,6 +66,12 @@ FAST = (
 STRIDE = 8
 
 
+def squad(checkpoint: Path, data_dir: Path | None, *files: Path | None, **options) -> Finetuning:
+    """A checkpoint and such files: those of a directory, but for train and dev if they are named."""
+    train, dev = (*files, None, None)[:2]
+    return Finetuning(Spans(squad_data(Files(data_dir, train, (dev,) if dev else ()), **options)), checkpoint)
+
+
 def job_of(
     data_dir: Path,
     checkpoint: Path,
@@ -74,9 +82,8 @@ def job_of(
     **more,
 ) -> Job:
     """A fine-tuning on such files."""
-    options = SquadOptions(STRIDE, threshold, output_dir.parent / "index")
-    finetuning = SquadFinetuning(checkpoint, data_dir, options=options)
-    return finetuning.job(output_dir, epochs, FAST + overrides, **more)
+    options = {"doc_stride": STRIDE, "null_score_threshold": threshold, "index_dir": output_dir.parent / "index"}
+    return squad(checkpoint, data_dir, **options).job(output_dir, epochs, FAST + overrides, **more)
 
 
 def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path, *overrides: str, **more) -> None:

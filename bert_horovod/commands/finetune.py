@@ -15,27 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.commands.shared.flags import require_least, require_number
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
-from bert_horovod.commands.shared.table_flags import OWN, add_columns, for_tasks, own_options
+from bert_horovod.commands.shared.table_flags import add_columns, for_tasks
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import GLUE_TASKS
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_task, tasks
 from bert_horovod.recipe_files.loading import overridden_keys
 from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
     from bert_horovod.collectives.world import World
-    from bert_horovod.finetuning.classifier import TextFinetuning
-    from bert_horovod.finetuning.squad import SquadFinetuning
-    from bert_horovod.finetuning.tag_data import TagData
-    from bert_horovod.finetuning.tagger import TagFinetuning
-    from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
-
-SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
-NER = "ner"  # entity recognition
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         required=True,
-        choices=(*GLUE_TASKS, SQUAD, NER, *OWN),
+        choices=tasks(),
         metavar="TASK",
-        help=f"of GLUE: {', '.join(GLUE_TASKS)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join((*OWN, NER))}, "
-        "which finds entities",
+        help="; ".join(kind.help for kind in KINDS),
     )
     data_dir = parser.add_argument(
         "--data_dir",
@@ -83,46 +75,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rates = parser.add_argument(
         "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
     )
+    undecided = " or ".join(task for kind in KINDS if not kind.stops_early for task in kind.tasks)
     early_stop = parser.add_argument(
         "--early_stop",
         type=int,
         metavar="N",
-        help=f"end after N evaluations (epochs) without a better first score; not for {SQUAD}",
+        help=f"end after N evaluations (epochs) without a better first score; not for {undecided}",
     )
     add_run(parser)
     read_with(data_dir, "for the train, dev and test files that no other flag names", _lacks_files)
-    read_with(early_stop, f"with another --task than {SQUAD}", lambda arguments: arguments.task != SQUAD)
+    read_with(early_stop, f"with another --task than {undecided}", lambda it: kind_of_task(it.task).stops_early)
     for action, key in ((epochs, "phase.0.steps"), (seeds, "data.seed"), (rates, "phase.0.learning_rate")):
         read_with(action, f"without --set {key}", partial(_is_not_set, key))
-    squad = parser.add_argument_group("for --task squad only")
-    squad.add_argument(
-        "--doc_stride", type=int, metavar="N", help="tokens from one window of a context to the next (default: 128)"
-    )
-    squad.add_argument(
-        "--null_score_threshold",
-        type=float,
-        metavar="X",
-        help="SQuAD 2.0: give no answer if the null odds, a difference of logits, are above (default: 0)",
-    )
-    squad.add_argument(
-        "--index_dir",
-        type=Path,
-        metavar="DIR",
-        help="directory that keeps tokens for the next start (default: index/ beside the train file)",
-    )
-    for action in squad._group_actions:
-        for_tasks(action, SQUAD)
-    tag_names = parser.add_argument_group("for --task ner only").add_argument(
-        "--tag_names",
-        metavar="O,B-X,...",
-        help="names of tags that are numbers in JSON Lines, in the order of their numbers, from 0",
-    )
-    for_tasks(tag_names, NER)
+    for kind in KINDS:
+        group = parser.add_argument_group(f"for --task {' or '.join(kind.tasks)} only")
+        kind.add_flags(group)
+        for action in group._group_actions:
+            for_tasks(action, *kind.tasks)
 
 
 def _lacks_files(arguments: argparse.Namespace) -> bool:
-    tests = arguments.test_file or arguments.task == SQUAD  # which has none
-    return arguments.task in OWN or not (arguments.train_file and arguments.dev_file and tests)
+    kind = kind_of_task(arguments.task)
+    tests = arguments.test_file or not kind.has_tests
+    finds = "data_dir" in kind.flags(arguments.task)  # else `read` says so
+    return not finds or not (arguments.train_file and arguments.dev_file and tests)
 
 
 def _is_not_set(key: str, arguments: argparse.Namespace) -> bool:
@@ -137,43 +113,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> None:
-    """Find mistakes in flags, paths and columns; what is read is kept as `arguments.data`."""
-    from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
+    """Find mistakes in flags, paths and columns; what is read is kept as `arguments.kind`."""
     from bert_horovod.interchange.pretrained import require_checkpoint
 
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)
-    require_number("--null_score_threshold", arguments.null_score_threshold)
-    if arguments.task != SQUAD:
-        arguments.data = _data(arguments)
-        return
-    if arguments.test_file or len(arguments.dev_file) > 1:
-        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
-    for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
-        if not any(files) and arguments.data_dir:
-            files = [find_squad_file(arguments.data_dir, split)]
-        for file in filter(None, files):
-            if not file.is_file():
-                raise UserError(f"--{split}_file {file}: there is no such file; expected one in SQuAD's format")
-            read_squad(file, scored=True)
+    files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
+    arguments.kind = kind_of_task(arguments.task).read(arguments.task, files, vars(arguments))
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
+    from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.sweep import variants
 
     made_of = variants(arguments.seeds, arguments.learning_rates)
-    finetuning = _squad(arguments) if arguments.task == SQUAD else _words(arguments, launched)
+    finetuning = Finetuning(arguments.kind, arguments.checkpoint)
+    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
     settings: list[tuple[Path, list[str]]] = [(arguments.output_dir, [])]
     if made_of:
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
         if launched.rank == 0:
             print(f"{counted(len(settings), 'run')}, all checked before the first is trained", flush=True)
-    if arguments.epochs is not None:
-        options["epochs"] = arguments.epochs
-    if arguments.early_stop is not None:
-        options["early_stop"] = arguments.early_stop
+    options |= {"world_size": launched.size, "early_stop": arguments.early_stop}
     jobs = [
-        finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
+        finetuning.job(output_dir, arguments.epochs, [*arguments.overrides, *more], **options)
         for output_dir, more in settings
     ]
     steps, every = jobs[0].recipe.total_steps, jobs[0].recipe.execution.evaluate_steps
@@ -183,24 +146,6 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
             "no evaluation before its end; expected fewer steps between evaluations, or more epochs, or leave it out"
         )
     return jobs
-
-
-def _words(arguments: argparse.Namespace, launched: "Launch") -> "TagFinetuning | TextFinetuning":
-    from bert_horovod.finetuning.beginning import open_finetuning
-
-    finetuning = open_finetuning(arguments.data, arguments.checkpoint)
-    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
-    return finetuning
-
-
-def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
-    from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
-
-    names = ("doc_stride", "null_score_threshold", "index_dir")
-    given_flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    dev_file = arguments.dev_file[0] if arguments.dev_file else None
-    options = SquadOptions(**given_flags)
-    return SquadFinetuning(arguments.checkpoint, arguments.data_dir, arguments.train_file, dev_file, options)
 
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
@@ -219,18 +164,3 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
         f"\n{lines(cells(compared))}\n+-: standard deviation of the runs; {decides} decides\n"
         f"best: {best['output_dir']}, {decides} {best['scores'][compared['decides']]:.4f}"
     )
-
-
-def _data(arguments: argparse.Namespace) -> "TagData | TextData":
-    from bert_horovod.corpus.reading.tagged_files import TagColumns
-    from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
-
-    files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
-    if arguments.task == NER:
-        names = tuple(arguments.tag_names.split(",")) if arguments.tag_names else ()
-        return ner_data(files, TagColumns(arguments.text_columns, arguments.label_column, names))
-    if arguments.task in OWN:
-        columns = tuple(arguments.text_columns.split(","))
-        return own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))
-    return glue_data(arguments.task, files)

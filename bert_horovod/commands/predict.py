@@ -21,20 +21,17 @@ from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
-from bert_horovod.commands.shared.table_flags import add_dialect, dialect_of, threshold_of
+from bert_horovod.commands.shared.table_flags import add_dialect
 from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
-from bert_horovod.corpus.reading.squad_files import read_squad
-from bert_horovod.corpus.reading.table_files import Dialect, Table, only_column, require_columns, require_table_name
-from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, kind_of_input, tagged_blocks, text_blocks
+from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.finetuning.kinds.kinds import kind_of_checkpoint, open_predictor
+from bert_horovod.finetuning.text_data import dialect_of, threshold_of
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import Predictor
 
-_NOT_FOR = {  # flags that a kind of checkpoint does not read
-    "ForTokenClassification": ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold"),
-    "ForQuestionAnswering": ("threshold",),
-    "ForSequenceClassification": ("doc_stride", "null_score_threshold"),
-}
-_LEFT_OUT = (None, False, "all", "none")  # values of these flags that change nothing
+_LEFT_OUT = (None, False, "all", "none")  # values of flags that change nothing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,21 +96,10 @@ def run(arguments: argparse.Namespace) -> None:
     keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
     if keep and (repeated := [name for number, name in enumerate(keep) if name in keep[:number]]):
         raise UserError(f"--keep names {repeated[0]!r} twice; expected each column once")
-    dialect = dialect_of(arguments)
+    dialect = dialect_of(vars(arguments))
     threshold = None
     if arguments.threshold is not None and (threshold := threshold_of(arguments.threshold)) is None:
         raise UserError("--threshold dev: no dev set is read here; leave it out: the checkpoint has its threshold")
-    config = _configuration(arguments.checkpoint)
-    _refuse_flags(arguments, str(config.get("architectures")))
-    if not lines:
-        _look(arguments, config, columns, keep, dialect)
-    from tqdm import tqdm
-
-    from bert_horovod.inference.options import Options
-    from bert_horovod.inference.predicting import open_predictor
-    from bert_horovod.runtime.devices import use_devices
-
-    use_devices(0, 1, 0)
     options = Options(
         columns,
         arguments.sequence_length,
@@ -123,6 +109,17 @@ def run(arguments: argparse.Namespace) -> None:
         keep,
         dialect,
     )
+    config = _configuration(arguments.checkpoint)
+    kind = kind_of_checkpoint(config)
+    kind_of_predictor = kind.predictor if kind else Predictor
+    _refuse_flags(arguments, kind_of_predictor, str(config.get("architectures")))
+    if not lines:
+        _look(arguments, kind_of_predictor, config, options)
+    from tqdm import tqdm
+
+    from bert_horovod.runtime.devices import use_devices
+
+    use_devices(0, 1, 0)
     predictor = open_predictor(arguments.checkpoint, options)
     if lines:
         for line in lines_of(sys.stdin):
@@ -144,58 +141,24 @@ def run(arguments: argparse.Namespace) -> None:
     print(report)
 
 
-def _refuse_flags(arguments: argparse.Namespace, kinds: str) -> None:
-    """Raise UserError for a flag that this kind of checkpoint does not read."""
-    for kind in [kind for kind in _NOT_FOR if kind in kinds]:
-        for name in _NOT_FOR[kind]:
-            if (value := getattr(arguments, name)) not in _LEFT_OUT:
-                given = f"--{name}" if value is True else f"--{name} {value}"
-                raise UserError(f"{given}: a checkpoint {kinds} does not read it; leave it out")
+def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], named: str) -> None:
+    """Raise UserError for a flag that this kind of checkpoint, whose class is `named`, does not read."""
+    for name in predictor.unread:
+        if (value := getattr(arguments, name)) not in _LEFT_OUT:
+            given = f"--{name}" if value is True else f"--{name} {value}"
+            raise UserError(f"{given}: a checkpoint {named} does not read it; leave it out")
 
 
-def _look(
-    arguments: argparse.Namespace,
-    config: dict[str, Any],
-    columns: tuple[str, ...],
-    keep: tuple[str, ...] | None,
-    dialect: Dialect,
-) -> None:
+def _look(arguments: argparse.Namespace, predictor: type[Predictor], config: dict[str, Any], options: Options) -> None:
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
-    source, output = Path(arguments.input), arguments.output
-    if "ForTokenClassification" in str(config.get("architectures")):
-        _look_for_words(arguments, columns[0] if columns else None)
-        return
-    if output.is_dir():
+    output = arguments.output
+    if output.is_dir() and predictor.fills_directories:
         require_output(arguments)
     else:
-        require_table_name("--output", output)
+        if predictor.writes_table(Path(arguments.input), options):
+            require_table_name("--output", output)
         require_output_file(arguments)
-    answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
-    if answers and suffixes(source)[0] == ".json":
-        if keep:
-            raise UserError(f"--keep {arguments.keep}: {source} is in SQuAD's format and has no columns; leave it out")
-        read_squad(source)
-        return
-    own = ["question", "context"] if answers else config.get("text_columns")
-    own_columns = tuple(map(str, own)) if isinstance(own, list) else ()
-    columns = columns or own_columns
-    if not columns and "architectures" in config:  # else the checkpoint's reader finds out what it answers
-        columns = only_column(source, dialect)
-    there = require_columns(source, columns, "--text_columns", dialect)
-    Table(source, there, []).places(keep or (), "--keep")
-
-
-def _look_for_words(arguments: argparse.Namespace, column: str | None) -> None:
-    """The same for entity recognition; the rest of a long file is left to the predictor."""
-    source = Path(arguments.input)
-    kind = kind_of_input(source, column)
-    if kind != "words":  # tagged words are written as CoNLL whatever the output's name
-        require_table_name("--output", arguments.output)
-    require_output_file(arguments)
-    if kind == "words":
-        next(tagged_blocks(source, USUAL if column is None else TagColumns(column), tagged=False))
-    else:
-        next(text_blocks(source, kind, column), None)
+    predictor.look(Path(arguments.input), config, options)
 
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:

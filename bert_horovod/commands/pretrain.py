@@ -68,7 +68,7 @@ def _look(arguments: argparse.Namespace) -> None:
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
     if recipe.execution.probe and arguments.probe_dir:
-        _probing().find_files(recipe.execution.probe, arguments.probe_dir)
+        _probing().hook(recipe.execution.probe, arguments.probe_dir)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":

@@ -12,17 +12,16 @@ The scores show when more pre-training stops helping the task. execution.probe d
 
 import argparse
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.finetune import NER
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
-from bert_horovod.commands.shared.table_flags import OWN, add_columns, for_tasks, own_options
+from bert_horovod.commands.shared.table_flags import add_columns, for_kinds, for_tasks
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import GLUE_TASKS
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_task
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
@@ -33,21 +32,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
-    parser.add_argument(
-        "--task",
-        required=True,
-        choices=(*GLUE_TASKS, NER, *OWN),
-        help=f"task of GLUE, or {NER}; on files of your own: {', '.join(OWN)}",
-    )
+    kinds = [kind for kind in KINDS if kind.stops_early]  # a probe is compared by the first score
+    tasks = [task for kind in kinds for task in kind.tasks]
+    parser.add_argument("--task", required=True, choices=tasks, help="; ".join(kind.help for kind in kinds))
     data_dir = parser.add_argument(
         "--data_dir", type=Path, metavar="DIR", help="directory of the task of GLUE or of ner"
     )
-    for_tasks(data_dir, *GLUE_TASKS, NER)
+    for_kinds(data_dir, lambda kind, task: kind.flags(task) if task in tasks else ())
     for split in ("train", "dev"):
         file = parser.add_argument(
             f"--{split}_file", type=Path, metavar="FILE", help=f"your own {split} file: TSV, CSV or JSON Lines"
         )
-        for_tasks(file, *OWN)
+        for_tasks(file, *(task for task in tasks if "data_dir" not in kind_of_task(task).flags(task)))
     add_columns(parser)
     parser.add_argument(
         "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
@@ -63,11 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> None:
-    """Find mistakes in paths."""
-    from bert_horovod.corpus.reading.tagged_files import TagColumns
-    from bert_horovod.finetuning.probing import find_files
-    from bert_horovod.finetuning.tag_data import ner_data
-    from bert_horovod.finetuning.text_data import Files, own_data
+    """Find mistakes in paths and columns; what is read is kept as `arguments.kind`."""
+    from bert_horovod.finetuning.probing import probe_data
 
     directory = arguments.run_dir / "checkpoints"
     if not any(directory.glob("step-*")):
@@ -75,29 +68,22 @@ def _look(arguments: argparse.Namespace) -> None:
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
             "newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    if arguments.task in OWN:
-        files = Files(None, arguments.train_file, (arguments.dev_file,) if arguments.dev_file else ())
-        columns = tuple(arguments.text_columns.split(","))
-        arguments.data = own_data(arguments.task, files, columns, arguments.label_column, own_options(arguments))
-    elif arguments.data_dir is None:
+    if arguments.data_dir is None and "data_dir" in kind_of_task(arguments.task).flags(arguments.task):
         raise UserError(f"--task {arguments.task}: expected --data_dir, the task's directory, as for finetune")
-    elif arguments.task == NER:
-        columns_of_tags = TagColumns(arguments.text_columns, arguments.label_column)
-        arguments.data = replace(ner_data(Files(arguments.data_dir), columns_of_tags), test=None)
-    else:
-        find_files(arguments.task, arguments.data_dir)
+    dev = (arguments.dev_file,) if arguments.dev_file else ()
+    files = Files(arguments.data_dir, arguments.train_file, dev)
+    arguments.kind = probe_data(arguments.task, files, vars(arguments))
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
-    from bert_horovod.finetuning.beginning import open_finetuning
-    from bert_horovod.finetuning.probing import probe_data, probe_job
+    from bert_horovod.finetuning.initialisation import Finetuning
+    from bert_horovod.finetuning.probing import probe_job
     from bert_horovod.runs.checkpoint import paths
 
     checkpoints = paths(arguments.run_dir)
-    examples = arguments.data if arguments.task in (NER, *OWN) else probe_data(arguments.task, arguments.data_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
-        finetuning = open_finetuning(examples, checkpoint)
+        finetuning = Finetuning(arguments.kind, checkpoint)
         if not jobs:
             finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
         output_dir = arguments.output_dir / checkpoint.name

@@ -14,25 +14,17 @@ import json
 import sys
 from pathlib import Path
 
-from bert_horovod.commands.finetune import NER, SQUAD
 from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.parser import read_with
-from bert_horovod.commands.shared.table_flags import (
-    OWN,
-    add_dialect,
-    add_label_columns,
-    dialect_of,
-    for_tasks,
-    label_columns_of,
-)
-from bert_horovod.recipe.sections import GLUE_TASKS
-
-TASKS_SCORED = (*GLUE_TASKS, SQUAD, NER, *OWN)
+from bert_horovod.commands.shared.table_flags import add_dialect, add_label_columns, for_kinds
+from bert_horovod.finetuning.kinds.base import Kind, Request
+from bert_horovod.finetuning.kinds.kinds import kind_of_task, score, tasks
+from bert_horovod.finetuning.text_data import dialect_of, label_columns_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=TASKS_SCORED, metavar="TASK", help=", ".join(TASKS_SCORED))
+    parser.add_argument("--task", required=True, choices=tasks(), metavar="TASK", help=", ".join(tasks()))
     parser.add_argument(
         "--predictions",
         required=True,
@@ -50,11 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     label_column = parser.add_argument(
         "--label_column", metavar="C", help="your own files: column of labels (default: label)"
     )
-    add_label_columns(parser)
+    label_columns = add_label_columns(parser)
     separator = parser.add_argument("--label_separator", metavar="S", help="between labels (default: a comma)")
-    for_tasks(separator, "multilabel")
-    for action in (label_column, *add_dialect(parser)):
-        for_tasks(action, *OWN)
+    dialect = add_dialect(parser)
     null_odds = parser.add_argument(
         "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
     )
@@ -64,20 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="SQuAD 2.0: null odds above it mean no answer, whatever was predicted (default: 1, as officially)",
     )
-    for_tasks(null_odds, SQUAD)
+    for action in (label_column, label_columns, separator, *dialect, null_odds):
+        for_kinds(action, _flags_of)
     read_with(threshold, "with --null_odds", lambda arguments: arguments.null_odds is not None)
 
 
+def _flags_of(kind: type[Kind], task: str) -> tuple[str, ...]:
+    return kind.score_flags(task)
+
+
 def _finds_dev_file(arguments: argparse.Namespace) -> bool:
-    return arguments.dev_file is None and arguments.task not in OWN
+    return arguments.dev_file is None and "data_dir" in _flags_of(kind_of_task(arguments.task), arguments.task)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the metrics as a JSON object."""
-    from bert_horovod.finetuning.entity_scores import type_cells
-    from bert_horovod.finetuning.scoring import SCORERS, Request
-    from bert_horovod.reporting.tables import lines
-
     require_number("--threshold", arguments.threshold)
     request = Request(
         arguments.predictions,
@@ -87,10 +78,10 @@ def run(arguments: argparse.Namespace) -> None:
         1.0 if arguments.threshold is None else arguments.threshold,
         arguments.label_column or "label",
         arguments.label_separator or ",",
-        label_columns_of(arguments),
-        dialect_of(arguments),
+        label_columns_of(vars(arguments)),
+        dialect_of(vars(arguments)),
     )
-    scores = SCORERS[arguments.task](request)
-    if arguments.task == NER:
-        print(lines(type_cells(scores["by_type"])), file=sys.stderr)
+    scores = score(arguments.task, request)
+    if table := kind_of_task(arguments.task).score_table(scores):
+        print(table, file=sys.stderr)
     print(json.dumps(scores))

@@ -3,18 +3,27 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
+from bert_horovod.batches.examples.base import LabelledDataset
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.best_checkpoint import BestCheckpoint
+from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.outcome import DevScores, Evaluated, Outcome
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained
-from bert_horovod.interchange.suitability import require_vocabulary
+from bert_horovod.interchange.labels import head_rows
+from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration, read_pretrained
+from bert_horovod.interchange.suitability import named_class, require_vocabulary
 from bert_horovod.recipe.idle import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
+from bert_horovod.tasks.base import PredictingTask
+from bert_horovod.training.job import Job
+from bert_horovod.training.start import check_size
 
 # Settings that may differ from the checkpoint's.
 _MAY_DIFFER = (
@@ -111,26 +120,79 @@ class Packed(NamedTuple):
 
 
 class Finetuning:
-    """A checkpoint to fine-tune, opened; each task has a subclass that makes the jobs of one or several runs.
+    """A checkpoint, opened, and the data to fine-tune it on; makes the jobs of one or several runs.
 
     Args:
+        kind: the data.
         checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
 
     Raises:
-        ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
+        ReportedError: `checkpoint` is not a checkpoint, is damaged, has no vocabulary, or does not fit the data.
     """
 
-    what: str  # is trained, as in recipe.fields.ReadIf
-    phase: ClassVar[dict[str, Any]]  # the task's sequence_length, learning_rate and warmup, as in a recipe
-
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, kind: Kind, checkpoint: Path) -> None:
+        self.kind = kind
         self.directory, pretrained = open_checkpoint(checkpoint)
         self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
         self.tokenizer_settings = pretrained.tokenizer_settings
+        kind.check(self.directory, self.model, self.tokenizer_settings)
+
+    def job(
+        self,
+        output_dir: Path,
+        epochs: float | None = None,
+        overrides: Sequence[str] = (),
+        world_size: int = 1,
+        early_stop: int | None = None,
+        **options: Any,
+    ) -> Job:
+        """Make the job of one run, and check it.
+
+        Args:
+            output_dir: the run's.
+            epochs: over the train items; None: the kind's.
+            overrides: settings of the recipe, as `section.key=value`; a global_batch is in rows.
+            world_size: ranks.
+            early_stop: evaluations without a better first score after which the run ends; None: it does not.
+            options: further fields of Job.
+
+        Raises:
+            UserError: a setting is invalid, or does not fit the checkpoint or the data.
+        """
+        kind = self.kind
+        for flag in kind.lasting():
+            refuse_another(output_dir, *flag)
+        if kind.packing_pays and not self._packing_pays(overrides):
+            overrides = ["data.packing=false", *overrides]
+        settings = self.settings(overrides)
+        train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
+        packed = Packed(len(train.lengths), train.count, kind.items, kind.noun)
+        recipe, step = self.recipe(packed, dev.count, kind.epochs if epochs is None else epochs, overrides, world_size)
+        task, last = kind.task(recipe), Evaluated()
+        check_size(recipe, task, world_size)
+        sizes = (("train", kind.data.train, train), ("dev", kind.data.dev[""], dev))
+        notices = (
+            *kind.notices(recipe),
+            *self._notices_of_head(task),
+            f"tokenizer: the checkpoint's, {self.tokenizer_settings}",
+            *(f"{name}: {kind.size(split, rows)} in {rows.count:,} rows" for name, split, rows in sizes),
+            step,
+        )
+        best = (partial(BestCheckpoint, kind.decides, early_stop),) if kind.decides else ()
+        return Job(
+            recipe,
+            task,
+            self._dataset(recipe),
+            output_dir,
+            init_checkpoint=self.directory,
+            evaluator=partial(DevScores, kind, last),
+            hooks=(*kind.hooks(recipe), partial(Outcome, kind, last, self._tests, notices), *best),
+            **options,
+        )
 
     def settings(self, overrides: Sequence[str]) -> Recipe:
         """The settings before rows are known; see first_settings."""
-        return first_settings(self.model, self.what, self.phase, overrides)
+        return first_settings(self.model, self.kind.trained, self.kind.phase, overrides)
 
     def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:
         """Give this rank its device (runtime.devices); call it before `job` if the tokenizer runs in TensorFlow."""
@@ -144,10 +206,48 @@ class Finetuning:
         Arguments and errors are those of finetuning_recipe, except the global batch, which follows from `train`.
         """
         batch = default_batch(train.usual, train.rows, train.mean, world_size)
-        start = StartingPoint(self.directory, self.model, self.phase | {"global_batch": batch})
+        start = StartingPoint(self.directory, self.model, self.kind.phase | {"global_batch": batch})
         recipe = finetuning_recipe(start, train.rows, dev_rows, epochs, overrides, world_size)
         refuse_few_rows(recipe, train.rows, train.mean, train.what, world_size)
         return recipe, step_notice(recipe, train.usual, train.mean, train.what, world_size)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return self.kind.tokenizer(self.vocabulary, self.tokenizer_settings)
+
+    @cached_property
+    def _splits(self) -> dict[str, Any]:
+        data = self.kind.data
+        splits = {"train": data.train} | {f"held_out{suffix}": split for suffix, split in data.dev.items()}
+        return {name: self.kind.tokens(split, self._tokenizer) for name, split in splits.items()}
+
+    @cached_property
+    def _tests(self) -> dict[str, Any]:
+        """The arrays of splits without labels, by the name of the file of predictions."""
+        return {name: self.kind.tokens(split, self._tokenizer) for name, split in self.kind.data.test.items()}
+
+    def _dataset(self, recipe: Recipe) -> LabelledDataset:
+        return self.kind.dataset(self.vocabulary, self.tokenizer_settings, recipe, self._splits)
+
+    def _packing_pays(self, overrides: Sequence[str]) -> bool:
+        """Whether packing puts more train items than kind.packing_pays into a row."""
+        settings = self.settings(overrides)
+        packing = dataclasses.replace(settings, data=dataclasses.replace(settings.data, packing=True))
+        rows = self._dataset(packing).open(0, "train")
+        return len(rows.lengths) > self.kind.packing_pays * rows.count
+
+    def _notices_of_head(self, task: PredictingTask) -> list[str]:
+        theirs, ours = read_configuration(self.directory), task.configuration(self.model)
+        if "id2label" in ours:
+            rows = head_rows(theirs, ours)
+        else:
+            rows = [] if named_class(theirs) == named_class(ours) else None
+        if rows is None:
+            their_class = f"{(theirs.get('architectures') or ['no class of model'])[0]}"[:100]
+            return [f"the head starts afresh: the checkpoint is a {their_class} without one for {self.kind.outputs}"]
+        if rows != sorted(rows):
+            return [f"the checkpoint's head has {self.kind.outputs} in another order; it is put into this one by name"]
+        return []
 
 
 def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:

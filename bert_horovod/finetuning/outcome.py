@@ -1,169 +1,134 @@
-"""Print a classifier's or regression's data at the start and its scores at the end, and write its predictions."""
+"""A fine-tuning's evaluation, and what it says and writes at its end: scores of whole sets, and predictions."""
 
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
+from functools import partial
+from typing import Any, NamedTuple
 
-from bert_horovod.batches.examples.labelled import LabelledTokens
-from bert_horovod.corpus.reading.table_files import table_text
-from bert_horovod.errors import file_error
-from bert_horovod.finetuning.dev_scores import run_outputs
-from bert_horovod.finetuning.examples import Split
+from bert_horovod.batches.examples.base import PackedRows
+from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.same_files import require_same_files
-from bert_horovod.finetuning.scores import confusion_matrix, constant_like
-from bert_horovod.finetuning.text_data import TextData
-from bert_horovod.inference.outputs import RowOutputs
-from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
+from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.storage.writing import write_atomically
-from bert_horovod.tasks.multilabel import THRESHOLD, Multilabel
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.hooks.divergence import Diverged
 from bert_horovod.training.run import FIRST_STEP_S, Run
-from bert_horovod.wording import listed
-
-DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file that a run writes
-CONFUSION = Path("predictions", "confusion.tsv")
-_MOST_CONFUSED = 1000  # labels of a confusion matrix
+from bert_horovod.training.step import compute_policy
 
 
-class Outcome(Hook):
-    """Prints notices at the start, and at the end dev scores and whether the run has collapsed; writes predictions.
+class Answered(NamedTuple):
+    """A dev set's answers in the last evaluation."""
+
+    step: int
+    answers: Any  # of the kind
+    scores: dict[str, float]
+
+
+Evaluated = dict[str, Answered]  # by the dev sets' suffixes; the evaluation fills it for the end of the run
+
+
+class DevScores:
+    """Computes the dev scores for training/hooks/evaluation.py.
 
     Args:
-        data: the task and its files.
-        test: the test examples, by the name of the file of predictions.
-        notices: lines to print at the run's start.
+        kind: the data.
+        last: takes the answers.
         run: the run.
     """
 
-    def __init__(self, data: TextData, test: dict[str, LabelledTokens], notices: tuple[str, ...], run: Run) -> None:
-        super().__init__(run)
-        self._data, self._test, self._notices = data, test, notices
-        splits = {"train": data.train} | {f"dev{suffix}": split for suffix, split in data.dev.items()}
-        splits |= {f"test ({name})": split for name, split in data.test.items()}
-        require_same_files({name: (split.path, split.examples) for name, split in splits.items()}, run.world)
+    def __init__(self, kind: Kind, last: Evaluated, run: Run) -> None:
+        self._kind, self._last, self._run = kind, last, run
+        number, dataset = run.phase.number, run.job.dataset
+        self._sources = {suffix: dataset.open(number, f"held_out{suffix}") for suffix in kind.data.dev}
+        self._outputs = run_outputs(run, self._sources[""])
 
-    @cached_property
-    def _outputs(self) -> RowOutputs:
-        return run_outputs(self.run)
-
-    def phase(self) -> None:
-        run = self.run
-        for notice in self._notices:
-            run.say(notice)
-        self._take_threshold()
-
-    def _take_threshold(self) -> None:
-        """Go on with the threshold of the checkpoint from which the run resumes."""
-        task, checkpoint = self.run.task, self.run.resumed_from
-        if not isinstance(task, Multilabel) or not checkpoint or self.run.held_out:
-            return
-        task.threshold = read_configuration(checkpoint).get(THRESHOLD, task.threshold)
-
-    def finish(self) -> None:
-        run, data = self.run, self._data
-        self._take_threshold()  # no phase has begun if nothing is left to train
-        if run.ended or run.state.progress.step >= run.last_step:
-            logits = {suffix: self._logits(f"held_out{suffix}") for suffix in data.dev}
-            labels = {suffix: split.examples.label_array() for suffix, split in data.dev.items()}
-            scores = {suffix: data.score(logits[suffix], labels[suffix]) for suffix in data.dev}
-            if isinstance(run.task, Multilabel):
-                run.task.threshold = scores[""].get("threshold", run.task.threshold)
-            for name in self._test:
-                self._write(name, self._logits(name))
-            for suffix, split in reversed(list(data.dev.items())):
-                if data.name == "classification":
-                    self._write_confusion(answers(logits[suffix], len(data.format.labels)), labels[suffix])
-                self._write(f"dev{suffix}", logits[suffix])
-                self._say_scores(split, scores[suffix])
-                if isinstance(run.task, Multilabel):
-                    self._say_collapsed(sigmoid(logits[suffix]) >= run.task.threshold)
-        elif run.held_out:
-            for suffix, split in data.dev.items():
-                self._say_scores(split, {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics})
-
-    def _say_scores(self, split: Split, scores: dict[str, float]) -> None:
-        """Print dev scores, and a line if they are exactly the scores of one answer for all examples."""
-        text = ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in scores.items())
-        self.run.say(f"{split.name}: {text}, of {len(split.examples.labels):,} examples")
-        if self._data.format.separator is not None:
-            return
-        labels = list(self._data.format.labels.values())
-        constant = constant_like(scores, np.array(split.examples.labels), len(labels))
-        if constant is not None:
-            answer = repr(labels[constant]) if labels else "one number"
-            undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
-            self.run.say(
-                f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
-                "try another data.seed, a lower learning rate or more epochs"
-            )
-
-    def _say_collapsed(self, predicted: np.ndarray) -> None:
-        """Print a line if all examples get the same labels; `predicted`: bool [examples, labels]."""
-        if (predicted == predicted[0]).all():
-            names = [name for name, given in zip(self.run.task.labels, predicted[0], strict=True) if given]
-            self.run.say(
-                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); choose the "
-                "threshold on the dev set (--threshold dev), or try more epochs or another learning rate"
-            )
-
-    def _logits(self, split: str) -> np.ndarray:
-        """The head's outputs for a dev or test set, [examples, outputs]; equal on all ranks."""
-        run = self.run
-        tokens = self._test[split] if split in self._test else run.job.dataset.splits[split]
-        rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
-
-        def progress(done: int, of: int) -> None:
-            run.doing(f"predicting {split}, {done} of {of} rows")
-
-        run.doing(f"predicting {split}", FIRST_STEP_S)
-        return rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
-
-    def _write(self, stem: str, logits: np.ndarray) -> None:
-        """Write a file of predictions on rank 0."""
-        run, form = self.run, self._data.format
-        if run.world.rank:
-            return
-        path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(stem)
-        if isinstance(run.task, Multilabel):
-            task = run.task
-            rows = answer_rows(logits, task.labels, task.separator, task.threshold)
-            names = ["prediction", *(f"probability_{label}" for label in task.labels)]
-            _write_table(path, ["index", *names], [[number, *row] for number, row in enumerate(rows)])
-        else:
-            write_predictions(path, answers(logits, len(form.labels)), list(form.labels))
-        run.say(f"predictions: {path}")
-
-    def _write_confusion(self, predictions: np.ndarray, labels: np.ndarray) -> None:
-        """Write the dev set's confusion matrix on rank 0; of too many labels none."""
-        run, names = self.run, list(self._data.format.labels)
-        if run.world.rank or len(names) > _MOST_CONFUSED:
-            return
-        matrix = confusion_matrix(predictions, labels, len(names)).tolist()
-        path = run.job.output_dir / CONFUSION
-        rows = [[name, *row] for name, row in zip(names, matrix, strict=True)]
-        _write_table(path, ["label", *(f"predicted_{name}" for name in names)], rows)
-        run.say(f"confusion matrix, a row for each label: {path}")
+    def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
+        """The metrics of each whole set; equal on all ranks. Raises Diverged if an output is not finite."""
+        run, dev = self._run, self._kind.data.dev
+        step = run.state.progress.step
+        try:
+            outputs = {
+                suffix: self._outputs(variables, source, partial(_tell, run, "evaluating"))
+                for suffix, source in self._sources.items()
+            }
+        except NotFiniteError as error:
+            raise Diverged(f"step {step}: {error}") from error
+        for suffix, source in self._sources.items():
+            answers = self._kind.answers(run.task, source, outputs[suffix], dev[suffix])
+            self._last[suffix] = Answered(step, answers, self._kind.scores(run.task, answers, dev[suffix]))
+        return {f"{name}{suffix}": score for suffix in dev for name, score in self._last[suffix].scores.items()}
 
 
-def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> None:
-    """Write a file in the format that GLUE wants submitted: index and prediction.
+class Outcome(Hook):
+    """Prints notices at the start; at the end writes predictions, and says scores and whether the run has collapsed.
 
     Args:
-        path: of the file; its directory is created.
-        predictions: numbers of labels, or real numbers, [examples].
-        labels: the value in GLUE's files for each label; empty for real numbers.
+        kind: the data.
+        last: the answers of the last evaluation.
+        tests: arrays of the splits without labels, by the name of the file of predictions.
+        notices: lines to print at the start.
+        run: the run.
     """
-    predicted = [labels[number] if labels else number for number in predictions.tolist()]
-    _write_table(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])
+
+    def __init__(self, kind: Kind, last: Evaluated, tests: dict[str, Any], notices: tuple[str, ...], run: Run) -> None:
+        super().__init__(run)
+        self._kind, self._last, self._tests, self._notices, data = kind, last, tests, notices, kind.data
+        self._outputs: RowOutputs | None = None
+        splits = {"train": data.train} | {f"dev{suffix}": split for suffix, split in data.dev.items()}
+        splits |= {"test" if name == "test" else f"test ({name})": split for name, split in data.test.items()}
+        require_same_files({name: (split.path, kind.content(split)) for name, split in splits.items()}, run.world)
+
+    def phase(self) -> None:
+        for notice in self._notices:
+            self.run.say(notice)
+        self._resume()
+
+    def _resume(self) -> None:
+        run = self.run
+        if run.resumed_from and not run.held_out:
+            self._kind.resumed(run.task, read_configuration(run.resumed_from))
+
+    def finish(self) -> None:
+        self.wait()
+        run, kind, data = self.run, self._kind, self._kind.data
+        self._resume()  # no phase has begun if nothing is left to train
+        step = run.state.progress.step
+        at_end = bool(run.ended) or step >= run.last_step
+        if at_end:
+            for suffix, split in data.dev.items():
+                # The files may be missing though nothing was left to train; or the run has ended between evaluations.
+                if suffix not in self._last or self._last[suffix].step != step:
+                    answers = self._answers(f"held_out{suffix}", run.job.dataset.splits[f"held_out{suffix}"], split)
+                    self._last[suffix] = Answered(step, answers, kind.scores(run.task, answers, split))
+            for name, split in data.test.items():
+                self._write(name, split, self._answers(name, self._tests[name], split))
+        for suffix, (_, answers, scores) in reversed(list(self._last.items())):
+            if at_end:
+                self._write(f"dev{suffix}", data.dev[suffix], answers)
+            for line in kind.verdict(run.task, data.dev[suffix], answers, scores):
+                run.say(line)
+
+    def _answers(self, name: str, arrays: Any, split: Any) -> Any:
+        """The answers to a dev or test set; equal on all ranks."""
+        run = self.run
+        rows = run.job.dataset.rows(len(run.recipe.phase) - 1, arrays)
+        run.doing(f"predicting {name}", FIRST_STEP_S)
+        self._outputs = self._outputs or run_outputs(run, rows)
+        outputs = self._outputs(run.state.parameters, rows, partial(_tell, run, f"predicting {name}"))
+        return self._kind.answers(run.task, rows, outputs, split)
+
+    def _write(self, name: str, split: Any, answers: Any) -> None:
+        if self.run.world.rank == 0:
+            for line in self._kind.write(self.run.job.output_dir, name, split, answers, self.run.task):
+                self.run.say(line)
 
 
-def _write_table(path: Path, columns: list[str], rows: list[list[Any]]) -> None:
-    text = table_text(path, columns, rows)
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, text)
-    except OSError as error:
-        raise file_error(error, f"cannot write {path}: {error.strerror}") from error
+def _tell(run: Run, what: str, done: int, of: int) -> None:
+    run.doing(f"{what}, {done} of {of} rows")  # a large set may take longer than any step
+
+
+def run_outputs(run: Run, rows: PackedRows) -> RowOutputs:
+    """Computes the outputs of a run's task, for such rows."""
+    recipe = run.recipe
+    return RowOutputs(run.task, recipe.model, compute_policy(recipe), block_rows(rows.positions), run.world)

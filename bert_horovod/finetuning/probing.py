@@ -5,21 +5,20 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.beginning import open_finetuning
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.examples import find_split
-from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.kinds.kinds import kind_of_task
 from bert_horovod.finetuning.sweep import Variant, train_all
-from bert_horovod.finetuning.tag_data import NER, TagData, find_tagged, ner_data
-from bert_horovod.finetuning.tagger import TagFinetuning
-from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import paths
@@ -32,24 +31,14 @@ EPOCHS = 3.0  # at most
 _PATIENCE_S = 3600.0  # for the run's watchdog; the probe has its own watchdog
 
 
-def find_files(task: str, data_dir: Path) -> None:
-    """Raise UserError if the directory has no train file of the task."""
-    if task == NER:
-        find_tagged(data_dir, "train")
-    else:
-        find_split(data_dir, TASKS[task].title, "train")
+def probe_data(task: str, files: Files, flags: Mapping[str, Any] = MappingProxyType({})) -> Kind:
+    """The train and dev files of a task; a probe needs no test files. Raises ReportedError as Kind.read."""
+    kind = kind_of_task(task).read(task, files, flags)
+    kind.data = replace(kind.data, test={})
+    return kind
 
 
-def probe_data(task: str, data_dir: Path) -> TagData | TextData:
-    """The train and dev files of a task; a probe needs no test files. Raises the errors of glue_data and ner_data."""
-    if task == NER:
-        return replace(ner_data(Files(data_dir)), test=None)
-    return replace(glue_data(task, Files(data_dir)), test={})
-
-
-def probe_job(
-    finetuning: TagFinetuning | TextFinetuning, output_dir: Path, overrides: list[str], world_size: int, **options
-) -> Job:
+def probe_job(finetuning: Finetuning, output_dir: Path, overrides: list[str], world_size: int, **options) -> Job:
     """A short fine-tuning with the task's defaults: EPOCHS of the train examples, or STEPS if that is less.
 
     Raises:
@@ -70,13 +59,13 @@ class ProbeHook(Hook):
     temporary directory.
 
     Args:
-        data: the task to fine-tune on, and its files.
+        kind: the data to fine-tune on.
         run: a pre-training.
     """
 
-    def __init__(self, data: TagData | TextData, run: Run) -> None:
+    def __init__(self, kind: Kind, run: Run) -> None:
         super().__init__(run)
-        self._data = data
+        self._kind, self._name = kind, kind.data.name
 
     def wants_state(self, step: int) -> bool:
         return self.run.evaluation_due(step)
@@ -89,14 +78,14 @@ class ProbeHook(Hook):
         try:
             scores = self._scores()
         except UserError as error:  # the same on all ranks
-            run.say(f"probe on {self._data.name} left out: {error}")
+            run.say(f"probe on {self._name} left out: {error}")
             return
         if scores is None:
             return
         if run.journal is not None:
             run.journal.record({"step": event.step, **{f"probe_{name}": score for name, score in scores.items()}})
         text = "  ".join(f"{name} {score:.4f}" for name, score in scores.items())
-        run.say(f"probe on {self._data.name}: {text}")
+        run.say(f"probe on {self._name}: {text}")
 
     def _scores(self) -> dict[str, float] | None:
         """Fine-tune a copy of the parameters; returns its dev scores, None if the run was asked to stop meanwhile."""
@@ -110,7 +99,7 @@ class ProbeHook(Hook):
                 copy, run.phase.recipe.model, run.task, parameters, dataset.vocabulary, dataset.tokenizer_settings
             )
             with _quietly():
-                job = probe_job(open_finetuning(self._data, copy), output_dir, _like(run.recipe), run.world.size)
+                job = probe_job(Finetuning(self._kind, copy), output_dir, _like(run.recipe), run.world.size)
                 done = train_all([job], [Variant(None, None)], run.world, lambda _: None)
         gc.collect()
         return done[0].scores if done else None
@@ -118,7 +107,7 @@ class ProbeHook(Hook):
 
 def hook(task: str, data_dir: Path) -> Callable[[Run], Hook]:
     """A factory of the run's hook that probes on a task, for Job.hooks; raises the errors of probe_data."""
-    return partial(ProbeHook, probe_data(task, data_dir))
+    return partial(ProbeHook, probe_data(task, Files(data_dir)))
 
 
 def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]]] | None:

@@ -1,17 +1,14 @@
-"""Official scores of a file of predictions, without a model: a scorer for each task."""
+"""Official scores of a file of predictions, without a model: the kinds' classmethods `score`."""
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
-from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table, kind_of, read_table
+from bert_horovod.corpus.reading.table_files import Table, kind_of, read_table
 from bert_horovod.corpus.reading.tag_schemes import recognise
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
@@ -26,29 +23,15 @@ from bert_horovod.finetuning.examples import (
     refuse_vectors,
 )
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.kinds.base import Request
 from bert_horovod.finetuning.multilabel_scores import at_threshold, ranking_scores
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.squad_scores import squad_scores
-from bert_horovod.finetuning.tag_data import NER, find_tagged
+from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import listed
-
-
-@dataclass(frozen=True)
-class Request:
-    """The files that a user wants scored."""
-
-    predictions: Path
-    data_dir: Path | None = None  # with the gold file, under its name in the task
-    dev_file: Path | None = None  # the gold file itself
-    null_odds: Path | None = None  # of SQuAD 2.0
-    threshold: float = 1.0  # of the null odds: above it the answer is "no answer", whatever was predicted
-    label_column: str = "label"  # of the gold file, for tasks on a user's own files
-    separator: str = ","  # between labels, for multilabel
-    label_columns: tuple[str, ...] = ()  # instead of label_column, for multilabel: of each label a column of 0 and 1
-    dialect: Dialect = PLAIN  # of the gold file
 
 
 def score_glue(name: str, request: Request) -> dict[str, float]:
@@ -263,11 +246,6 @@ def _require_same_words(gold: TaggedSentences, predicted: TaggedSentences) -> No
                     f"{predicted.path}, line {predicted.line(number, place)}: the word {shown(other)}; {gold.path}, "
                     f"line {gold.line(number, place)}: {shown(word)}; expected the same words in both"
                 )
-
-
-SCORERS: dict[str, Callable[[Request], dict[str, Any]]] = {name: partial(score_glue, name) for name in TASKS}
-SCORERS |= {"squad": score_squad, NER: score_ner}
-SCORERS |= {name: partial(score_own, name) for name in ("classification", "regression", "multilabel")}
 
 
 def _index(text: str, count: int) -> int | None:

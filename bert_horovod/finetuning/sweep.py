@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
-from bert_horovod.inference.answers import PREDICTIONS
+from bert_horovod.finetuning.kinds.kinds import KINDS
 from bert_horovod.runs.best_record import best_record
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.storage.writing import write_atomically
@@ -172,7 +171,7 @@ def _last_scores(job: Job) -> dict[str, float] | None:
     if (best := best_record(job.output_dir)) and best.ended:
         last = best.last_step
     path = job.output_dir / "metrics.jsonl"
-    written = any((job.output_dir / name).is_file() for name in (DEV_PREDICTIONS, PREDICTIONS))
+    written = any((job.output_dir / kind.last_file).is_file() for kind in KINDS)
     if not path_of(job.output_dir, last).is_dir() or not written:
         return None
     prefix, scores = "held_out_", None

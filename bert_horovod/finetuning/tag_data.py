@@ -17,7 +17,7 @@ from bert_horovod.corpus.reading.tag_schemes import (
 )
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.text_data import Files
+from bert_horovod.finetuning.files import Files
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import counted, listed
 
@@ -35,8 +35,8 @@ class TagData:
     """An entity recognition's train, dev and test sentences."""
 
     train: TaggedSentences
-    dev: TaggedSentences
-    test: TaggedSentences | None  # without tags
+    dev: dict[str, TaggedSentences]  # the one that there is is called ""
+    test: dict[str, TaggedSentences]  # without tags; one called "test", or none
     labels: tuple[str, ...]
     scheme: str  # of the train file's tags
     name = NER
@@ -50,15 +50,16 @@ class TagData:
         """Lines about the data, printed at a run's start."""
         kinds = sorted({split_tag(label)[1] for label in self.labels if label != OUTSIDE})
         lines = [f"tags: {self.scheme}, {counted(len(kinds), 'type')}: {listed(kinds, 300)}"]
-        for split in filter(None, (self.train, self.dev, self.test)):
+        for split in (self.train, *self.dev.values(), *self.test.values()):
             lines += split.notices()
-        for split in (self.train, self.dev):
+        for split in (self.train, *self.dev.values()):
             lines += odd_notices(split, self.scheme)
         known = set(self.labels)
-        unseen = Counter(tag for tags in self.dev.tags for tag in tags if tag not in known)
+        dev = self.dev[""]
+        unseen = Counter(tag for tags in dev.tags for tag in tags if tag not in known)
         if unseen:
             lines.append(
-                f"warning: {self.dev.path} has tags that the train file lacks, and no prediction will be: "
+                f"warning: {dev.path} has tags that the train file lacks, and no prediction will be: "
                 f"{listed(sorted(unseen))}"
             )
         return lines
@@ -101,14 +102,14 @@ def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
     test_path = files.test[0] if files.test else _optional(files.data_dir, "test")
     files.refuse_unread_directory(test_path is not None)
     train, dev = (read_tagged(path, columns) for path in (train_path, dev_path))
-    test = read_tagged(test_path, columns, tagged=False) if test_path else None
+    test = {"test": read_tagged(test_path, columns, tagged=False)} if test_path else {}
     scheme = recognise(train.tags)
     if not any(strict_entities(tags, scheme) for tags in train.tags):
         raise UserError(f"{train_path}: every tag is {OUTSIDE}; expected at least one entity to learn from")
     labels = columns.names or complete_labels((tag for tags in train.tags for tag in tags), scheme)
     if columns.names and (unknown := {tag for tags in train.tags for tag in tags} - set(labels)):
         raise UserError(f"{train_path} has the tag {min(unknown)}, which --tag_names does not name")
-    return TagData(train, dev, test, labels, scheme)
+    return TagData(train, {"": dev}, test, labels, scheme)
 
 
 def find_tagged(directory: Path | None, split: str) -> Path:

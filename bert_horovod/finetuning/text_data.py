@@ -1,12 +1,13 @@
 """Find, read and check the files of a classification or regression; the errors here tell a user's mistakes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.reading.table_files import PLAIN, Dialect
+from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, require_encoding
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_part import divided
 from bert_horovod.finetuning.examples import (
@@ -19,16 +20,12 @@ from bert_horovod.finetuning.examples import (
     read_unlabelled,
     refuse_one_label,
 )
+from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.glue import TASKS, TestSet
 from bert_horovod.finetuning.multilabel_scores import multilabel_scores, score_names
 from bert_horovod.finetuning.scores import score
 from bert_horovod.inference.text_answers import answers, sigmoid
 from bert_horovod.wording import counted
-
-if TYPE_CHECKING:
-    from bert_horovod.tasks.classification import Classification
-    from bert_horovod.tasks.multilabel import Multilabel
-    from bert_horovod.tasks.regression import Regression
 
 OWN_METRICS = {  # of tasks on own files
     "classification": ("accuracy", "macro_f1"),
@@ -38,24 +35,6 @@ OWN_METRICS = {  # of tasks on own files
 
 
 _NONE = ("nan", "none", "null", "na", "n/a", "<na>", "nat")  # of pandas, NumPy, Python, R and others
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that a user names; the other files are looked for in `data_dir`, under their names in GLUE."""
-
-    data_dir: Path | None = None
-    train: Path | None = None
-    dev: tuple[Path, ...] = ()
-    test: tuple[Path, ...] = ()
-
-    def refuse_unread_directory(self, has_test: bool) -> None:
-        """Raise UserError if nothing of `data_dir` is read: train and dev are named, and it has no test file."""
-        if self.data_dir and self.train and self.dev and not has_test:
-            raise UserError(
-                f"--data_dir {self.data_dir}: train and dev files are named by flags, and it has no test file; leave "
-                "it out"
-            )
 
 
 @dataclass(frozen=True)
@@ -80,18 +59,6 @@ class TextData:
     dev: dict[str, Split]  # by the suffix of their metrics' names; "" for the first
     test: dict[str, Split]  # by the name of the file of predictions
     threshold: float | None = 0.5  # see OwnOptions
-
-    @property
-    def task(self) -> "Classification | Multilabel | Regression":
-        """The task to train; a new object each time, because evaluations change a Multilabel's threshold."""
-        from bert_horovod.tasks.classification import Classification  # not before: a mistake is told without TensorFlow
-        from bert_horovod.tasks.multilabel import Multilabel
-        from bert_horovod.tasks.regression import Regression
-
-        labels, columns = tuple(self.format.labels.values()), self.format.columns
-        if self.format.separator is not None:
-            return Multilabel(labels, columns, self.format.separator, self.threshold or 0.5)
-        return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
 
     def score(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """The metrics, from the head's outputs [examples, outputs] and the labels as LabelledTexts.label_array."""
@@ -213,6 +180,50 @@ def own_data(
     test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
     metrics = OWN_METRICS[name] or score_names(len(form.labels), options.threshold is None)
     return TextData(name, form, metrics, train, {"": dev}, test, options.threshold)
+
+
+def own_options(flags: Mapping[str, Any]) -> OwnOptions:
+    """The options of a command's flags; raises UserError for a value that is none."""
+    threshold = threshold_of(flags.get("threshold"))
+    return OwnOptions(
+        flags.get("dev_fraction"),
+        flags.get("label_separator") or ",",
+        label_columns_of(flags),
+        threshold,
+        dialect_of(flags),
+    )
+
+
+def dialect_of(flags: Mapping[str, Any]) -> Dialect:
+    """How tables are written, by --encoding and --quoted_tsv; raises UserError for an unknown encoding."""
+    return Dialect(require_encoding(flags.get("encoding") or "utf-8"), bool(flags.get("quoted_tsv")))
+
+
+def label_columns_of(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names that --label_columns gives; raises UserError if a flag of another form of labels is given too."""
+    if not flags.get("label_columns"):
+        return ()
+    for name in ("label_column", "label_separator"):
+        if flags.get(name) not in (None, "label"):
+            raise UserError(f"--{name} and --label_columns: labels stand in one column or in several; give one of both")
+    return tuple(flags["label_columns"].split(","))
+
+
+def threshold_of(text: str | None) -> float | None:
+    """The value of --threshold for labels: a probability; None: "dev", to choose it on the dev set.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if text in (None, "dev"):
+        return 0.5 if text is None else None
+    try:
+        threshold = float(text)
+    except ValueError:
+        threshold = -1.0
+    if not 0 < threshold < 1:
+        raise UserError(f"--threshold {text}: expected a probability between 0 and 1, or dev")
+    return threshold
 
 
 def require_label_columns(names: tuple[str, ...], text_columns: tuple[str, ...] = ()) -> None:

@@ -1,58 +1,182 @@
-"""The registry behind `bert-horovod predict`: the predictor for each kind of checkpoint."""
+"""What the predictors of all kinds of checkpoints share: finetuning/kinds/table.py says which one reads which."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar
 
-from bert_horovod.errors import UserError
+import numpy as np
+
+from bert_horovod.batches.examples.base import PackedRows
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns, table_parts
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.span_predictor import SpanPredictor
-from bert_horovod.inference.tag_predictor import TagPredictor
-from bert_horovod.inference.text_predictor import TextPredictor
-from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration
-from bert_horovod.interchange.suitability import named_class
-from bert_horovod.storage.reading import shown
-from bert_horovod.tasks.label_attention import WINDOWS
-from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
-from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
-from bert_horovod.tasks.token_classification import ARCHITECTURE as TAG_HEAD
+from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.interchange.huggingface import Pretrained
+from bert_horovod.interchange.pretrained import read_configuration, read_pretrained
+from bert_horovod.interchange.suitability import require_vocabulary
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runs.checkpoint import recorded_length
+from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.storage.writing import write_output
+from bert_horovod.tasks.base import PredictingTask
 
 
-class Predictor(Protocol):
-    """Predicts with one kind of checkpoint; made as Predictor(directory, options)."""
+class Predictor:
+    """Answers for files and lines with a fine-tuned checkpoint; each kind of labelled data has a subclass.
 
-    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
-        """Write the answers for a file; returns a line about them to print. Raises ReportedError."""
-
-    def predict_line(self, line: str) -> str:
-        """The answer for a line of standard input, as a line."""
-
-
-PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by BERT's class
-    TEXT_HEAD: TextPredictor,
-    SPAN_HEAD: SpanPredictor,
-    TAG_HEAD: TagPredictor,
-}
-
-
-def open_predictor(checkpoint: Path, options: Options) -> Predictor:
-    """The predictor for a checkpoint of any format, or a run's output_dir.
+    Args:
+        directory: a checkpoint of the kind that read_pretrained accepts, with its vocabulary.
+        options: the user's.
 
     Raises:
-        ReportedError: `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
+        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
-    return read_checkpoint(checkpoint, lambda directory: _predictor(directory, options))
+
+    unread: ClassVar[tuple[str, ...]] = ()  # flags of `predict` that it does not read
+    usual_length: ClassVar[int | None] = None  # of rows, if that of the training is unknown; None: the model's
+    least_length: ClassVar[int] = 8
+    noun: ClassVar[str] = "predictions"
+    fills_directories: ClassVar[bool] = False  # whether --output may be a directory
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self.directory, self.options, self.config = directory, options, read_configuration(directory)
+        self.task = self.make_task()
+        pretrained = read_fine_tuned(directory, self.task)
+        self.model = pretrained.model
+        self.vocabulary = require_vocabulary(directory, pretrained.vocabulary)
+        self.tokenizer_settings = pretrained.tokenizer_settings
+        most = self.model.max_position_embeddings
+        self.length = row_length(directory, options.sequence_length, most, self.usual_length or most, self.least_length)
+        self.special = special_ids(self.vocabulary, self.tokenizer_settings)
+        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
+        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+        self.prepare()
+
+    def make_task(self) -> Any:
+        """The task of the checkpoint in `self.directory` with `self.config`; raises ReportedError for another one."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Make what else it needs, and check it; the checkpoint is read."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of text: those asked for, else those of the training; (): the only one of the table."""
+        return self.options.text_columns or getattr(self.task, "text_columns", ())
+
+    @property
+    def heading(self) -> list[str]:
+        """The names of an answer's fields, behind that of the index."""
+        return ["prediction"]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a table that are answered at once, about."""
+        return BLOCK_BYTES
+
+    def answers(
+        self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False
+    ) -> list[list[Any]]:
+        """The fields of each text's answer, or of each pair's, as many as `heading` names.
+
+        Args:
+            texts: for each column those of all rows.
+            packing: whether several share a row of `self.length`; else there is one, in a row as short as it fits.
+            progress: told of rows that are done.
+            as_json: whether a field may be a list.
+        """
+        raise NotImplementedError
+
+    def said(self, answer: list[Any]) -> str:
+        """An answer as a line."""
+        return "\t".join(map(str, answer))
+
+    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
+        """Write index, answer and the columns to keep for each row of a table; returns a line about them to print.
+
+        The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
+
+        Raises:
+            UserError: `source` is not such a table or lacks a column, or `output` cannot be written.
+        """
+        ours, as_json = ["index", *self.heading], kind_of(output) == "json"
+        columns = self.columns or only_column(source, self.options.dialect)
+        table = InputTable(source, columns, ours, self.options, self.block_bytes)
+
+        def blocks() -> Iterator[list[list[Any]]]:
+            for first, texts, kept in table:
+
+                def of_block(done: int, of: int, first: int = first, texts: tuple[list[str], ...] = texts) -> None:
+                    progress(first + max(1, len(texts[0]) * done // of), table.count)
+
+                rows = zip(self.answers(texts, True, of_block, as_json), kept, strict=True)
+                yield [[number, *answer, *fields] for number, (answer, fields) in enumerate(rows, first)]
+
+        write_output(output, table_parts(output, [*ours, *table.kept_names], blocks()))
+        return f"{table.count:,} {self.noun}: {output}"
+
+    def predict_line(self, line: str) -> str:
+        """The answer to a line of standard input, as a line; two texts have a tab between."""
+        sides = line.split("\t")
+        expected = len(self.columns) or len(sides)
+        if len(sides) != expected or expected > 2:
+            raise UserError(
+                f"the line {line[:50]!r} has {len(sides)} texts; expected {'a text' if expected == 1 else 'two texts'} "
+                "a line, with a tab between two"
+            )
+        (answer,) = self.answers(tuple([side] for side in sides), packing=False)
+        return self.said(answer)
+
+    def outputs(self, rows: PackedRows, packing: bool, progress: Progress | None = None) -> dict[str, np.ndarray]:
+        """The task's outputs for all rows; not `packing`: one row at once."""
+        if rows.length not in self._outputs:
+            at_once = block_rows(rows.positions) if packing else 1
+            self._outputs[rows.length] = RowOutputs(self.task, self.model, ComputePolicy(), at_once, World())
+        return self._outputs[rows.length](self._parameters, rows, progress)
+
+    @classmethod
+    def writes_table(cls, source: Path, options: Options) -> bool:
+        """Whether the answers to a file are a table."""
+        return True
+
+    @classmethod
+    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+        """Find mistakes in the input before TensorFlow is imported.
+
+        What cannot be known without reading the checkpoint is left to `__init__`; its `config` may be damaged.
+        """
+        columns, own = options.text_columns, config.get("text_columns")
+        columns = columns or (tuple(map(str, own)) if isinstance(own, list) else ())
+        if not columns and "architectures" in config:  # else the checkpoint's reader finds out what it answers
+            columns = only_column(source, options.dialect)
+        there = require_columns(source, columns, "--text_columns", options.dialect)
+        Table(source, there, []).places(options.keep or (), "--keep")
 
 
-def _predictor(directory: Path, options: Options) -> Predictor:
-    config = read_configuration(directory)
-    if config.get(WINDOWS):
-        return TextPredictor(directory, options)
-    kind = named_class(config)
-    if kind not in PREDICTORS:
-        named = config["architectures"][0] if kind else None
-        raise UserError(
-            f"--checkpoint {directory} is a {shown(named)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "
-            "them; masked words are guessed by bert-horovod fill-mask"
-        )
-    return PREDICTORS[kind](directory, options)
+def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
+    """Read a checkpoint that read_pretrained accepts; raises ReportedError if it lacks a part of a task's head."""
+    pretrained = read_pretrained(directory, task)
+    if missing := sorted(task.parameters(pretrained.model).keys() - pretrained.parameters.keys()):
+        raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
+    return pretrained
+
+
+def row_length(directory: Path, asked: int | None, most: int, usual: int, least: int) -> int:
+    """Positions of a row: the number asked for, else the length at which the checkpoint was trained, else `usual`.
+
+    Raises:
+        UserError: the length is not between `least` and `most`, the model's positions.
+    """
+    length = min(most, recorded_length(directory) or usual) if asked is None else asked
+    if not least <= length <= most:
+        raise UserError(f"--sequence_length {length}: expected {least} to {most}, the model's positions")
+    return length
+
+
+def line_length(tokens: int, most: int) -> int:
+    """Positions of a row for one line: 16 or the next power of two that holds it, so that few graphs are traced."""
+    return min(most, max(16, 1 << (tokens - 1).bit_length()))

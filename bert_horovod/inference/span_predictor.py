@@ -8,28 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
 from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
-from bert_horovod.batches.special_tokens import require_pairs, special_ids
-from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.compression import COMPRESSIONS
+from bert_horovod.batches.special_tokens import require_pairs
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import table_parts
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
-from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import RowOutputs, block_rows
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.span import Span
 
-_LENGTH = 384  # positions of a row, if the length at which the checkpoint was trained is unknown
 _QUESTIONS_AT_ONCE = 1024
 _COLUMNS = ("question", "context")
 
@@ -42,39 +36,33 @@ class Answered(NamedTuple):
     kept: list[str]  # the fields of a table's row that stand beside the answer
 
 
-class SpanPredictor:
-    """See inference.predicting.Predictor.
+class SpanPredictor(Predictor):
+    """See Predictor; of BertForQuestionAnswering."""
 
-    Args:
-        directory: a checkpoint of BertForQuestionAnswering that read_pretrained accepts, with its vocabulary.
-        options: the user's.
+    unread = ("threshold",)
+    usual_length, least_length = 384, 16
+    fills_directories = True
 
-    Raises:
-        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
-    """
+    def make_task(self) -> Span:
+        return Span()
 
-    def __init__(self, directory: Path, options: Options) -> None:
-        config = read_configuration(directory)
-        self._task = Span()
-        pretrained = read_fine_tuned(directory, self._task)
-        require_segments(directory, pretrained.model, "question", "context")
-        most = pretrained.model.max_position_embeddings
-        self._length = row_length(directory, options.sequence_length, most, usual=_LENGTH, least=16)
-        self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
-        if type(self._stride) is not int or self._stride < 1:
-            raise UserError(f"--doc_stride {self._stride}: expected at least 1 token")
-        self._columns, self._options = options.text_columns or _COLUMNS, options
-        if len(self._columns) != 2:
-            raise UserError(f"--text_columns {','.join(self._columns)}: expected two, of question and context")
-        self._threshold = options.null_score_threshold
+    def prepare(self) -> None:
+        options, directory = self.options, self.directory
+        require_segments(directory, self.model, "question", "context")
+        stride = self.config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
+        if type(stride) is not int or stride < 1:
+            raise UserError(f"--doc_stride {stride}: expected at least 1 token")
+        if len(self.columns) != 2:
+            raise UserError(f"--text_columns {','.join(self.columns)}: expected two, of question and context")
+        self._stride, self._threshold = stride, options.null_score_threshold
         # None: the checkpoint does not say; then the version of SQuAD's file decides.
-        self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
-        require_pairs(pretrained.tokenizer_settings, f"--checkpoint {directory}")
-        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._tokenizer = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._model = pretrained.model
-        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
-        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+        self._may_abstain = True if self._threshold is not None else self.config.get("version_2_with_negative")
+        require_pairs(self.tokenizer_settings, f"--checkpoint {directory}")
+        self._tokenizer = LocatingTokenizer(self.vocabulary, self.tokenizer_settings)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.options.text_columns or _COLUMNS
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Answer the questions of a file.
@@ -87,14 +75,14 @@ class SpanPredictor:
         Raises:
             UserError: `source` is not such a file, or `output` cannot be written.
         """
-        questions = read_squad(source) if _is_squad(source) else None
+        questions = read_squad(source) if suffixes(source)[0] == ".json" else None
         rules = self._rules(questions.version_2 if questions else False)
         columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
         if questions:
             count, kept_names = len(questions.ids), []
             blocks = self._of_squad(questions, rules, progress)
         else:
-            table = InputTable(source, self._columns, columns, self._options)
+            table = InputTable(source, self.columns, columns, self.options)
             count, kept_names = table.count, table.kept_names
             blocks = self._of_table(table, rules, progress)
         if output.suffix == ".json":
@@ -117,8 +105,8 @@ class SpanPredictor:
             )
         texts = SpanTexts([sides[1]], [sides[0]], [0], [None])
         tokens = tokenised_spans(texts, self._tokenizer)
-        needed = int(cut_spans(tokens, self._length, self._stride).lengths.max())
-        (answers,) = self._answers(texts, self._rules(False), line_length(needed, self._length), packing=False)
+        needed = int(cut_spans(tokens, self.length, self._stride).lengths.max())
+        (answers,) = self._answers(texts, self._rules(False), line_length(needed, self.length), packing=False)
         best = answers.best
         return f"{best.text}\tprobability={best.probability:.4f}\tcharacters={best.begin}-{best.end}"
 
@@ -137,7 +125,7 @@ class SpanPredictor:
                 [number - context_of[0] for number in context_of],
                 [None] * (last - first),
             )
-            answers = self._answers(texts, rules, self._length, packing=True)
+            answers = self._answers(texts, rules, self.length, packing=True)
             progress(last, count)
             yield [Answered(*pair, []) for pair in zip(questions.ids[first:last], answers, strict=True)]
 
@@ -145,22 +133,26 @@ class SpanPredictor:
         for first, (asked, contexts), kept in table:
             count = len(asked)
             texts = SpanTexts(contexts, asked, list(range(count)), [None] * count)
-            answers = self._answers(texts, rules, self._length, packing=True)
+            answers = self._answers(texts, rules, self.length, packing=True)
             progress(first + count, table.count)
             ids = map(str, range(first, first + count))
             yield [Answered(*each) for each in zip(ids, answers, kept, strict=True)]
 
     def _answers(self, texts: SpanTexts, rules: AnswerRules, length: int, packing: bool) -> list[Answers]:
         tokens = tokenised_spans(texts, self._tokenizer)
-        rows = SpanRows(tokens, cut_spans(tokens, length, self._stride), self._special, length, packing=packing)
-        if length not in self._outputs:
-            at_once = block_rows(length) if packing else 1
-            self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
-        return find_answers(rows, self._outputs[length](self._parameters, rows), texts.contexts, rules)
+        rows = SpanRows(tokens, self.special, length, packing=packing, stride=self._stride)
+        return find_answers(rows, self.outputs(rows, packing), texts.contexts, rules)
 
-
-def _is_squad(path: Path) -> bool:
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower() == ".json"
+    @classmethod
+    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+        if suffixes(source)[0] != ".json":
+            super().look(source, config | {"text_columns": [*_COLUMNS]}, options)
+            return
+        if options.keep:
+            raise UserError(
+                f"--keep {','.join(options.keep)}: {source} is in SQuAD's format and has no columns; leave it out"
+            )
+        read_squad(source)
 
 
 def _row(answered: Answered, rules: AnswerRules) -> list[Any]:

@@ -10,9 +10,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.tag_rows import TagRows
 from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
-from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.word_boundaries import WordBoundaries
-from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.table_files import kind_of, table_parts
@@ -28,14 +26,10 @@ from bert_horovod.corpus.reading.tagged_files import (
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import trimmed
-from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.inference.word_tags import WordTags, all_outside, predicted_tags
-from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import classifier_labels, words_after_blanks
-from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.token_classification import TokenClassification
@@ -54,39 +48,28 @@ class Span(NamedTuple):
     entity: str  # the characters
 
 
-class TagPredictor:
-    """See inference.predicting.Predictor.
+class TagPredictor(Predictor):
+    """See Predictor; of BertForTokenClassification."""
 
-    Args:
-        directory: a checkpoint of BertForTokenClassification that read_pretrained accepts, with its vocabulary.
-        options: the user's.
+    unread = ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold")
 
-    Raises:
-        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
-    """
-
-    def __init__(self, directory: Path, options: Options) -> None:
-        config = read_configuration(directory)
-        self._task, self._blanks = TokenClassification(classifier_labels(directory, config)), words_after_blanks(config)
-        if bad := [label for label in self._task.labels if not is_tag(label)]:
+    def make_task(self) -> TokenClassification:
+        task = TokenClassification(classifier_labels(self.directory, self.config))
+        if bad := [label for label in task.labels if not is_tag(label)]:
             raise UserError(
-                f"--checkpoint {directory} has the label {shown(bad[0])}; expected O and tags as B-PER and I-PER, of "
-                "entities"
+                f"--checkpoint {self.directory} has the label {shown(bad[0])}; expected O and tags as B-PER and I-PER, "
+                "of entities"
             )
-        pretrained = read_fine_tuned(directory, self._task)
-        if len(options.text_columns) > 1:
-            raise UserError(f"--text_columns {','.join(options.text_columns)}: expected one, of words or of texts")
-        self._column = options.text_columns[0] if options.text_columns else None
-        most = pretrained.model.max_position_embeddings
-        self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
-        self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._vocabulary, self._settings = pretrained.vocabulary, pretrained.tokenizer_settings
-        self._locating = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._boundaries = WordBoundaries(pretrained.vocabulary, pretrained.tokenizer_settings)
-        self._block = BLOCK_BYTES * _LABELS // max(_LABELS, len(self._task.labels))
-        self._model = pretrained.model
-        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
-        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+        return task
+
+    def prepare(self) -> None:
+        columns = self.options.text_columns
+        if len(columns) > 1:
+            raise UserError(f"--text_columns {','.join(columns)}: expected one, of words or of texts")
+        self._column, self._blanks = _column(self.options), words_after_blanks(self.config)
+        self._locating = LocatingTokenizer(self.vocabulary, self.tokenizer_settings)
+        self._boundaries = WordBoundaries(self.vocabulary, self.tokenizer_settings)
+        self._block = BLOCK_BYTES * _LABELS // max(_LABELS, len(self.task.labels))
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Write tags for words, or spans for texts; see `kind_of_input` for which.
@@ -154,7 +137,7 @@ class TagPredictor:
         columns = TagColumns(word=self._column or USUAL.word)
         read = partial(tagged_blocks, source, columns, tagged=False, most=self._block)
         total, entity_count = sum(len(sentences.words) for sentences in read()), 0
-        tokenizer = Tokenizer(self._vocabulary, self._settings)
+        tokenizer = Tokenizer(self.vocabulary, self.tokenizer_settings)
         notices: list[str] = []
 
         def parts() -> Iterator[str]:
@@ -177,12 +160,28 @@ class TagPredictor:
     def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
         if not len(tokens.ids):
             return all_outside(tokens)
-        length = self._length if packing else line_length(len(tokens.ids) + SPECIAL_TOKENS, self._length)
-        rows = TagRows(tokens, self._special, length, packing=packing)
-        if length not in self._outputs:
-            at_once = block_rows(length) if packing else 1
-            self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
-        return predicted_tags(rows, self._outputs[length](self._parameters, rows)["logits"], self._task.labels)
+        length = self.length if packing else line_length(len(tokens.ids) + SPECIAL_TOKENS, self.length)
+        rows = TagRows(tokens, self.special, length, packing=packing)
+        return predicted_tags(rows, self.outputs(rows, packing)["logits"], self.task.labels)
+
+    @classmethod
+    def writes_table(cls, source: Path, options: Options) -> bool:
+        return (
+            kind_of_input(source, _column(options)) != "words"
+        )  # these are written as CoNLL whatever the output's name
+
+    @classmethod
+    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+        """As Predictor.look; the rest of a long file is left to `predict_file`."""
+        column = _column(options)
+        if (kind := kind_of_input(source, column)) == "words":
+            next(tagged_blocks(source, TagColumns(word=column or USUAL.word), tagged=False))
+        else:
+            next(text_blocks(source, kind, column), None)
+
+
+def _column(options: Options) -> str | None:
+    return options.text_columns[0] if options.text_columns else None
 
 
 def _with_tags(fields: Sequence[Sequence[list[str]]], tags: list[list[str]]) -> Iterator[list[list[str]]]:

@@ -25,7 +25,7 @@ def predicted_tags(rows: TagRows, logits: np.ndarray, labels: tuple[str, ...]) -
         logits: float32 [rows.count, length, labels].
         labels: names in the order of their numbers.
     """
-    places, tokens = rows.places(), rows.tokens
+    places, tokens = rows.word_places(), rows.tokens
     at_words = logits[places.row, places.position]  # (words with a piece, labels)
     tags, shares = np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels))
     tags[places.word] = np.array(labels, object)[at_words.argmax(axis=-1)]

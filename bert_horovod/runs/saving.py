@@ -4,6 +4,7 @@ runs/checkpoint.py describes and reads checkpoints.
 """
 
 import contextlib
+import copy
 import json
 import os
 import shutil
@@ -182,6 +183,7 @@ class Saver:
     def save(self, state: TrainingState, position: dict[str, int]) -> None:
         """Take a snapshot and begin to write it; first waits until the snapshot before is written."""
         self._settle()
+        self._saved_task = copy.copy(self._task)  # an evaluation may change the task while the snapshot is written
         self._begin(take_snapshot(state, self._buffers.result(), self._recipe, self._dataset.hash, position))
 
     def retry_due(self) -> bool:
@@ -231,7 +233,7 @@ class Saver:
                 f"cannot write the checkpoint of step {snapshot.step} to {self._output_dir}: {where}. Was it moved, "
                 "removed or unmounted while the run wrote to it? Move it back"
             )
-        return write(self._output_dir, snapshot, self._recipe, self._task, self._dataset)
+        return write(self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset)
 
     def _settle(self, last_try: bool = False) -> None:
         """Wait for the write in progress, if any. If it failed, plan a retry.

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange import exporting
 from bert_horovod.interchange.architectures import (
     ANSWERS,

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands.shared.table_flags import OWN
 from bert_horovod.finetuning.glue import TASKS
-from bert_horovod.finetuning.scoring import SCORERS
+from bert_horovod.finetuning.kinds.kinds import tasks
 from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.recipe.sections import GLUE_TASKS
 from tests.horovod_runs import PATIENCE_S, clean_environment
@@ -17,8 +16,7 @@ from tests.horovod_runs import PATIENCE_S, clean_environment
 
 def test_the_tasks_of_the_commands_are_those_of_the_tables():
     assert tuple(TASKS) == GLUE_TASKS
-    assert set(GLUE_TASKS) <= set(SCORERS)
-    assert tuple(OWN_METRICS) == OWN
+    assert tasks() == (*GLUE_TASKS, *OWN_METRICS, "ner", "squad")
 
 
 def test_scores_are_a_json_object(tmp_path, capsys):
@@ -62,8 +60,9 @@ def test_scoring_imports_no_tensorflow(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
     (tmp_path / "p.tsv").write_text("index\tprediction\n0\t1\n")
     program = (
-        "import sys; from bert_horovod.finetuning.scoring import SCORERS, Request; from pathlib import Path; "
-        f"SCORERS['sst2'](Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
+        "import sys; from bert_horovod.finetuning.kinds.base import Request; "
+        "from bert_horovod.finetuning.kinds.kinds import score; from pathlib import Path; "
+        f"score('sst2', Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
         "sys.exit('tensorflow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), timeout=PATIENCE_S, check=False)

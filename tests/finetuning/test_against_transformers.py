@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.text_data import glue_data, own_data
 from tests.toy_glue import MODEL, write_checkpoint, write_glue, write_labels
 
 pytestmark = pytest.mark.full
@@ -16,13 +18,13 @@ SETTINGS = ("phase.0.learning_rate=1e-2", "execution.xla='off'", "execution.tens
 
 
 @pytest.fixture(scope="module")
-def finetuning(tmp_path_factory) -> TextFinetuning:
+def finetuning(tmp_path_factory) -> Finetuning:
     directory = tmp_path_factory.mktemp("toy")
     data = glue_data("sst2", Files(write_glue(directory / "glue")))
-    return TextFinetuning(data, write_checkpoint(directory / "checkpoint"))
+    return Finetuning(Texts(data), write_checkpoint(directory / "checkpoint"))
 
 
-def losses(finetuning: TextFinetuning, work: Path, *more: str) -> np.ndarray:
+def losses(finetuning: Finetuning, work: Path, *more: str) -> np.ndarray:
     """Ours and theirs: [2, steps]."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -41,7 +43,7 @@ def test_the_losses_of_the_first_20_steps_are_those_of_transformers(finetuning, 
 def test_so_are_those_of_any_number_of_labels(tmp_path):
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     (tmp_path / "runs").mkdir()
-    finetuning = TextFinetuning(data, write_checkpoint(tmp_path / "checkpoint"))
+    finetuning = Finetuning(Texts(data), write_checkpoint(tmp_path / "checkpoint"))
     ours, theirs = losses(finetuning, tmp_path / "runs")
     assert len(ours) == 20
     assert np.ptp(ours) > 0.03
@@ -54,7 +56,7 @@ def test_so_has_an_alberts(tmp_path):
     data = glue_data("sst2", Files(write_glue(tmp_path / "glue")))
     checkpoint = write_checkpoint(tmp_path / "checkpoint", model=model)
     (tmp_path / "runs").mkdir()
-    ours, theirs = losses(TextFinetuning(data, checkpoint), tmp_path / "runs", "phase.0.learning_rate=2e-2")
+    ours, theirs = losses(Finetuning(Texts(data), checkpoint), tmp_path / "runs", "phase.0.learning_rate=2e-2")
     assert np.ptp(ours) > 0.03
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 

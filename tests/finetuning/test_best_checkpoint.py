@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.sweep import Variant, train_all
-from bert_horovod.finetuning.text_data import Files, OwnOptions, glue_data, own_data
+from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.runs.checkpoint import paths
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
@@ -24,7 +26,7 @@ FAST = (
 
 
 def job(files: dict[str, Path], output_dir: Path, early_stop: int | None, *overrides: str, **options) -> Job:
-    finetuning = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+    finetuning = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
     output_dir.mkdir(exist_ok=True)
     return finetuning.job(output_dir, 6, FAST + overrides, early_stop=early_stop, **options)
 
@@ -89,7 +91,7 @@ def test_a_dev_part_of_the_train_file_is_scored(files, tmp_path, capsys):
         "classification", Files(None, tmp_path / "train.tsv"), ("sentence",), "label", OwnOptions(dev_fraction=0.1)
     )
     (tmp_path / "run").mkdir()
-    train(TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", 1, FAST, max_steps=1), World())
+    train(Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", 1, FAST, max_steps=1), World())
     assert "train.tsv (dev part): accuracy" in (said := capsys.readouterr().out)
     assert "of 32 examples" in said
     matrix = (tmp_path / "run" / "predictions" / "confusion.tsv").read_text().splitlines()

@@ -7,8 +7,10 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.class_weights import MOST, balanced
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.text_data import glue_data, own_data
 from tests.toy_glue import write_labels
 
 WEIGHTED = "objective.class_weights='balanced'"
@@ -30,22 +32,22 @@ def test_of_any_number_of_labels_it_is_the_ratio_without_to_with_and_has_a_limit
 
 
 def test_the_task_of_a_run_has_the_weights_of_its_train_examples(files, tmp_path):
-    one = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
     assert one.job(Path("unused"), overrides=[WEIGHTED]).task.class_weights == (1, 1)
     assert one.job(Path("unused")).task.class_weights == ()
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
-    task = TextFinetuning(data, files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED]).task
+    task = Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED]).task
     assert task.class_weights == balanced(data.train.examples.label_array(), 4)
 
 
 def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
-    one = TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
     with pytest.raises(UserError, match=r"class_weights = 'balanced': it is read only with objective.heads = 1"):
         one.job(Path("unused"), overrides=[WEIGHTED, "objective.heads=2"])
     (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
     numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
     with pytest.raises(UserError, match="a regression does not read it; expected 'none'"):
-        TextFinetuning(numbers, files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
+        Finetuning(Texts(numbers), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     with pytest.raises(UserError, match=r"objective.heads = 2: a multilabel classification does not read it"):
-        TextFinetuning(data, files["checkpoint"]).job(Path("unused"), overrides=["objective.heads=2"])
+        Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=["objective.heads=2"])

@@ -18,12 +18,14 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.initialisation import StartingPoint, finetuning_recipe, step_notice
-from bert_horovod.finetuning.scoring import SCORERS, Request
-from bert_horovod.finetuning.text_data import Files, OwnOptions, TextData, glue_data, own_data
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning, StartingPoint, finetuning_recipe, step_notice
+from bert_horovod.finetuning.kinds.base import Request
+from bert_horovod.finetuning.kinds.kinds import open_predictor, score
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.outcome import Outcome
+from bert_horovod.finetuning.text_data import OwnOptions, TextData, glue_data, own_data
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import initial_values
@@ -54,12 +56,12 @@ FAST = (
 
 
 def classification_recipe(*sizes, epochs=3.0, **options):
-    start = StartingPoint(Path("checkpoint"), sizes[0], TextFinetuning.phase | {"global_batch": 32})
+    start = StartingPoint(Path("checkpoint"), sizes[0], Texts.phase | {"global_batch": 32})
     return finetuning_recipe(start, *sizes[1:], epochs, **options)
 
 
-def finetuning(files: dict[str, Path]) -> TextFinetuning:
-    return TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
+def finetuning(files: dict[str, Path]) -> Finetuning:
+    return Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
 
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
@@ -116,6 +118,7 @@ def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) 
     """A job for two_ranks: the dev scores of a checkpoint, by all ranks together."""
     job = finetuning({"data_dir": data_dir, "checkpoint": checkpoint}).job(Path("unused"))
     run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
+    run.state = SimpleNamespace(progress=SimpleNamespace(step=0))
     run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
     return job.evaluator(run).evaluate(read_directory(scored, job.task).parameters)
 
@@ -150,7 +153,7 @@ def regression(directory: Path) -> TextData:
 
 @pytest.mark.slow
 def test_correlations_of_1_2_and_3_ranks_are_equal_to_the_last_digit(files, tmp_path):
-    job = TextFinetuning(regression(tmp_path), files["checkpoint"]).job(tmp_path / "run", 1, FAST)
+    job = Finetuning(Texts(regression(tmp_path)), files["checkpoint"]).job(tmp_path / "run", 1, FAST)
     job.output_dir.mkdir()
     train(job, World())
     expected = [line for line in logged(tmp_path / "run") if "held_out_pearson" in line][-1]
@@ -159,13 +162,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.starting import connect
-from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.interchange.huggingface import read_directory
 from tests.finetuning.test_classifier import FAST, regression
 world = connect(launch())
-job = TextFinetuning(regression(Path({str(tmp_path)!r})), Path({str(files["checkpoint"])!r})).job(
+job = Finetuning(Texts(regression(Path({str(tmp_path)!r}))), Path({str(files["checkpoint"])!r})).job(
     Path("unused"), 1, FAST, world.size)
 run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
+run.state = SimpleNamespace(progress=SimpleNamespace(step=0))
 run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
 parameters = read_directory(Path({str(newest(tmp_path / "run"))!r}), job.task).parameters
 print("SCORES", sorted(job.evaluator(run).evaluate(parameters).items()), flush=True)
@@ -183,7 +187,7 @@ world.shutdown()
 def test_a_regression_learns_and_its_checkpoint_is_one_of_transformers(files, tmp_path):
     data = regression(tmp_path)
     (tmp_path / "run").mkdir()
-    job = TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", 6, FAST)
+    job = Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", 6, FAST)
     train(job, World())
     lines = logged(tmp_path / "run")
     assert [line for line in lines if "held_out_pearson" in line][-1]["held_out_pearson"] > 0.7
@@ -227,7 +231,7 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
 
 @pytest.mark.full
 def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
-    scores = SCORERS["sst2"](Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
+    scores = score("sst2", Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
     assert scores == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
 
 
@@ -258,13 +262,13 @@ def write_mnli(directory: Path) -> Path:
 def test_both_dev_sets_of_mnli_are_scored_and_its_test_sets_predicted_with_the_diagnostic_one(files, tmp_path, capsys):
     data_dir = write_mnli(tmp_path / "glue")
     (tmp_path / "run").mkdir()
-    job = TextFinetuning(glue_data("mnli", Files(data_dir)), files["checkpoint"]).job(tmp_path / "run", 2, FAST)
+    job = Finetuning(Texts(glue_data("mnli", Files(data_dir))), files["checkpoint"]).job(tmp_path / "run", 2, FAST)
     train(job, World())
     last = evaluations(tmp_path / "run")[-1]
     predictions = tmp_path / "run" / "predictions"
     for split, name in (("dev", "held_out_accuracy"), ("dev_mismatched", "held_out_accuracy_mismatched")):
         gold = data_dir / ("dev_matched.tsv" if split == "dev" else "dev_mismatched.tsv")
-        assert SCORERS["mnli"](Request(predictions / f"{split}.tsv", dev_file=gold)) == {"accuracy": last[name]}
+        assert score("mnli", Request(predictions / f"{split}.tsv", dev_file=gold)) == {"accuracy": last[name]}
     for title, count in (("MNLI-m", 5), ("MNLI-mm", 3), ("AX", 4)):
         header, *rows = (predictions / f"{title}.tsv").read_text().splitlines()
         assert header == "index\tprediction"
@@ -291,8 +295,11 @@ def notices(files: dict[str, Path]) -> str:
     return "\n".join(said_at_start(finetuning(files)))
 
 
-def said_at_start(tuning: TextFinetuning) -> list[str]:
-    return tuning._notices(tuning.job(Path("unused"), overrides=FAST).recipe, tuning.task)
+def said_at_start(tuning: Finetuning) -> tuple[str, ...]:
+    """The notices about data, head and tokenizer, without those about rows and steps."""
+    job = tuning.job(Path("unused"), overrides=FAST)
+    (notices,) = (hook.args[-1] for hook in job.hooks if getattr(hook, "func", None) is Outcome)
+    return notices[:-3]
 
 
 @pytest.mark.full
@@ -473,7 +480,7 @@ def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     with pytest.raises(
         UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second apart"
     ):
-        TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
+        Finetuning(Texts(glue_data("mnli", Files(write_mnli(tmp_path / "glue")))), one)
 
 
 @pytest.mark.full
@@ -487,7 +494,7 @@ def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(
 @pytest.mark.full
 def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_threshold(files, tmp_path):
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels", OwnOptions(threshold=None))
-    job = TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
+    job = Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
     job.output_dir.mkdir()
     train(job, World())
     lines = [line for line in map(json.loads, (job.output_dir / "metrics.jsonl").open()) if "held_out_micro_f1" in line]
@@ -505,9 +512,9 @@ def test_any_number_of_labels_is_learned_predicted_and_scored_with_the_dev_sets_
     header = predicted.read_text().splitlines()[0]
     assert header == "index,prediction," + ",".join(f"probability_{label}" for label in LABELS) + ",text,labels"
     for written in (predicted, job.output_dir / "predictions" / "dev.tsv"):
-        scores = SCORERS["multilabel"](Request(written, dev_file=dev, label_column="labels"))
-        for name, score in scores.items():
-            assert math.isclose(score, lines[-1][f"held_out_{name}"], abs_tol=1e-3), name
+        scores = score("multilabel", Request(written, dev_file=dev, label_column="labels"))
+        for name, value in scores.items():
+            assert math.isclose(value, lines[-1][f"held_out_{name}"], abs_tol=1e-3), name
         assert scores["micro_f1"] == lines[-1]["held_out_micro_f1"]
     predictor.predict_file(dev, tmp_path / "answers.jsonl", lambda done, of: None)
     answer = json.loads((tmp_path / "answers.jsonl").read_text().splitlines()[0])
@@ -530,7 +537,7 @@ def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, 
     def job(threshold: float | None) -> None:
         options = OwnOptions(threshold=threshold)
         data = own_data("multilabel", files_of_labels, ("text",), "labels", options)
-        TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
+        Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
 
     files_of_labels = write_labels(tmp_path / "files")
     (tmp_path / "run").mkdir()

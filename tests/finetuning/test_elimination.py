@@ -8,9 +8,11 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.elimination import survivors
-from bert_horovod.finetuning.text_data import Files, own_data
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.text_data import own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
@@ -92,7 +94,7 @@ def test_one_head_is_the_plain_classifier(files):
 
 def test_only_a_classification_has_several_heads(files, tmp_path):
     several = Files(None, numbered(tmp_path / "numbers", 40), (numbered(tmp_path / "numbers", 20),))
-    regression = TextFinetuning(own_data("regression", several, ("text",), "score"), files["checkpoint"])
+    regression = Finetuning(Texts(own_data("regression", several, ("text",), "score")), files["checkpoint"])
     with pytest.raises(UserError, match=r"objective.heads = 6: a regression does not read it; expected 1"):
         regression.job(tmp_path, overrides=[HEADS])
     for setting in ("orthogonality=0.5", "elimination=0.5"):

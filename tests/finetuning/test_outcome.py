@@ -1,38 +1,23 @@
 """What a fine-tuning says at its end: the dev scores, and whether the model does no better than one answer for all."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
 from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.collectives.world import World
 from bert_horovod.finetuning.examples import Format, Split
-from bert_horovod.finetuning.outcome import Outcome, write_predictions
+from bert_horovod.finetuning.kinds.texts import Texts, write_predictions
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
 
 LABELS = [1] * 444 + [0] * 428  # SST-2's dev set
 
 
-def verdict(held_out: dict[str, float], labels: list, metrics: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+def verdict(scores: dict[str, float], labels: list, metrics: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
     """What is said at the end of a run with these last dev scores."""
-    messages: list[str] = []
     split = Split(Path("dev.tsv"), LabelledTexts(([""] * len(labels),), labels), 0)
     form = Format(("text",), "label", {name: name for name in names})
-    data = TextData("sst2", form, metrics, split, {"": split}, {})
-    run = SimpleNamespace(
-        task=None,
-        resumed_from=None,
-        held_out={f"held_out_{name}": value for name, value in held_out.items()},
-        say=messages.append,
-        world=World(),
-        state=SimpleNamespace(progress=SimpleNamespace(step=3)),
-        last_step=10,  # not its last: no predictions
-        ended="",
-    )
-    Outcome(data, {}, (), run).finish()
-    return messages
+    return Texts(TextData("sst2", form, metrics, split, {"": split}, {})).verdict(None, split, np.zeros(0), scores)
 
 
 def of_labels(correct: int) -> list[str]:
@@ -46,7 +31,6 @@ def test_the_dev_score_is_said_and_a_collapse():
         assert first == f"dev.tsv: accuracy {correct / 872:.4f}, of 872 examples"
         assert second.startswith(f"collapsed: these are exactly the scores of predicting {label!r} for every example;")
     assert len(of_labels(445)) == 1
-    assert verdict({}, LABELS, ("accuracy",), ("negative", "positive")) == []
 
 
 def test_all_scores_must_be_a_constant_predictions():

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.probing import STEPS, ProbeHook, probe_data, probe_job
-from bert_horovod.finetuning.text_data import Files, TextData, glue_data
+from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.training.hooks.base import Hook
 from tests.toy_glue import write_checkpoint, write_glue
@@ -22,8 +24,8 @@ RECIPE = toy_recipe(phase={"steps": 4}, execution={"evaluate_steps": 2, "checkpo
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> TextData:
-    return glue_data("sst2", Files(write_glue(tmp_path_factory.mktemp("probe") / "glue", 40, 10)))
+def data(tmp_path_factory) -> Texts:
+    return Texts(glue_data("sst2", Files(write_glue(tmp_path_factory.mktemp("probe") / "glue", 40, 10))))
 
 
 def run_numbers(output_dir: Path) -> list[tuple]:
@@ -59,7 +61,7 @@ def test_two_ranks_probe_together(two_ranks, store, data, tmp_path):
     assert_untouched(tmp_path / "probed", tmp_path / "plain")
 
 
-def train_probed(world: World, store: Path, output_dir: Path, data: TextData) -> None:
+def train_probed(world: World, store: Path, output_dir: Path, data: Texts) -> None:
     """A job for two_ranks."""
     train_rank(world, store, output_dir, RECIPE, hooks=(partial(ProbeHook, data),))
 
@@ -84,10 +86,10 @@ def test_a_request_to_stop_while_probing_stops_the_run(store, data, tmp_path, mo
 
 def test_a_probe_is_short(data, tmp_path):
     long = glue_data("sst2", Files(write_glue(tmp_path / "glue", 8 * 32 * STEPS, 10)))
-    finetuning = TextFinetuning(long, write_checkpoint(tmp_path / "checkpoint"))
+    finetuning = Finetuning(Texts(long), write_checkpoint(tmp_path / "checkpoint"))
     recipe = probe_job(finetuning, tmp_path / "run", ["data.packing=false"], 1).recipe
     assert (recipe.total_steps, recipe.execution.evaluate_steps) == (STEPS, STEPS)
     (tmp_path / "glue" / "test.tsv").write_text("index\tsentence\n0\tgood\n")
     assert glue_data("sst2", Files(tmp_path / "glue")).test
-    assert not probe_data("sst2", tmp_path / "glue").test
+    assert not probe_data("sst2", Files(tmp_path / "glue")).data.test
     assert probe_job(finetuning, tmp_path / "run", ["phase.0.steps=5"], 1).recipe.total_steps == 5

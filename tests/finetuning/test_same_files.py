@@ -7,9 +7,11 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.same_files import require_same_files
-from bert_horovod.finetuning.text_data import Files, glue_data
+from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.training.loop import train
 from tests import toy_squad
 from tests.toy_glue import write_checkpoint, write_glue
@@ -29,7 +31,7 @@ def refusal(world: World, task: str, checkpoint: Path, data_dirs: list[Path], ou
     if task == "squad":
         job = toy_squad.job_of(directory, checkpoint, output_dir, world_size=world.size)
     else:
-        finetuning = TextFinetuning(glue_data(task, Files(directory)), checkpoint)
+        finetuning = Finetuning(Texts(glue_data(task, Files(directory))), checkpoint)
         job = finetuning.job(output_dir, 1, FAST, world.size)
     with pytest.raises(UserError) as caught:
         train(job, world)

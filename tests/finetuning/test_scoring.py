@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.scoring import SCORERS, Request
+from bert_horovod.finetuning.kinds.base import Request
+from bert_horovod.finetuning.kinds.kinds import score
 
 GOLD = "sentence1\tsentence2\tlabel\nA\tB\tentailment\nA\tB\tnot_entailment\nA\tB\tentailment\n"
 
@@ -18,7 +19,7 @@ def test_the_made_up_predictions_have_the_expected_scores(shared_data, task):
     expected = json.loads((glue / "metrics" / "expected.json").read_text())[task]
     expected["f1"] = expected.get("f1 of class 1")
     request = Request(glue / "metrics" / f"{task}-predictions.tsv.gz", glue / task)
-    scores = SCORERS[task.replace("-", "").lower()](request)
+    scores = score(task.replace("-", "").lower(), request)
     assert scores
     for name, value in scores.items():
         assert value == pytest.approx(expected[name], rel=1e-14, abs=0), name
@@ -27,7 +28,7 @@ def test_the_made_up_predictions_have_the_expected_scores(shared_data, task):
 def scored(tmp_path, predictions: str) -> dict[str, float]:
     (tmp_path / "dev.tsv").write_text(GOLD, encoding="utf-8")
     (tmp_path / "p.tsv").write_text(predictions, encoding="utf-8")
-    return SCORERS["rte"](Request(tmp_path / "p.tsv", dev_file=tmp_path / "dev.tsv"))
+    return score("rte", Request(tmp_path / "p.tsv", dev_file=tmp_path / "dev.tsv"))
 
 
 def test_predictions_go_by_their_index(tmp_path):
@@ -54,7 +55,7 @@ def test_a_file_that_has_no_such_columns_is_refused(tmp_path):
     with pytest.raises(UserError, match="no column 'index'"):
         scored(tmp_path, "0\tentailment\n1\tentailment\n")
     with pytest.raises(UserError, match="expected --data_dir, the directory RTE of GLUE, or --dev_file"):
-        SCORERS["rte"](Request(tmp_path / "p.tsv"))
+        score("rte", Request(tmp_path / "p.tsv"))
 
 
 def own_files(tmp_path, gold: str, predictions: str) -> Request:
@@ -65,7 +66,7 @@ def own_files(tmp_path, gold: str, predictions: str) -> Request:
 
 def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_path):
     answers = "index,prediction,probability_a\n2,b,0.1\n0,a,0.9\n1,b,0.2\n3,c,0.3\n"
-    scores = SCORERS["classification"](own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
+    scores = score("classification", own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
     assert scores["accuracy"] == 0.5
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert scores["confusion_matrix"] == {"a": {"a": 1, "b": 1}, "b": {"b": 1, "c": 1}}
@@ -73,28 +74,28 @@ def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_pa
 
 def test_a_regression_of_ones_own_has_its_correlations(tmp_path):
     request = own_files(tmp_path, "x,y\np,1\nq,2\nr,4\n", "index,prediction\n0,1.5\n1,2.5\n2,4.5\n")
-    assert SCORERS["regression"](request) == pytest.approx({"pearson": 1, "spearman": 1})
+    assert score("regression", request) == pytest.approx({"pearson": 1, "spearman": 1})
 
 
 def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path):
     gold = 'x,y\np,"a,b"\nq,\nr,c\n'
     request = own_files(tmp_path, gold, 'index,prediction\n0,"a,c"\n1,\n2,c\n')
-    scores = SCORERS["multilabel"](request)
+    scores = score("multilabel", request)
     assert (scores["micro_f1"], scores["exact_match"]) == (pytest.approx(4 / 6), pytest.approx(2 / 3))
     assert "macro_roc_auc" not in scores
     ranked = "index,prediction,probability_a,probability_b,probability_c\n"
     ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
-    scores = SCORERS["multilabel"](own_files(tmp_path, gold, ranked))
+    scores = score("multilabel", own_files(tmp_path, gold, ranked))
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
 
 
 def test_labels_in_columns_of_their_own_are_scored_and_vectors_are_refused(tmp_path):
     answers = 'index,prediction\n0,"a,b"\n1,a\n'
     request = own_files(tmp_path, "x,b,a\np,1,1\nq,1,0\n", answers)
-    scores = SCORERS["multilabel"](replace(request, label_columns=("a", "b")))
+    scores = score("multilabel", replace(request, label_columns=("a", "b")))
     assert (scores["micro_precision"], scores["exact_match"]) == (pytest.approx(2 / 3), 0.5)
     with pytest.raises(UserError, match=r"gold\.csv, line 2: the labels are '1,1', and each .* --label_columns joy"):
-        SCORERS["multilabel"](own_files(tmp_path, 'x,y\np,"1,1"\nq,"1,0"\n', answers))
+        score("multilabel", own_files(tmp_path, 'x,y\np,"1,1"\nq,"1,0"\n', answers))
 
 
 def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
@@ -110,7 +111,7 @@ def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
         lines.append("\t".join([str(index), given, *row]))
     (tmp_path / "answers.tsv").write_text("\n".join(lines) + "\n")
     request = Request(tmp_path / "answers.tsv", dev_file=tmp_path / "gold.tsv", label_column="labels")
-    scores = SCORERS["multilabel"](request)
+    scores = score("multilabel", request)
     expected = json.loads((directory / "expected-scores.json").read_text())
     assert {name: scores[name] for name in expected.keys() - {"threshold", "examples"}} == pytest.approx(
         {name: value for name, value in expected.items() if name not in ("threshold", "examples")}, rel=1e-13, abs=0
@@ -138,19 +139,19 @@ def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
 )
 def test_files_of_ones_own_that_do_not_fit_are_refused(tmp_path, task, gold, answers, match):
     with pytest.raises(UserError, match=match):
-        SCORERS[task](own_files(tmp_path, gold, answers))
+        score(task, own_files(tmp_path, gold, answers))
 
 
 def test_the_file_with_the_labels_is_asked_for(tmp_path):
     with pytest.raises(UserError, match="--task regression: expected --dev_file"):
-        SCORERS["regression"](Request(tmp_path / "answers.csv"))
+        score("regression", Request(tmp_path / "answers.csv"))
 
 
 def test_entities_are_scored_only_against_the_same_words(tmp_path):
     gold, predicted = tmp_path / "dev.jsonl", tmp_path / "dev.tsv"
     gold.write_text('{"tokens": ["a\\tb", "c"], "tags": ["B-X", "O"]}\n')
     predicted.write_text("a b\tB-X\tB-X\nc\tO\tO\n")
-    assert SCORERS["ner"](Request(predicted, dev_file=gold))["f1"] == 1
+    assert score("ner", Request(predicted, dev_file=gold))["f1"] == 1
     predicted.write_text("a b\tB-X\tB-X\nd\tO\tO\n")
     with pytest.raises(UserError, match=r"dev\.tsv, line 2: the word 'd'; .*dev\.jsonl, line 1: 'c'; expected"):
-        SCORERS["ner"](Request(predicted, dev_file=gold))
+        score("ner", Request(predicted, dev_file=gold))

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.examples.span_windows import STRIDE as USUAL_STRIDE
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+from bert_horovod.finetuning.kinds.kinds import open_predictor
+from bert_horovod.finetuning.kinds.spans import Spans
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification
@@ -25,7 +26,7 @@ from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
 from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_runs import logged, metrics, newest
-from tests.toy_squad import DEV, STRIDE, job_of, paragraph, train_rank, write_json, write_squad
+from tests.toy_squad import DEV, STRIDE, job_of, paragraph, squad, train_rank, write_json, write_squad
 
 pytestmark = pytest.mark.full
 
@@ -160,7 +161,7 @@ def test_rows_are_packed_where_it_pays_and_settings_decide(checkpoint, tmp_path)
     assert job.recipe.data.packing
     assert job.task.packed
     assert job.dataset.open(0, "train").slots == {"windows": 4}
-    long = SquadFinetuning(checkpoint, tmp_path / "data").job(tmp_path / "b", overrides=["phase.0.sequence_length=8"])
+    long = squad(checkpoint, tmp_path / "data").job(tmp_path / "b", overrides=["phase.0.sequence_length=8"])
     assert not long.recipe.data.packing
 
 
@@ -256,7 +257,7 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     output = capfd.readouterr().out
     assert "SQuAD 2.0: train-v2.0.json and dev-v2.0.json" in output
     assert "3 train questions are skipped: their answer is not in their context" in output
-    assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in output
+    assert "the checkpoint is a BertForSequenceClassification without one for answers" in output
     assert "train: 11 questions in 8 windows in 2 rows" in output
     assert "a step of 2 rows has about 8 windows" in output
     assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in output
@@ -271,42 +272,43 @@ def test_a_checkpoint_with_answers_is_gone_on_from(data, first, tmp_path, capfd)
 
 
 def test_defaults_are_googles(checkpoint, data, tmp_path):
-    job = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out")
+    job = squad(checkpoint, data["1.1"]).job(tmp_path / "out")
     phase, optimizer = job.recipe.phase[0], job.recipe.optimizer
-    assert SquadFinetuning.phase["sequence_length"] == 384
+    assert Spans.phase["sequence_length"] == 384
     assert phase.sequence_length == 32  # the toy model has 32 positions
     assert (phase.learning_rate, phase.warmup, optimizer.name, optimizer.bias_correction) == (3e-5, 0.1, "adamw", True)
     assert job.recipe.total_steps == math.ceil(2 * job.dataset.open(0, "train").count / phase.global_batch)
-    assert (job.dataset.stride, job.task) == (128, Span(job.recipe.data.packing))
+    assert (job.dataset.options["stride"], job.task) == (128, Span(job.recipe.data.packing))
 
 
 def test_another_stride_is_another_run(data, checkpoint, tmp_path):
     job = job_of(data["1.1"], checkpoint, tmp_path / "out")
-    other = SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(STRIDE + 1)).job(tmp_path / "out")
+    other = squad(checkpoint, data["1.1"], doc_stride=STRIDE + 1).job(tmp_path / "out")
     assert job.dataset.hash != other.dataset.hash
 
 
 @pytest.mark.parametrize(
     ("words", "before"),
-    [(["--task", "squad"], SquadOptions().doc_stride), (["--doc_stride=9"], 9), (["--doc_stride", "9", "--x"], 9)],
+    [(["--task", "squad"], USUAL_STRIDE), (["--doc_stride=9"], 9), (["--doc_stride", "9", "--x"], 9)],
 )
 def test_another_stride_is_refused_by_its_name(data, checkpoint, tmp_path, words, before):
     (tmp_path / "out").mkdir()
     Command(["finetune", *words], "/", str(tmp_path / "out"), None, 1).write(tmp_path / "out")
-    SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(before)).job(tmp_path / "out")
+    squad(checkpoint, data["1.1"], doc_stride=before).job(tmp_path / "out")
     with pytest.raises(
         UserError, match=rf"--doc_stride 7: .*out was begun with {before}, .*give --doc_stride {before}"
     ):
-        SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(7)).job(tmp_path / "out")
+        squad(checkpoint, data["1.1"], doc_stride=7).job(tmp_path / "out")
 
 
 def test_mistakes_are_refused(data, checkpoint, tmp_path):
-    def refuse(match: str, *files: Path | None, options: SquadOptions = SquadOptions(), **more) -> None:  # noqa: B008
+    def refuse(match: str, *files: Path | None, **more) -> None:
+        options = {name: more.pop(name) for name in ("doc_stride", "null_score_threshold") if name in more}
         with pytest.raises(UserError, match=match):
-            SquadFinetuning(checkpoint, *files, options=options).job(tmp_path / "out", **more)
+            squad(checkpoint, *files, **options).job(tmp_path / "out", **more)
 
-    refuse("--doc_stride 0: expected at least 1", data["1.1"], options=SquadOptions(doc_stride=0))
-    refuse("--null_score_threshold nan", data["1.1"], options=SquadOptions(null_score_threshold=math.nan))
+    refuse("--doc_stride 0: expected at least 1", data["1.1"], doc_stride=0)
+    refuse("--null_score_threshold nan", data["1.1"], null_score_threshold=math.nan)
     refuse("expected --data_dir, or --train_file", None)
     refuse(
         r"train-v1\.1\.json is SQuAD 1\.1 and .*dev-v2\.0\.json is 2\.0",
@@ -316,11 +318,11 @@ def test_mistakes_are_refused(data, checkpoint, tmp_path):
     )
     few = r"phase\.0\.global_batch=3: a step has 3 rows .*there are 4 ranks.*start at most 3 ranks"
     refuse(few, data["1.1"], world_size=4, overrides=["phase.0.global_batch=3"])
-    rows = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out").dataset.open(0, "train").count
+    rows = squad(checkpoint, data["1.1"]).job(tmp_path / "out").dataset.open(0, "train").count
     refuse(rf"but {rows + 1} ranks, and each needs a row; start at most {rows} ranks", data["1.1"], world_size=rows + 1)
     refuse("--epochs 0: expected more than 0", data["1.1"], epochs=0)
     with pytest.raises(UserError, match="type_vocab_size = 1"):
-        SquadFinetuning(write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1)), data["1.1"])
+        squad(write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1)), data["1.1"])
     nowhere = write_json(tmp_path / "nowhere.json", [paragraph("a film", ("q", "plot", "good"))])
     refuse("no answer of its 1 questions is in its context", data["1.1"], nowhere)
 

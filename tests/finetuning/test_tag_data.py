@@ -7,8 +7,8 @@ import pytest
 
 from bert_horovod.corpus.reading.tagged_files import TagColumns
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.tag_data import NER, ner_data
-from bert_horovod.finetuning.text_data import Files
 
 TEXT = "good B-X\nfilm I-X\n\nbad O\n"
 
@@ -26,9 +26,9 @@ def test_a_directory_has_files_by_their_usual_names(train):
     train.with_name("train.md").write_text("about")
     data = ner_data(Files(train.parent))
     assert (data.name, data.scheme, data.labels) == (NER, "IOB2", ("O", "B-X", "I-X"))
-    assert data.test.words == [["fine", "plot"]]
+    assert data.test["test"].words == [["fine", "plot"]]
     assert data.numbers(data.train) == [[1, 2], [0]]
-    assert data.numbers(data.test) == [[]]
+    assert data.numbers(data.test["test"]) == [[]]
     assert data.notices() == ["tags: IOB2, 1 type: X"]
 
 

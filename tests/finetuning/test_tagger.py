@@ -13,12 +13,13 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tagged_files import read_tagged
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.scoring import SCORERS, Request
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.base import Request
+from bert_horovod.finetuning.kinds.kinds import open_predictor, score
+from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.tag_data import ner_data
-from bert_horovod.finetuning.tagger import TagFinetuning
-from bert_horovod.finetuning.text_data import Files
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.runs.checkpoint import path_of, paths, step_of
 from bert_horovod.tasks.token_classification import TokenClassification
@@ -42,7 +43,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
     data = ner_data(Files(files["data_dir"]))
-    return TagFinetuning(data, files["checkpoint"]).job(output_dir, EPOCHS, FAST + overrides, **options)
+    return Finetuning(Tags(data), files["checkpoint"]).job(output_dir, EPOCHS, FAST + overrides, **options)
 
 
 def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path, **options) -> None:
@@ -84,10 +85,10 @@ def test_it_learns_and_says_what_it_read(whole):
 
 def test_the_files_of_predictions_have_the_runs_scores_and_all_words(files, whole):
     output_dir, _ = whole
-    scores = SCORERS["ner"](Request(output_dir / "predictions" / "dev.tsv"))
+    scores = score("ner", Request(output_dir / "predictions" / "dev.tsv"))
     last = scores_of(output_dir)[-1]
     assert {name: scores[name] for name in last} == last
-    assert SCORERS["ner"](Request(output_dir / "predictions" / "dev.tsv", files["data_dir"])) == scores
+    assert score("ner", Request(output_dir / "predictions" / "dev.tsv", files["data_dir"])) == scores
     assert set(scores["by_type"]) == {"BAD", "GOOD"}
     gold, predicted = read_tagged(files["data_dir"] / "test.tsv"), read_tagged(output_dir / "predictions" / "test.tsv")
     assert predicted.words == gold.words
@@ -151,9 +152,10 @@ def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) 
     """A job for ranks: the dev scores of a checkpoint and the predicted tags, by all ranks together."""
     job = job_of({"data_dir": data_dir, "checkpoint": checkpoint}, Path("unused"))
     run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
+    run.state = SimpleNamespace(progress=SimpleNamespace(step=0))
     run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
     scores = job.evaluator(run).evaluate(read_directory(scored, job.task).parameters)
-    return scores, job.evaluator.args[0].predicted
+    return scores, job.evaluator.args[1][""].answers
 
 
 @pytest.mark.slow
@@ -198,14 +200,14 @@ def test_words_without_a_token_are_refused(files, tmp_path):
     (tmp_path / "train.tsv").write_text("\u200b\tB-X\n")
     data = ner_data(Files(None, tmp_path / "train.tsv", (files["data_dir"] / "dev.tsv",)))
     with pytest.raises(UserError, match=r"train\.tsv: the tokenizer makes no token of its words"):
-        TagFinetuning(data, files["checkpoint"]).job(tmp_path)
+        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path)
 
 
 @pytest.mark.parametrize("setting", ["class_weights='balanced'", "label_attention=4", "heads=2"])
 def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
     with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*entity recognition"):
-        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
+        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
 
 
 @pytest.mark.parametrize(
@@ -221,4 +223,4 @@ def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
 def test_settings_of_pretraining_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
     with pytest.raises(UserError, match=rf"{setting.split('=')[0]} = .*entity recognition does not read it"):
-        TagFinetuning(data, files["checkpoint"]).job(tmp_path, overrides=[setting])
+        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path, overrides=[setting])

@@ -5,9 +5,10 @@ import pytest
 
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.tag_data import ner_data
-from bert_horovod.finetuning.tagger import TagFinetuning
-from bert_horovod.finetuning.text_data import Files
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
@@ -23,7 +24,7 @@ STEPS = 20
 NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 
 
-def theirs(job: Job, finetuning: TagFinetuning, checkpoint, torch, transformers) -> list[float]:
+def theirs(job: Job, finetuning: Finetuning, checkpoint, torch, transformers) -> list[float]:
     """The losses of transformers on the same windows, padded, from the same first parameters."""
     recipe, source = job.recipe, job.dataset.open(0, "train")
     state, _ = first_state(job, World())
@@ -65,7 +66,7 @@ def theirs(job: Job, finetuning: TagFinetuning, checkpoint, torch, transformers)
 
 def test_the_losses_of_the_first_20_steps_are_those_of_transformers(tmp_path, torch, transformers):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    finetuning = TagFinetuning(ner_data(Files(write_ner(tmp_path / "ner"))), checkpoint)
+    finetuning = Finetuning(Tags(ner_data(Files(write_ner(tmp_path / "ner")))), checkpoint)
     (tmp_path / "run").mkdir()
     job = finetuning.job(tmp_path / "run", 3, (*FAST, *NO_DROPOUT), max_steps=STEPS)
     expected = theirs(job, finetuning, tmp_path / "theirs", torch, transformers)

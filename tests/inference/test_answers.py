@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
 from bert_horovod.batches.examples.span_windows import cut_spans
-from bert_horovod.batches.examples.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
@@ -21,7 +21,7 @@ LENGTH, STRIDE = 32, 7
 def rows_of(contexts: list[str], questions: list[str], packing: bool = True, length: int = LENGTH) -> SpanRows:
     texts = SpanTexts(contexts, questions, list(range(len(contexts))), [None] * len(contexts))
     tokens = tokenised_spans(texts, LocatingTokenizer(WORDS, UNCASED))
-    return SpanRows(tokens, cut_spans(tokens, length, STRIDE), special_ids(WORDS), length, 3, packing)
+    return SpanRows(tokens, special_ids(WORDS), length, 3, packing, STRIDE)
 
 
 def random_texts(count: int) -> tuple[list[str], list[str]]:

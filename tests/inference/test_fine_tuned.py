@@ -1,6 +1,6 @@
 """Rows for one line are of few lengths."""
 
-from bert_horovod.inference.fine_tuned import line_length
+from bert_horovod.inference.predicting import line_length
 
 
 def test_a_line_gets_the_next_power_of_two_from_16_on_and_never_more_than_the_row():

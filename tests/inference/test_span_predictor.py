@@ -10,8 +10,9 @@ import pytest
 
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import Predictor, open_predictor
+from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values

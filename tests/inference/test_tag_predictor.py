@@ -15,8 +15,8 @@ from bert_horovod.corpus.reading.located_tokens import LocatedTokens
 from bert_horovod.corpus.reading.tag_schemes import entities
 from bert_horovod.corpus.reading.tagged_files import read_tagged
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.word_tags import WordTags
 from bert_horovod.interchange.huggingface import describe_directory, write_directory

@@ -12,10 +12,9 @@ import transformers
 from bert_horovod.commands.prepare import named_tokenizer
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.initialisation import open_checkpoint
-from bert_horovod.finetuning.squad import SquadFinetuning
+from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.suitability import classifier_labels
@@ -24,6 +23,7 @@ from bert_horovod.tasks.multilabel import Multilabel
 from bert_horovod.tasks.span import Span
 from tests.interchange.conftest import random_model
 from tests.toy_glue import MODEL, WORDS, write_checkpoint
+from tests.toy_squad import squad, write_squad
 
 TASK = Classification(("no", "maybe", "yes"))
 ONE_SEGMENT = dataclasses.replace(MODEL, type_vocab_size=1)
@@ -103,7 +103,7 @@ def test_two_texts_need_two_segment_types(tmp_path):
         export(answers, tmp_path / "exported", "savedmodel", with_tokenizer=True)
     assert not (tmp_path / "exported").exists()
     with pytest.raises(UserError, match=message):
-        SquadFinetuning(answers, tmp_path)
+        squad(answers, write_squad(tmp_path / "squad", train=1, dev=1))
 
 
 @pytest.mark.slow

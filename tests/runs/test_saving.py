@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S
 from tests.runs.test_checkpoint import POSITION, random_state
-from tests.toy_runs import metrics, save, train
+from tests.toy_runs import metrics, newest, save, train
 from tests.toys import toy_recipe
 
 TASK = Pretraining(pairs=True)
@@ -199,3 +200,28 @@ def test_step_0_is_kept_beside_the_newest_ones_if_it_was_asked_for(tmp_path, sto
         for step in (0, 1, 2, 3, 4):
             save(tmp_path / str(asked), random_state(step), recipe, store, POSITION)
         assert names(tmp_path / str(asked)) == (kept or ["step-00000003", "step-00000004"])
+
+
+def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, monkeypatch):
+    go, began = threading.Event(), saving.write
+
+    def write_later(*arguments):
+        assert go.wait(PATIENCE_S)
+        return began(*arguments)
+
+    monkeypatch.setattr(saving, "write", write_later)
+    state, task = random_state(10), Counted(pairs=True)
+    saver = Saver(state, tmp_path, RECIPE, task, StoreDataset(store, RECIPE), print)
+    saver.save(state, POSITION)
+    object.__setattr__(task, "evaluations", 1)  # as an evaluation changes a threshold
+    go.set()
+    saver.finish(lambda: None)
+    saver.close()
+    assert json.loads((newest(tmp_path) / "config.json").read_text())["evaluations"] == 0
+
+
+class Counted(Pretraining):
+    evaluations = 0
+
+    def configuration(self, model):
+        return super().configuration(model) | {"evaluations": self.evaluations}

@@ -13,11 +13,12 @@ from transformers import AutoModel
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.scoring import SCORERS, Request
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.base import Request
+from bert_horovod.finetuning.kinds.kinds import open_predictor, score
+from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.predicting import open_predictor
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
@@ -85,12 +86,12 @@ def test_logits_are_those_of_numpy_on_the_hidden_states_of_transformers(tmp_path
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> tuple[TextFinetuning, Path]:
+def trained(tmp_path_factory) -> tuple[Finetuning, Path]:
     directory = tmp_path_factory.mktemp("documents")
     data = own_data(
         "multilabel", write_labels(directory / "files", train=96), ("text",), "labels", OwnOptions(threshold=None)
     )
-    finetuning = TextFinetuning(data, write_checkpoint(directory / "checkpoint"))
+    finetuning = Finetuning(Texts(data), write_checkpoint(directory / "checkpoint"))
     job = finetuning.job(directory / "run", 2, SETTINGS)
     job.output_dir.mkdir()
     train(job, World())
@@ -119,7 +120,7 @@ def test_predict_score_and_export_read_all_of_it(trained, tmp_path):
     predictor = open_predictor(run, Options())
     assert isinstance(predictor.task, LabelAttention)
     predictor.predict_file(dev, answers, lambda done, of: None)
-    scores = SCORERS["multilabel"](Request(answers, dev_file=dev, label_column="labels"))
+    scores = score("multilabel", Request(answers, dev_file=dev, label_column="labels"))
     assert scores["micro_f1"] == held_out(run)["held_out_micro_f1"]
     text = "good film the plot is bad and a film is poor"  # more than a window
     line = predictor.predict_line(text)
@@ -144,7 +145,7 @@ def test_two_thousand_labels_train(tmp_path):
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "dev.csv").write_text("\n".join(lines[:40]) + "\n")
     data = own_data("multilabel", Files(None, tmp_path / "train.csv", (tmp_path / "dev.csv",)), ("text",), "labels")
-    finetuning = TextFinetuning(data, write_checkpoint(tmp_path / "checkpoint"))
+    finetuning = Finetuning(Texts(data), write_checkpoint(tmp_path / "checkpoint"))
     job = finetuning.job(tmp_path / "run", 1, SETTINGS, max_steps=2)
     job.output_dir.mkdir()
     train(job, World())
@@ -154,10 +155,10 @@ def test_two_thousand_labels_train(tmp_path):
 
 def test_it_is_refused_where_it_has_no_meaning(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    one = TextFinetuning(glue_data("sst2", Files(write_glue(tmp_path / "glue"))), checkpoint)
+    one = Finetuning(Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue")))), checkpoint)
     with pytest.raises(UserError, match=r"label_attention = 2: a classification does not read it; expected 0"):
         one.job(Path("unused"), overrides=SETTINGS)
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     pair = dataclasses.replace(data, format=dataclasses.replace(data.format, columns=("text", "labels")))
     with pytest.raises(UserError, match="windows are of one text; expected one column of text"):
-        TextFinetuning(pair, checkpoint).job(Path("unused"), overrides=SETTINGS)
+        Finetuning(Texts(pair), checkpoint).job(Path("unused"), overrides=SETTINGS)

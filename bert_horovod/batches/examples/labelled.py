@@ -1,29 +1,13 @@
-"""Labelled examples in memory as rows, each row a pure function of (seed, position).
+"""Labelled texts and pairs of texts as rows; long documents too, as rows of several windows each."""
 
-An example is a text or a pair of texts. With packing, several examples share a row, and each attends only to itself.
-Their lengths are packed once (packing.py); examples of equal length change places every epoch (packed_order.py).
-"""
-
-import hashlib
-import json
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.layout import lay_out
-from bert_horovod.batches.order import stream_seed
-from bert_horovod.batches.packed_order import PackedItems
-from bert_horovod.batches.special_tokens import SpecialIds, require_pairs, special_ids
-from bert_horovod.collectives.world import World
+from bert_horovod.batches.examples.base import Arrays, PackedRows
+from bert_horovod.batches.layout import Layout
+from bert_horovod.batches.special_tokens import SpecialIds, require_pairs
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
-from bert_horovod.recipe.sections import Recipe
-
-# Streams of the recipe's seed, other ones than in batches/text/rows.py; phase i trains on _PHASE_STREAM + i.
-_OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 
 class LabelSets(list[list[int]]):
@@ -67,13 +51,6 @@ class LabelledTokens(NamedTuple):
     counts: np.ndarray  # int64 [examples, sides]: tokens
     labels: np.ndarray  # int32 or float64 [examples], or uint8 [examples, labels]: see LabelledTexts.label_array
 
-    def hash(self) -> str:
-        """SHA-256 of all arrays, in hexadecimal."""
-        digest = hashlib.sha256()
-        for array in self:
-            digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
 
 def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
     """Tokenise all texts; no special tokens are added. Raises UserError for pairs as require_pairs."""
@@ -105,134 +82,79 @@ def truncated(counts: np.ndarray, room: int) -> np.ndarray:
     return np.stack(kept_counts, axis=1)
 
 
-class LabelledRows:
-    """The rows of a split, endless, in random access; see batches.source.Source.
+class LabelledRows(PackedRows):
+    """Examples as rows; see PackedRows. Longer examples are cut.
 
-    Args:
-        examples: the split's examples, at least one.
-        special: the vocabulary's special ids.
-        sequence_length: positions per row, L; longer examples are cut.
-        seed: orders the rows.
-        packing: whether several examples share a row.
+    With S examples per row, at most, the arrays are:
+
+        cls_positions   int32   [R, S]  places of [CLS]; 0 where there is no example
+        labels          int32   [R, S]  0 where there is no example; for real numbers instead: targets, float32;
+                                        for any number of labels: targets, 1 or 0, float32 [R, S, labels]
+        weights         float32 [R, S]  1: an example, 0: none
     """
+
+    slot, stream = "examples", 200
 
     def __init__(
         self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
     ) -> None:
-        sides = examples.counts.shape[1]
-        kept_counts = truncated(examples.counts, sequence_length - 1 - sides)
-        lengths = kept_counts.sum(axis=1) + 1 + sides
-        self._order = PackedItems(lengths, sequence_length, seed, packing)
-        self.count = self._order.count
-        self.slots = {"examples": self._order.slots}
-        missing = np.zeros((len(kept_counts), 2 - sides), np.int64)
-        self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
-        self._starts = np.concatenate((examples.starts, missing), axis=1)
-        self._kept = np.concatenate((kept_counts, missing), axis=1)
+        counts = truncated(examples.counts, sequence_length - 1 - examples.counts.shape[1])
+        super().__init__(examples.ids, examples.starts, counts, special, sequence_length, seed, packing)
+        self.labels = examples.labels
         classes = self.labels.dtype == np.int32
         self._label_name = "labels" if classes else "targets"
         self._label_dtype = np.dtype(np.int32 if classes else np.float32)
-        self._special = special
-        self._length = sequence_length
-
-    def examples(self, positions: np.ndarray) -> np.ndarray:
-        """The numbers of the examples that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
-        return self._order.members(positions)
 
     def by_example(self, outputs: np.ndarray) -> np.ndarray:
         """Sort outputs of all rows, [count, S, ...], into the order of the examples, [examples, ...]."""
-        number = self.examples(np.arange(self.count))
+        number = self.members(np.arange(self.count))
         ordered = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
         ordered[number[number >= 0]] = outputs[number >= 0]
         return ordered
 
-    def _labels_at(self, number: np.ndarray, real: np.ndarray) -> np.ndarray:
-        """The labels of examples, 0 where `real` is false: [R, S, ...] for [R, S] both."""
-        return np.where(real.reshape(*real.shape, *[1] * (self.labels.ndim - 1)), self.labels[number], 0)
-
-    def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
-
-        An example is [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. With R = len(positions), L = sequence_length, S examples
-        per row, at most:
-
-            input_ids       int32   [R, L]  [PAD] where there is nothing
-            token_type_ids  int32   [R, L]  1: second text with its [SEP], else 0
-            position_ids    int32   [R, L]  place in the example, from 0; 0 at padding
-            sequence_ids    int32   [R, L]  1..S: which example of the row, attending to itself only; 0: padding
-            cls_positions   int32   [R, S]  places of [CLS]; 0 where there is no example
-            labels          int32   [R, S]  0 where there is no example; for real numbers instead: targets, float32;
-                                            for any number of labels: targets, 1 or 0, float32 [R, S, labels]
-            weights         float32 [R, S]  1: an example, 0: none
-        """
-        lengths, _ = self._order.sequences(positions)
-        number = self.examples(positions)
-        real = number >= 0
-        number = np.maximum(number, 0)
-        first = self._kept[number, 0]
-        layout = lay_out(first, lengths, self._length)
-        first_start, second_start = (layout.spread(start) for start in np.moveaxis(self._starts[number], -1, 0))
-        source = np.where(
-            layout.is_second, second_start + layout.place - layout.spread(first) - 2, first_start + layout.place - 1
-        )
-        ids = np.where(layout.is_text, self._ids[np.where(layout.is_text, source, -1)], layout.ids(self._special))
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+        given = real.reshape(*real.shape, *[1] * (self.labels.ndim - 1))
         return {
-            **layout.inputs(ids),
             "cls_positions": layout.starts.astype(np.int32),
-            self._label_name: self._labels_at(number, real).astype(self._label_dtype),
+            self._label_name: np.where(given, self.labels[members], 0).astype(self._label_dtype),
             "weights": real.astype(np.float32),
         }
 
 
-@dataclass(frozen=True)
-class LabelledDataset:
-    """Labelled examples as the dataset of a run; see batches.source.Dataset.
+class DocumentRows(LabelledRows):
+    """Documents of one text each as rows of several windows, so that a head can read all of a long text.
+
+    A window is [CLS] tokens [SEP]; the next one goes on where it ends. A document has at least one window; what is
+    longer than all windows together is cut. The windows of R documents are one after another: the arrays are those of
+    LabelledRows, for [R * W, L] instead of [R, L] and [R, 1] instead of [R, S], without cls_positions.
 
     Args:
-        path: where the texts are from.
-        vocabulary, tokenizer_settings: the tokenizer's.
-        recipe: the run's; it gives sequence lengths, the seed and whether examples share rows.
-        splits: the examples, at least one each: "train", "held_out", and others by any name.
-
-    Raises:
-        UserError: the vocabulary lacks a special token.
+        windows: of a document, at most, W.
     """
 
-    path: Path
-    vocabulary: list[str]
-    tokenizer_settings: TokenizerSettings
-    recipe: Recipe
-    splits: dict[str, LabelledTokens]
+    def __init__(
+        self,
+        examples: LabelledTokens,
+        special: SpecialIds,
+        sequence_length: int,
+        seed: int,
+        packing: bool = False,
+        windows: int = 1,
+    ) -> None:
+        super().__init__(examples, special, sequence_length, seed, packing=False)
+        self.slots = {"examples": 1, "windows": windows}
+        self.positions = windows * sequence_length
+        self._begins = np.arange(windows) * (sequence_length - 2)  # of the windows' tokens
+        self._tokens = examples.counts[:, 0]
 
-    def __post_init__(self) -> None:
-        special_ids(self.vocabulary, self.tokenizer_settings)
+    def sequences(self, members: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        left = self._tokens[members] - self._begins  # (R, W): tokens from a window's beginning on
+        counts = np.clip(left, 0, self.length - 2) * real
+        lengths = np.where(real & ((left > 0) | (self._begins == 0)), counts + 2, 0)
+        starts = self._starts[members, 0] + self._begins
+        starts, counts = (np.stack((each, np.zeros_like(each)), -1).reshape(-1, 1, 2) for each in (starts, counts))
+        return starts, counts, lengths.reshape(-1, 1)
 
-    @cached_property
-    def hash(self) -> str:
-        splits = {name: examples.hash() for name, examples in self.splits.items()}
-        described = [self.vocabulary, self.tokenizer_settings.hashed(), splits]
-        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(examples.ids) for examples in self.splits.values())
-
-    def make_files(self, phase: int, world: World) -> None:
-        pass
-
-    def open(self, phase: int, split: str, build: bool = True) -> LabelledRows:
-        return self.rows(phase, self.splits[split], training=split == "train")
-
-    def rows(self, phase: int, examples: LabelledTokens, training: bool = False) -> LabelledRows:
-        """Examples as rows of a phase's length."""
-        return LabelledRows(
-            examples,
-            special_ids(self.vocabulary, self.tokenizer_settings),
-            self.recipe.phase[phase].sequence_length,
-            self.seed(phase, training),
-            self.recipe.data.packing,
-        )
-
-    def seed(self, phase: int, training: bool) -> int:
-        """The seed of the order of rows."""
-        return stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM)
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+        arrays = super().arrays(members, real, layout, source)
+        return {name: array for name, array in arrays.items() if name != "cls_positions"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from bert_horovod.batches.examples.spans import SpanTexts, SpanTokens, tokenised_spans
+from bert_horovod.batches.examples.span_tokens import SpanTexts, SpanTokens, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.storage.writing import lock

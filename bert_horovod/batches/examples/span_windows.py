@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.spans import NOT_FOUND, SpanTokens
+from bert_horovod.batches.examples.span_tokens import NOT_FOUND, SpanTokens
 
 STRIDE = 128  # tokens
 MOST_QUESTION_TOKENS = 64

@@ -5,7 +5,6 @@ Each word belongs to one window: where it has the most context on its shorter si
 """
 
 import bisect
-import hashlib
 import itertools
 from typing import NamedTuple
 
@@ -23,13 +22,6 @@ class TaggedTokens(NamedTuple):
     word_starts: np.ndarray  # int64 [words + 1]: places in `ids`; a word may have no piece
     sentence_starts: np.ndarray  # int64 [sentences + 1]: places among the words
     labels: np.ndarray  # int32 [words]: numbers of the labels
-
-    def hash(self) -> str:
-        """SHA-256 of all arrays, in hexadecimal."""
-        digest = hashlib.sha256()
-        for array in self:
-            digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
 
 
 class TagWindows(NamedTuple):

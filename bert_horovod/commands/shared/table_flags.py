@@ -1,17 +1,13 @@
 """Flags that say how a user's tables are written, and how labels are read from them and given."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.parser import read_with
-from bert_horovod.corpus.reading.table_files import Dialect, kind_of, require_encoding
-from bert_horovod.errors import UserError
-
-if TYPE_CHECKING:
-    from bert_horovod.finetuning.text_data import OwnOptions
-
-OWN = ("classification", "regression", "multilabel")  # tasks on a user's own files
+from bert_horovod.corpus.reading.table_files import kind_of
+from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.kinds.kinds import kind_of_task, tasks
 
 
 def add_dialect(parser: argparse.ArgumentParser) -> tuple[argparse.Action, argparse.Action]:
@@ -34,24 +30,13 @@ def _names_tsv(arguments: argparse.Namespace) -> bool:
     return any(kind_of(Path(path)) == "tsv" for path in paths)
 
 
-def add_label_columns(parser: argparse.ArgumentParser) -> None:
-    """Declare --label_columns, which `label_columns_of` reads."""
-    label_columns = parser.add_argument(
+def add_label_columns(parser: argparse.ArgumentParser) -> argparse.Action:
+    """Declare --label_columns."""
+    return parser.add_argument(
         "--label_columns",
         metavar="A,B",
         help="instead of --label_column a column for each label, with 1 where a text has it, else 0",
     )
-    for_tasks(label_columns, "multilabel")
-
-
-def label_columns_of(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The names that --label_columns gives; raises UserError if a flag of another form of labels is given too."""
-    if not arguments.label_columns:
-        return ()
-    for name in ("label_column", "label_separator"):
-        if getattr(arguments, name) not in (None, "label"):
-            raise UserError(f"--{name} and --label_columns: labels stand in one column or in several; give one of both")
-    return tuple(arguments.label_columns.split(","))
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +55,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
         "key (default: tags)",
     )
-    add_label_columns(parser)
+    label_columns = add_label_columns(parser)
     separator = parser.add_argument(
         "--label_separator",
         metavar="S",
@@ -89,12 +74,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
         "label its share, and the same examples in each run",
     )
-    for action in (text_columns, label_column):
-        for_tasks(action, *OWN, "ner")
-    for action in (separator, threshold):
-        for_tasks(action, "multilabel")
-    for action in (dev_fraction, *add_dialect(parser)):
-        for_tasks(action, *OWN)
+    for action in (text_columns, label_column, label_columns, separator, threshold, dev_fraction, *add_dialect(parser)):
+        for_kinds(action, lambda kind, task: kind.flags(task))
 
 
 def for_tasks(action: argparse.Action, *tasks: str) -> None:
@@ -102,31 +83,7 @@ def for_tasks(action: argparse.Action, *tasks: str) -> None:
     read_with(action, f"with --task {' or '.join(tasks)}", lambda arguments: arguments.task in tasks)
 
 
-def own_options(arguments: argparse.Namespace) -> "OwnOptions":
-    """The options of the flags of `add_columns`; raises UserError for a value that is none."""
-    from bert_horovod.finetuning.text_data import OwnOptions
-
-    separator, threshold = arguments.label_separator or ",", threshold_of(arguments.threshold)
-    return OwnOptions(arguments.dev_fraction, separator, label_columns_of(arguments), threshold, dialect_of(arguments))
-
-
-def dialect_of(arguments: argparse.Namespace) -> Dialect:
-    """The dialect of the flags of `add_dialect`; raises UserError for an unknown encoding."""
-    return Dialect(require_encoding(arguments.encoding or "utf-8"), arguments.quoted_tsv)
-
-
-def threshold_of(text: str | None) -> float | None:
-    """The value of --threshold for labels: a probability; None: "dev", to choose it on the dev set.
-
-    Raises:
-        UserError: it is neither.
-    """
-    if text in (None, "dev"):
-        return 0.5 if text is None else None
-    try:
-        threshold = float(text)
-    except ValueError:
-        threshold = -1.0
-    if not 0 < threshold < 1:
-        raise UserError(f"--threshold {text}: expected a probability between 0 and 1, or dev")
-    return threshold
+def for_kinds(action: argparse.Action, flags_of: Callable[[type[Kind], str], tuple[str, ...]]) -> None:
+    """Declare that a flag is read with those values of --task whose kind says so: Kind.flags or Kind.score_flags."""
+    kinds = ((task, kind_of_task(task)) for task in tasks())
+    for_tasks(action, *(task for task, kind in kinds if action.dest in flags_of(kind, task)))

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from bert_horovod.batches.examples.documents import DocumentRows
-from bert_horovod.batches.examples.labelled import LabelledTokens
+from bert_horovod.batches.examples.labelled import DocumentRows, LabelledTokens
 from bert_horovod.batches.special_tokens import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
@@ -15,7 +14,9 @@ def rows() -> DocumentRows:
     ids = np.arange(10, 10 + COUNTS.sum(), dtype=np.int32)
     starts = np.cumsum(COUNTS) - COUNTS
     labels = np.eye(6, dtype=np.uint8)
-    return DocumentRows(LabelledTokens(ids, starts[:, None], COUNTS[:, None], labels), SPECIAL, LENGTH, 7, WINDOWS)
+    return DocumentRows(
+        LabelledTokens(ids, starts[:, None], COUNTS[:, None], labels), SPECIAL, LENGTH, 7, windows=WINDOWS
+    )
 
 
 def test_windows_hold_all_tokens_up_to_the_limit():
@@ -23,7 +24,7 @@ def test_windows_hold_all_tokens_up_to_the_limit():
     assert (source.count, source.slots) == (6, {"examples": 1, "windows": WINDOWS})
     positions = np.arange(6)
     batch = source.assemble(positions)
-    number = source.examples(positions)[:, 0]
+    number = source.members(positions)[:, 0]
     assert sorted(number) == list(range(6))
     ids = batch["input_ids"].reshape(6, WINDOWS, LENGTH)
     first = 10 + np.cumsum(COUNTS) - COUNTS

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.examples.base import LabelledDataset
 from bert_horovod.batches.examples.labelled import (
-    LabelledDataset,
     LabelledRows,
     LabelledTexts,
     LabelledTokens,
@@ -37,7 +37,7 @@ def tokens(*examples: tuple[list[int], ...], labels: list[int] | None = None) ->
 def dataset(train: LabelledTexts, held_out: LabelledTexts | None = None, **changed) -> LabelledDataset:
     tokenizer = Tokenizer(WORDS, UNCASED)
     splits = {"train": tokenised(train, tokenizer), "held_out": tokenised(held_out or train, tokenizer)}
-    return replace(LabelledDataset(Path("data"), WORDS, UNCASED, RECIPE, splits), **changed)
+    return replace(LabelledDataset(Path("data"), WORDS, UNCASED, RECIPE, splits, LabelledRows), **changed)
 
 
 def rows(examples: LabelledTokens, seed: int = 1) -> LabelledRows:
@@ -46,7 +46,7 @@ def rows(examples: LabelledTokens, seed: int = 1) -> LabelledRows:
 
 
 def row_of(source: LabelledRows, example: int) -> dict[str, np.ndarray]:
-    position = int(np.flatnonzero(source.examples(np.arange(source.count))[:, 0] == example)[0])
+    position = int(np.flatnonzero(source.members(np.arange(source.count))[:, 0] == example)[0])
     return {name: array[0].tolist() for name, array in source.assemble(np.array([position])).items()}
 
 
@@ -101,11 +101,11 @@ def test_a_long_pair_loses_tokens_as_google_takes_them():
 
 def test_each_epoch_has_each_example_once_in_an_order_of_its_own():
     source = rows(tokens(*(([number],) for number in range(5, 19))))
-    epochs = source.examples(np.arange(3 * source.count)).reshape(3, -1)
+    epochs = source.members(np.arange(3 * source.count)).reshape(3, -1)
     assert all(sorted(epoch) == list(range(14)) for epoch in epochs.tolist())
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
     other = rows(tokens(*(([number],) for number in range(5, 19))), seed=2)
-    assert other.examples(np.arange(14))[:, 0].tolist() != epochs[0].tolist()
+    assert other.members(np.arange(14))[:, 0].tolist() != epochs[0].tolist()
 
 
 def test_a_row_is_a_function_of_its_position_and_minus_one_is_a_row_of_weight_zero():
@@ -166,7 +166,7 @@ def some(examples: int = 50, seed: int = 4) -> LabelledTokens:
 def test_packed_rows_hold_each_example_once_an_epoch_and_in_each_epoch_beside_others():
     source = LabelledRows(some(), SPECIAL, 32, 1)
     assert source.count < 25
-    epochs = source.examples(np.arange(3 * source.count)).reshape(3, -1)
+    epochs = source.members(np.arange(3 * source.count)).reshape(3, -1)
     assert all(sorted(epoch[epoch >= 0].tolist()) == list(range(50)) for epoch in epochs)
     rows_of_epochs = [{frozenset(row) for row in epoch.reshape(source.count, -1).tolist()} for epoch in epochs]
     assert len(rows_of_epochs[0] & rows_of_epochs[1]) < source.count // 2
@@ -175,7 +175,7 @@ def test_packed_rows_hold_each_example_once_an_epoch_and_in_each_epoch_beside_ot
 def test_an_example_in_a_packed_row_is_what_it_is_alone():
     packed, alone = LabelledRows(some(), SPECIAL, 32, 1), LabelledRows(some(), SPECIAL, 32, 1, packing=False)
     batch = packed.assemble(np.arange(packed.count))
-    numbers = packed.examples(np.arange(packed.count))
+    numbers = packed.members(np.arange(packed.count))
     assert numbers.shape == batch["labels"].shape == batch["weights"].shape == batch["cls_positions"].shape
     assert (batch["weights"] == (numbers >= 0)).all()
     for row, slot in zip(*np.nonzero(numbers >= 0), strict=True):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.examples.span_rows import SpanRows
-from bert_horovod.batches.examples.span_windows import SpanWindows, cut_spans
-from bert_horovod.batches.examples.spans import SpanTexts, SpanTokens, tokenised_spans
+from bert_horovod.batches.examples.span_tokens import SpanTexts, SpanTokens, tokenised_spans
+from bert_horovod.batches.examples.span_windows import SpanWindows
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
@@ -26,7 +26,7 @@ def tokens() -> SpanTokens:
 
 
 def rows_of(tokens: SpanTokens, packing: bool, seed: int = 7) -> SpanRows:
-    return SpanRows(tokens, cut_spans(tokens, LENGTH, 9), SPECIAL, LENGTH, seed, packing)
+    return SpanRows(tokens, SPECIAL, LENGTH, seed, packing, stride=9)
 
 
 def window(tokens: SpanTokens, windows: SpanWindows, number: int) -> tuple[list[int], list[int], list[int]]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from bert_horovod.batches.examples.span_tokens import NO_ANSWER, NOT_FOUND, SpanTokens, span_texts, tokenised_spans
 from bert_horovod.batches.examples.span_windows import cut_spans, question_room
-from bert_horovod.batches.examples.spans import NO_ANSWER, NOT_FOUND, SpanTokens, span_texts, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED

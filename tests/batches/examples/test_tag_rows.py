@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.examples.tag_rows import TagDataset, TagRows
+from bert_horovod.batches.examples.base import LabelledDataset
+from bert_horovod.batches.examples.tag_rows import TagRows
 from bert_horovod.batches.special_tokens import SpecialIds
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import UserError
@@ -37,7 +38,7 @@ def test_a_row_is_cls_words_sep_with_labels_at_first_pieces():
 @pytest.mark.parametrize("seed", range(10))
 def test_each_word_with_a_piece_counts_once_and_is_found_again(seed, packing):
     source = TagRows(drawn(seed), SPECIAL, 8 + seed, seed, packing)
-    batch, places, fit = source.assemble(np.arange(source.count)), source.places(), source.tokens
+    batch, places, fit = source.assemble(np.arange(source.count)), source.word_places(), source.tokens
     assert places.word.tolist() == np.flatnonzero(np.diff(fit.word_starts)).tolist()
     assert batch["weights"].sum() == len(places.word)
     assert batch["weights"][places.row, places.position].all()
@@ -60,15 +61,15 @@ def test_packed_sentences_see_only_themselves_and_no_position_is_padding():
     np.testing.assert_array_equal(batch["position_ids"] == 0, (batch["input_ids"] == 2) | (batch["input_ids"] == 0))
 
 
-def dataset(**changed) -> TagDataset:
+def dataset(**changed) -> LabelledDataset:
     splits = {"train": tokens([1, 2], [2]), "held_out": tokens([1], [1])}
-    return replace(TagDataset(Path("data"), WORDS, UNCASED, RECIPE, ("O", "B-X"), splits), **changed)
+    return replace(LabelledDataset(Path("data"), WORDS, UNCASED, RECIPE, splits, TagRows, {}, ("O", "B-X")), **changed)
 
 
 def test_what_rows_depend_on_changes_the_hash():
     whole = dataset()
     others = [
-        dataset(labels=("O", "B-Y")),
+        dataset(described=("O", "B-Y")),
         dataset(vocabulary=[*WORDS, "more"]),
         dataset(splits=whole.splits | {"held_out": tokens([2], [1])}),
         dataset(splits=whole.splits | {"train": whole.splits["train"]._replace(sentence_starts=np.array([0, 1, 2]))}),
@@ -80,7 +81,7 @@ def test_what_rows_depend_on_changes_the_hash():
 
 def test_train_and_dev_have_other_orders_and_a_vocabulary_without_special_tokens_is_refused():
     many = dataset(splits=dict.fromkeys(("train", "held_out"), tokens([1] * 40, [2] * 20)))
-    orders = [many.open(0, split).examples(np.arange(8)).tolist() for split in ("train", "held_out")]
+    orders = [many.open(0, split).members(np.arange(8)).tolist() for split in ("train", "held_out")]
     assert orders[0] != orders[1]
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
         dataset(vocabulary=WORDS[:4])

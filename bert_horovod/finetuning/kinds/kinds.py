@@ -1,0 +1,58 @@
+"""The table of the kinds of labelled data, and what finds a task's or a checkpoint's kind in it."""
+
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.kinds.base import Kind, Request
+from bert_horovod.finetuning.kinds.spans import Spans
+from bert_horovod.finetuning.kinds.tags import Tags
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import Predictor
+from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration
+from bert_horovod.interchange.suitability import named_class
+from bert_horovod.storage.reading import shown
+
+KINDS: tuple[type[Kind], ...] = (Texts, Tags, Spans)
+
+
+def tasks() -> tuple[str, ...]:
+    """The values of --task."""
+    return tuple(task for kind in KINDS for task in kind.tasks)
+
+
+def kind_of_task(task: str) -> type[Kind]:
+    """The kind that has a value of --task."""
+    return next(kind for kind in KINDS if task in kind.tasks)
+
+
+def kind_of_checkpoint(config: dict[str, Any]) -> type[Kind] | None:
+    """The kind of a checkpoint, by the content of its config.json; None: none. The table's last one chooses first."""
+    return next((kind for kind in reversed(KINDS) if kind.claims(config)), None)
+
+
+def score(task: str, request: Request) -> dict[str, Any]:
+    """The official scores of a file of predictions, without a model; raises ReportedError."""
+    return kind_of_task(task).score(task, request)
+
+
+def open_predictor(checkpoint: Path, options: Options) -> Predictor:
+    """The predictor for a checkpoint of any format, or a run's output_dir.
+
+    Raises:
+        ReportedError: `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
+    """
+    return read_checkpoint(checkpoint, lambda directory: _predictor(directory, options))
+
+
+def _predictor(directory: Path, options: Options) -> Predictor:
+    config = read_configuration(directory)
+    if (kind := kind_of_checkpoint(config)) is None:
+        named = config["architectures"][0] if named_class(config) else None
+        heads = dict.fromkeys(kind.head for kind in KINDS)
+        raise UserError(
+            f"--checkpoint {directory} is a {shown(named)}; expected {' or '.join(heads)}, as fine-tuning makes "
+            "them; masked words are guessed by bert-horovod fill-mask"
+        )
+    return kind.predictor(directory, options)

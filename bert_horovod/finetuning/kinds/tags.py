@@ -1,0 +1,119 @@
+"""Tagged words, as in entity recognition."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.batches.examples.tag_rows import TagRows
+from bert_horovod.batches.examples.tag_windows import TaggedTokens, tokenised_words
+from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
+from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, conll_text
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type, type_cells
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
+from bert_horovod.finetuning.scoring import score_ner
+from bert_horovod.finetuning.tag_data import NER, TagData, ner_data
+from bert_horovod.inference.tag_predictor import TagPredictor
+from bert_horovod.inference.word_tags import predicted_tags
+from bert_horovod.recipe.sections import ENTITIES, Recipe
+from bert_horovod.reporting.tables import lines
+from bert_horovod.tasks.token_classification import ARCHITECTURE, TokenClassification
+
+
+class Tags(Kind):
+    """See Kind. A split is tagged_files.TaggedSentences, its answers are the tags of each sentence."""
+
+    tasks = (NER,)
+    help = f"{NER}, which finds entities in files of your own"
+    head = ARCHITECTURE
+    kind_of_rows = TagRows
+    predictor = TagPredictor
+    noun, outputs = "sentences", "these tags"
+    trained = ENTITIES
+    decides = "f1"
+    data: TagData
+
+    @classmethod
+    def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Tags":
+        names = tuple(flags["tag_names"].split(",")) if flags.get("tag_names") else ()
+        columns = TagColumns(flags.get("text_columns") or "text", flags.get("label_column") or "label", names)
+        return cls(ner_data(files, columns))
+
+    @classmethod
+    def flags(cls, task: str) -> tuple[str, ...]:
+        return ("data_dir", "text_columns", "label_column", "tag_names")
+
+    @classmethod
+    def score_flags(cls, task: str) -> tuple[str, ...]:
+        return ("data_dir",)
+
+    @classmethod
+    def add_flags(cls, group: argparse._ArgumentGroup) -> None:
+        group.add_argument(
+            "--tag_names",
+            metavar="O,B-X,...",
+            help="names of tags that are numbers in JSON Lines, in the order of their numbers, from 0",
+        )
+
+    def content(self, split: TaggedSentences) -> Any:
+        return [split.words, split.tags]
+
+    def tokens(self, split: TaggedSentences, tokenizer: Tokenizer) -> TaggedTokens:
+        tokens = tokenised_words(split.words, self.data.numbers(split), tokenizer)
+        if not len(tokens.ids):
+            raise UserError(f"{split.path}: the tokenizer makes no token of its words; expected text")
+        return tokens
+
+    def described(self) -> tuple:
+        return (self.data.labels,)
+
+    def task(self, recipe: Recipe) -> TokenClassification:
+        return TokenClassification(self.data.labels)
+
+    def answers(self, task: Any, rows: TagRows, outputs: dict[str, np.ndarray], split: TaggedSentences) -> Any:
+        return predicted_tags(rows, outputs["logits"], self.data.labels).tags
+
+    def scores(self, task: Any, answers: list[list[str]], split: TaggedSentences) -> dict[str, float]:
+        return entity_scores(split.tags, answers, self.data.scheme)
+
+    @classmethod
+    def score(cls, task: str, request: Request) -> dict[str, Any]:
+        return score_ner(request)
+
+    @classmethod
+    def score_table(cls, scores: dict[str, Any]) -> str:
+        return lines(type_cells(scores["by_type"]))
+
+    def notices(self, recipe: Recipe) -> list[str]:
+        return self.data.notices()
+
+    def size(self, split: TaggedSentences, rows: TagRows) -> str:
+        words = sum(map(len, split.words))
+        return f"{len(split.words):,} sentences of {words:,} words, {len(rows.lengths):,} windows"
+
+    def verdict(
+        self, task: Any, split: TaggedSentences, answers: list[list[str]], scores: dict[str, float]
+    ) -> list[str]:
+        said = super().verdict(task, split, answers, scores)
+        said.append(lines(type_cells(scores_by_type(split.tags, answers))))
+        if all(tag == OUTSIDE for tags in answers for tag in tags):
+            said.append(
+                "collapsed: no entity is predicted; train longer, or with a higher learning rate: "
+                "--epochs, --set phase.0.learning_rate=1e-4"
+            )
+        return said
+
+    def write(
+        self, output_dir: Path, name: str, split: TaggedSentences, answers: list[list[str]], task: Any
+    ) -> list[str]:
+        """Write words, right tags where they are known, and predicted tags as the columns of a CoNLL file."""
+        columns = [
+            [list(fields) for fields in zip(words, *([tags] if tags else []), new, strict=True)]
+            for words, tags, new in zip(split.words, split.tags, answers, strict=True)
+        ]
+        return [write_prediction(output_dir / DEV_PREDICTIONS.with_stem(name), conll_text(columns))]

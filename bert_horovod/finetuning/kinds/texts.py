@@ -1,0 +1,212 @@
+"""Labelled texts and pairs of texts: one label of several, any number of labels, or a real number."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.batches.examples.labelled import DocumentRows, LabelledRows, LabelledTokens, tokenised
+from bert_horovod.corpus.reading.table_files import table_text
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.class_weights import balanced
+from bert_horovod.finetuning.elimination import Elimination
+from bert_horovod.finetuning.examples import Split
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
+from bert_horovod.finetuning.scores import confusion_matrix, constant_like
+from bert_horovod.finetuning.scoring import score_glue, score_own
+from bert_horovod.finetuning.text_data import OWN_METRICS, TextData, glue_data, own_data, own_options
+from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
+from bert_horovod.inference.text_predictor import TextPredictor
+from bert_horovod.interchange.suitability import require_segments
+from bert_horovod.recipe.sections import CLASSIFICATION, MULTILABEL, REGRESSION, Model, Recipe
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
+from bert_horovod.tasks.multilabel import THRESHOLD, Multilabel
+from bert_horovod.tasks.multiverse import MultiverseClassification
+from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import ARCHITECTURE
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.wording import listed
+
+SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
+_BASE_WIDTH = 768
+_CONFUSION = DEV_PREDICTIONS.with_stem("confusion")
+_MOST_CONFUSED = 1000  # labels of a confusion matrix
+_OWN = tuple(OWN_METRICS)
+
+
+class Texts(Kind):
+    """See Kind. A split is examples.Split, its answers are the head's outputs, float32 [examples, outputs]."""
+
+    tasks = (*TASKS, *_OWN)
+    help = f"of GLUE: {', '.join(TASKS)}; on files of your own: {', '.join(_OWN)}"
+    head = ARCHITECTURE
+    kind_of_rows = LabelledRows
+    predictor = TextPredictor
+    noun, outputs = "examples", "these labels"
+    data: TextData
+
+    def __init__(self, data: TextData) -> None:
+        super().__init__(data)
+        self.decides, self._names = data.metrics[0], tuple(data.format.labels.values())
+        self._several = data.format.separator is not None
+        self.trained = MULTILABEL if self._several else CLASSIFICATION if self._names else REGRESSION
+
+    @classmethod
+    def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Texts":
+        if task in TASKS:
+            return cls(glue_data(task, files))
+        columns = tuple((flags.get("text_columns") or "text").split(","))
+        return cls(own_data(task, files, columns, flags.get("label_column") or "label", own_options(flags)))
+
+    @classmethod
+    def flags(cls, task: str) -> tuple[str, ...]:
+        if task in TASKS:
+            return ("data_dir",)
+        own = ("text_columns", "label_column", "dev_fraction", "encoding", "quoted_tsv")
+        return own + (("label_columns", "label_separator", "threshold") if task == "multilabel" else ())
+
+    @classmethod
+    def score_flags(cls, task: str) -> tuple[str, ...]:
+        return cls.flags(task)
+
+    @classmethod
+    def claims(cls, config: dict[str, Any]) -> bool:
+        return bool(config.get(WINDOWS)) or super().claims(config)
+
+    def content(self, split: Split) -> Any:
+        return split.examples
+
+    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
+        if len(self.data.format.columns) > 1:
+            require_segments(path, model, "the first text", "the second")
+
+    def tokens(self, split: Split, tokenizer: Tokenizer) -> LabelledTokens:
+        return tokenised(split.examples, tokenizer)
+
+    def rows(self, recipe: Recipe) -> tuple[type[LabelledRows], dict[str, Any]]:
+        windows = recipe.objective.label_attention
+        return (DocumentRows, {"windows": windows}) if windows else (LabelledRows, {})
+
+    def task(self, recipe: Recipe) -> Classification | Multilabel | Regression:
+        form, objective, names = self.data.format, recipe.objective, self._names
+        if objective.heads > 1:
+            heads = {"heads": objective.heads, "orthogonality": objective.orthogonality}
+            return MultiverseClassification(names, form.columns, **heads)
+        weights: tuple[float, ...] = ()
+        if objective.class_weights == "balanced":
+            weights = balanced(self.data.train.examples.label_array(), len(names))
+        if form.separator is None:
+            return (
+                Classification(names, form.columns, weights) if names else Regression(form.label_column, form.columns)
+            )
+        settings = names, form.columns, form.separator, self.data.threshold or 0.5, weights
+        if not objective.label_attention:
+            return Multilabel(*settings)
+        if len(form.columns) > 1:
+            raise UserError(
+                f"objective.label_attention = {objective.label_attention}: windows are of one text; expected one "
+                "column of text (--text_columns)"
+            )
+        return LabelAttention(*settings, windows=objective.label_attention)
+
+    def hooks(self, recipe: Recipe) -> tuple[type[Hook], ...]:
+        return (Elimination,) if recipe.objective.heads > 1 else ()
+
+    def lasting(self) -> list[tuple[str, str, str, str]]:
+        if not self._several:
+            return []
+        threshold = "dev" if self.data.threshold is None else str(self.data.threshold)
+        return [("--threshold", threshold, "0.5", "with which its labels were scored")]
+
+    def resumed(self, task: Any, config: dict[str, Any]) -> None:
+        if self._several:
+            task.threshold = config.get(THRESHOLD, task.threshold)
+
+    def answers(self, task: Any, rows: LabelledRows, outputs: dict[str, np.ndarray], split: Split) -> np.ndarray:
+        return rows.by_example(outputs["logits"])
+
+    def scores(self, task: Any, answers: np.ndarray, split: Split) -> dict[str, float]:
+        scores = self.data.score(answers, split.examples.label_array())
+        if "threshold" in scores:
+            task.threshold = scores["threshold"]  # checkpoints are saved after an evaluation, and have it
+        return scores
+
+    @classmethod
+    def score(cls, task: str, request: Request) -> dict[str, Any]:
+        return (score_glue if task in TASKS else score_own)(task, request)
+
+    def notices(self, recipe: Recipe) -> list[str]:
+        notices, rate, width = self.data.notices(), recipe.phase[0].learning_rate, recipe.model.hidden_size
+        if width < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
+            notices.append(
+                f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {width}; models smaller than "
+                "bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate=1e-4"
+            )
+        if self._names:
+            notices.append("labels: " + listed(self._names, 300))
+        return notices
+
+    def verdict(self, task: Any, split: Split, answers: np.ndarray, scores: dict[str, float]) -> list[str]:
+        (line,) = super().verdict(task, split, answers, scores)
+        line = f"{split.name}{line.removeprefix(split.path.name)}, of {len(split.examples.labels):,} examples"
+        labels = self._names
+        if self._several:
+            predicted = sigmoid(answers) >= task.threshold
+            if not (predicted == predicted[0]).all():
+                return [line]
+            names = [name for name, given in zip(labels, predicted[0], strict=True) if given]
+            return [
+                line,
+                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); choose the "
+                "threshold on the dev set (--threshold dev), or try more epochs or another learning rate",
+            ]
+        constant = constant_like(scores, np.array(split.examples.labels), len(labels))
+        if constant is None:
+            return [line]
+        answer = repr(labels[constant]) if labels else "one number"
+        undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
+        return [
+            line,
+            f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
+            "try another data.seed, a lower learning rate or more epochs",
+        ]
+
+    def write(self, output_dir: Path, name: str, split: Split, answers: np.ndarray, task: Any) -> list[str]:
+        path, labels = output_dir / DEV_PREDICTIONS.with_stem(name), list(self.data.format.labels)
+        if self._several:
+            rows = answer_rows(answers, task.labels, task.separator, task.threshold)
+            names = ["prediction", *(f"probability_{label}" for label in task.labels)]
+            return [_write_table(path, ["index", *names], [[number, *row] for number, row in enumerate(rows)])]
+        predictions, said = numbers_of(answers, len(labels)), []
+        is_dev = any(split is dev for dev in self.data.dev.values())
+        if is_dev and self.data.name == "classification" and len(labels) <= _MOST_CONFUSED:
+            matrix = confusion_matrix(predictions, split.examples.label_array(), len(labels)).tolist()
+            rows = [[label, *row] for label, row in zip(labels, matrix, strict=True)]
+            _write_table(output_dir / _CONFUSION, ["label", *(f"predicted_{label}" for label in labels)], rows)
+            said.append(f"confusion matrix, a row for each label: {output_dir / _CONFUSION}")
+        return [*said, write_predictions(path, predictions, labels)]
+
+
+numbers_of = answers  # inside the class that name is a method's
+
+
+def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> str:
+    """Write a file in the format that GLUE wants submitted, index and prediction; returns a line about it.
+
+    Args:
+        path: of the file; its directory is created.
+        predictions: numbers of labels, or real numbers, [examples].
+        labels: the value in GLUE's files for each label; empty for real numbers.
+    """
+    predicted = [labels[number] if labels else number for number in predictions.tolist()]
+    return _write_table(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])
+
+
+def _write_table(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
+    return write_prediction(path, table_text(path, columns, rows))
