@@ -148,8 +148,8 @@ def padded(source: Any) -> dict[str, np.ndarray]:
             np.where(rows["weights"] > 0, rows["labels"], -100),
         )
         return {"ids": rows["input_ids"], "types": rows["token_type_ids"], "counts": counts, "labels": labels}
-    ids, types = (source.by_example(rows[name][:, None]) for name in ("input_ids", "token_type_ids"))
-    counts = source.by_example(np.count_nonzero(rows["sequence_ids"], axis=1)[:, None])
+    ids, types = (source.by_item(rows[name][:, None]) for name in ("input_ids", "token_type_ids"))
+    counts = source.by_item(np.count_nonzero(rows["sequence_ids"], axis=1)[:, None])
     return {"ids": ids, "types": types, "counts": counts, "labels": source.labels}
 
 

@@ -58,6 +58,44 @@ def write_labels(directory: Path, train: int = TRAIN, dev: int = DEV) -> Files:
     return Files(None, directory / "train.csv", (directory / "dev.csv",))
 
 
+def write_mnli(directory: Path) -> Path:
+    """Toy files of MNLI: train, two dev and three test files, the latter without labels."""
+    random = np.random.default_rng(6)
+    directory.mkdir()
+    splits = {
+        "train": 40,
+        "dev_matched": 9,
+        "dev_mismatched": 7,
+        "test_matched": 5,
+        "test_mismatched": 3,
+        "diagnostic": 4,
+    }
+    for split, count in splits.items():
+        labelled = split.startswith(("train", "dev"))
+        lines = ["index\tsentence1\tsentence2" + "\tgold_label" * labelled]
+        for number in range(count):
+            texts = [" ".join(random.choice(WORDS[5:], random.integers(1, 6))) for _ in range(2)]
+            label = [("entailment", "neutral", "contradiction")[number % 3]] * labelled
+            lines.append("\t".join([str(number), *texts, *label]))
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return directory
+
+
+def numbered(directory: Path, examples: int) -> Path:
+    """A table of texts with a number each, which tells how often they say good; made if it is not there."""
+    path = directory / f"{examples}.csv"
+    if path.exists():  # ranks must not write what others read
+        return path
+    random = np.random.default_rng(5)
+    lines = ["text,score"]
+    for _ in range(examples):
+        words = random.choice(["good", "bad", "the", "film", "is"], random.integers(2, 9)).tolist()
+        lines.append(f"{' '.join(words)},{words.count('good') / 2}")
+    directory.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 def write_checkpoint(
     directory: Path, task: Task | Architecture = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS
 ) -> Path:

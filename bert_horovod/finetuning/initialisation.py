@@ -106,17 +106,47 @@ def finetuning_recipe(
 
 
 class Packed(NamedTuple):
-    """Train examples, packed into rows."""
+    """Train items, packed into rows."""
 
-    count: int  # of examples
+    count: int  # of items
     rows: int  # of an epoch
-    usual: int  # examples of a step, approximately, if the user gives no batch
-    what: str  # the examples' name in messages
+    usual: int  # items of a step, about, if the user gives no batch
+    noun: str  # the items' name in messages
 
     @property
     def mean(self) -> float:
-        """Examples in a row."""
+        """Items in a row."""
         return self.count / self.rows
+
+    def default_batch(self, world_size: int) -> int:
+        """Rows of a step if the user gives no batch: about `usual` items, and at least a row for each rank."""
+        return min(self.rows, max(1, world_size, round(self.usual / self.mean)))
+
+    def refuse_few_rows(self, recipe: Recipe, world_size: int) -> None:
+        """Raise UserError if a step, or an epoch, has fewer rows than there are ranks."""
+        batch, rows, mean, noun = recipe.phase[0].global_batch, self.rows, self.mean, self.noun
+        packed = recipe.data.packing and mean > 1
+        alone = ", or data.packing=false for rows of one each" if packed else ""
+        if rows < world_size:
+            packed_text = f"in {rows:,} rows of about {mean:.1f} each, " if packed else ""
+            raise UserError(
+                f"there are {self.count:,} train {noun}, {packed_text}but {world_size} ranks, and each needs a row; "
+                f"start at most {rows} ranks{alone}"
+            )
+        if batch < world_size:
+            raise UserError(
+                f"phase.0.global_batch={batch}: a step has {batch} rows of about {mean:.1f} {noun} each, but there are "
+                f"{world_size} ranks, and each needs a row; leave it out, set it to {world_size} or more (about "
+                f"{world_size * mean:.0f} {noun} a step), or start at most {batch} ranks{alone}"
+            )
+
+    def step_notice(self, recipe: Recipe, world_size: int) -> str:
+        """The notice about a step that the run prints at the start."""
+        batch = recipe.phase[0].global_batch
+        reason = ""
+        if batch == world_size > round(self.usual / self.mean):
+            reason = f", more than the usual {self.usual}, because each of the {world_size} ranks needs a row"
+        return f"a step of {batch} rows has about {batch * self.mean:.0f} {self.noun}{reason}"
 
 
 class Finetuning:
@@ -167,7 +197,10 @@ class Finetuning:
         settings = self.settings(overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         packed = Packed(len(train.lengths), train.count, kind.items, kind.noun)
-        recipe, step = self.recipe(packed, dev.count, kind.epochs if epochs is None else epochs, overrides, world_size)
+        phase = kind.phase | {"global_batch": packed.default_batch(world_size)}
+        start, epochs = StartingPoint(self.directory, self.model, phase), kind.epochs if epochs is None else epochs
+        recipe = finetuning_recipe(start, train.count, dev.count, epochs, overrides, world_size)
+        packed.refuse_few_rows(recipe, world_size)
         task, last = kind.task(recipe), Evaluated()
         check_size(recipe, task, world_size)
         sizes = (("train", kind.data.train, train), ("dev", kind.data.dev[""], dev))
@@ -176,7 +209,7 @@ class Finetuning:
             *self._notices_of_head(task),
             f"tokenizer: the checkpoint's, {self.tokenizer_settings}",
             *(f"{name}: {kind.size(split, rows)} in {rows.count:,} rows" for name, split, rows in sizes),
-            step,
+            packed.step_notice(recipe, world_size),
         )
         best = (partial(BestCheckpoint, kind.decides, early_stop),) if kind.decides else ()
         return Job(
@@ -197,19 +230,6 @@ class Finetuning:
     def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:
         """Give this rank its device (runtime.devices); call it before `job` if the tokenizer runs in TensorFlow."""
         use_devices(local_rank, local_size, self.settings(overrides).execution.threads)
-
-    def recipe(
-        self, train: Packed, dev_rows: int, epochs: float, overrides: Sequence[str], world_size: int
-    ) -> tuple[Recipe, str]:
-        """The recipe for packed examples, and the notice about its steps that the run prints at the start.
-
-        Arguments and errors are those of finetuning_recipe, except the global batch, which follows from `train`.
-        """
-        batch = default_batch(train.usual, train.rows, train.mean, world_size)
-        start = StartingPoint(self.directory, self.model, self.kind.phase | {"global_batch": batch})
-        recipe = finetuning_recipe(start, train.rows, dev_rows, epochs, overrides, world_size)
-        refuse_few_rows(recipe, train.rows, train.mean, train.what, world_size)
-        return recipe, step_notice(recipe, train.usual, train.mean, train.what, world_size)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -250,18 +270,6 @@ class Finetuning:
         return []
 
 
-def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
-    """Rows of a step if the user gives no batch: about `usual` examples, and at least a row for each rank.
-
-    Args:
-        usual: examples of a step.
-        rows: of an epoch.
-        mean: examples in a row.
-        world_size: ranks.
-    """
-    return min(rows, max(1, world_size, round(usual / mean)))
-
-
 def refuse_another(output_dir: Path, flag: str, value: str, usual: str, why: str) -> None:
     """Raise UserError if the run in a directory was begun with another value of a flag.
 
@@ -288,42 +296,6 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def refuse_few_rows(recipe: Recipe, rows: int, mean: float, noun: str, world_size: int) -> None:
-    """Raise UserError if a step, or an epoch, has fewer rows than there are ranks.
-
-    Args:
-        recipe: the run's.
-        rows: of an epoch.
-        mean: examples in a row.
-        noun: the name of the examples.
-        world_size: ranks.
-    """
-    batch = recipe.phase[0].global_batch
-    packed = recipe.data.packing and mean > 1
-    alone = ", or data.packing=false for rows of one each" if packed else ""
-    if rows < world_size:
-        packed_text = f"in {rows:,} rows of about {mean:.1f} each, " if packed else ""
-        raise UserError(
-            f"there are {round(rows * mean):,} train {noun}, {packed_text}but {world_size} ranks, and each needs a "
-            f"row; start at most {rows} ranks{alone}"
-        )
-    if batch < world_size:
-        raise UserError(
-            f"phase.0.global_batch={batch}: a step has {batch} rows of about {mean:.1f} {noun} each, but there are "
-            f"{world_size} ranks, and each needs a row; leave it out, set it to {world_size} or more (about "
-            f"{world_size * mean:.0f} {noun} a step), or start at most {batch} ranks{alone}"
-        )
-
-
-def step_notice(recipe: Recipe, usual: int, mean: float, noun: str, world_size: int) -> str:
-    """The notice about a step that the run prints at the start; arguments as in default_batch and refuse_few_rows."""
-    batch = recipe.phase[0].global_batch
-    reason = ""
-    if batch == world_size > round(usual / mean):
-        reason = f", more than the usual {usual}, because each of the {world_size} ranks needs a row"
-    return f"a step of {batch} rows has about {batch * mean:.0f} {noun}{reason}"
 
 
 def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the predictors of all kinds of checkpoints share: finetuning/kinds/table.py says which one reads which."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,7 +69,7 @@ class Predictor:
         return self.options.text_columns or getattr(self.task, "text_columns", ())
 
     @property
-    def heading(self) -> list[str]:
+    def heading(self) -> Sequence[str]:
         """The names of an answer's fields, behind that of the index."""
         return ["prediction"]
 

@@ -1,5 +1,6 @@
 """Predict with a classifier or a regression: for files of texts, and for lines of standard input."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class TextPredictor(Predictor):
         return () if isinstance(self.task, Regression) else self.task.labels
 
     @property
-    def heading(self) -> list[str]:
+    def heading(self) -> Sequence[str]:
         return ["prediction", *(f"probability_{label}" for label in self.labels)]
 
     @property
@@ -87,7 +88,7 @@ class TextPredictor(Predictor):
             rows: LabelledRows = DocumentRows(examples, self.special, length, 0, windows=self.task.windows)
         else:
             rows = LabelledRows(examples, self.special, length, 0, packing)
-        return rows.by_example(self.outputs(rows, packing, progress)["logits"])
+        return rows.by_item(self.outputs(rows, packing, progress)["logits"])
 
 
 def text_task(directory: Path, config: dict[str, Any]) -> Classification | Multilabel | Regression:

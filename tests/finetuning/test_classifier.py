@@ -19,7 +19,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.files import Files
-from bert_horovod.finetuning.initialisation import Finetuning, StartingPoint, finetuning_recipe, step_notice
+from bert_horovod.finetuning.initialisation import Finetuning, Packed, StartingPoint, finetuning_recipe
 from bert_horovod.finetuning.kinds.base import Request
 from bert_horovod.finetuning.kinds.kinds import open_predictor, score
 from bert_horovod.finetuning.kinds.texts import Texts
@@ -40,7 +40,7 @@ from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue, write_labels
+from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, numbered, write_checkpoint, write_glue, write_labels, write_mnli
 from tests.toy_runs import logged, metrics, newest
 
 EPOCHS = 4
@@ -131,21 +131,6 @@ def test_dev_scores_are_equal_to_the_last_digit_on_two_ranks(files, whole, two_r
     assert [answer.value for answer in answers] == [{"accuracy": expected["held_out_accuracy"]}] * 2
 
 
-def numbered(directory: Path, examples: int) -> Path:
-    """A table of texts with a number each, which tells how often they say good; made if it is not there."""
-    path = directory / f"{examples}.csv"
-    if path.exists():  # ranks must not write what others read
-        return path
-    random = np.random.default_rng(5)
-    lines = ["text,score"]
-    for _ in range(examples):
-        words = random.choice(["good", "bad", "the", "film", "is"], random.integers(2, 9)).tolist()
-        lines.append(f"{' '.join(words)},{words.count('good') / 2}")
-    directory.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
 def regression(directory: Path) -> TextData:
     files = Files(None, numbered(directory, 200), (numbered(directory, 37),), (numbered(directory, 5),))
     return own_data("regression", files, ("text",), "score")
@@ -223,7 +208,7 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
     parameters = {name: tf.constant(value) for name, value in read_directory(directory, job.task).parameters.items()}
     forward = Forward(MODEL, cast_weights(parameters, tf.float32), ComputePolicy())
     rows = {name: tf.constant(values) for name, values in source.assemble(np.arange(source.count)).items()}
-    logits = source.by_example(job.task.outputs(forward, rows)["logits"].numpy())
+    logits = source.by_item(job.task.outputs(forward, rows)["logits"].numpy())
     assert source.count < DEV  # several share a row
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert (expected.argmax(-1) == source.labels).mean() == evaluations(whole)[-1]["held_out_accuracy"]
@@ -233,29 +218,6 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
 def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
     scores = score("sst2", Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
     assert scores == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
-
-
-def write_mnli(directory: Path) -> Path:
-    """Toy files of MNLI: train, two dev and three test files, the latter without labels."""
-    random = np.random.default_rng(6)
-    directory.mkdir()
-    splits = {
-        "train": 40,
-        "dev_matched": 9,
-        "dev_mismatched": 7,
-        "test_matched": 5,
-        "test_mismatched": 3,
-        "diagnostic": 4,
-    }
-    for split, count in splits.items():
-        labelled = split.startswith(("train", "dev"))
-        lines = ["index\tsentence1\tsentence2" + "\tgold_label" * labelled]
-        for number in range(count):
-            texts = [" ".join(random.choice(WORDS[5:], random.integers(1, 6))) for _ in range(2)]
-            label = [("entailment", "neutral", "contradiction")[number % 3]] * labelled
-            lines.append("\t".join([str(number), *texts, *label]))
-        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return directory
 
 
 @pytest.mark.full
@@ -436,10 +398,9 @@ def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path
 
 @pytest.mark.full
 def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
-    assert step_notice(job_of(files, tmp_path).recipe, 32, 3.4, "examples", 1) == (
-        "a step of 10 rows has about 34 examples"
-    )
-    assert step_notice(job_of(files, tmp_path, world_size=20).recipe, 32, 3.4, "examples", 20) == (
+    packed = Packed(340, 100, 32, "examples")
+    assert packed.step_notice(job_of(files, tmp_path).recipe, 1) == ("a step of 10 rows has about 34 examples")
+    assert packed.step_notice(job_of(files, tmp_path, world_size=20).recipe, 20) == (
         "a step of 20 rows has about 68 examples, more than the usual 32, because each of the 20 ranks needs a row"
     )
 

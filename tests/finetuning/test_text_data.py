@@ -10,9 +10,9 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
-from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
+from tests.toys import toy_recipe
 
 # Rows of train, of the dev files and of the test files; those of QNLI's train and of MNLI and QQP are samples.
 REAL = {
@@ -53,7 +53,7 @@ def test_mnli_is_read_with_its_official_columns_and_both_dev_sets(shared_data):
     files = Files(None, official / "train.tsv.gz", (official / "dev_matched.tsv.gz",) * 2)
     data = glue_data("mnli", files)
     assert data.train.examples.texts[0][0] == "Price caps may sound more attractive with every passing rate case."
-    assert Texts(data).task(Recipe()) == Classification(
+    assert Texts(data).task(toy_recipe()) == Classification(
         ("contradiction", "entailment", "neutral"), ("sentence1", "sentence2")
     )
     assert list(data.dev) == ["", "_mismatched"]
@@ -70,7 +70,7 @@ def toy(tmp_path, **files: str) -> Files:
 def test_own_files_have_named_columns_and_their_labels_are_learned(tmp_path):
     files = toy(tmp_path, train="a,b,c\nx,,no\nz,w,yes\n", dev="c,b,a\nyes,1,2\n", test="a,b\np,q\n")
     data = own_data("classification", files, ("a", "b"), "c")
-    assert Texts(data).task(Recipe()) == Classification(("no", "yes"), ("a", "b"))
+    assert Texts(data).task(toy_recipe()) == Classification(("no", "yes"), ("a", "b"))
     assert data.dev[""].examples == ((["2"], ["1"]), [1])
     assert data.test["test"].examples.texts == (["p"], ["q"])
     assert data.metrics == ("accuracy", "macro_f1")
@@ -81,7 +81,7 @@ def test_own_files_have_named_columns_and_their_labels_are_learned(tmp_path):
 def test_columns_of_labels_are_read_and_a_label_that_stands_for_none_is_told(tmp_path):
     files = toy(tmp_path, train="t,a,None,c\nx,1,0,0\ny,0,1,0\n", dev="None,a,c,t\n1,1,1,x\n")
     data = own_data("multilabel", files, ("t",), "label", OwnOptions(label_columns=("a", "None", "c")))
-    assert (Texts(data).task(Recipe()).labels, data.dev[""].examples.labels) == (("a", "None", "c"), [[0, 1, 2]])
+    assert (Texts(data).task(toy_recipe()).labels, data.dev[""].examples.labels) == (("a", "None", "c"), [[0, 1, 2]])
     none, never = data.notices()
     assert "1 example with the label 'None', which other programs write for none; it is learned as a label" in none
     assert "no example has the label 'c'" in never
@@ -103,7 +103,7 @@ def test_columns_of_labels_are_several_and_others_than_those_of_text(tmp_path, n
 
 def test_a_regression_learns_real_numbers(tmp_path):
     data = own_data("regression", toy(tmp_path, train="t,s\nx,1\nz,2.5\n", dev="t,s\nx,1\n"), ("t",), "s")
-    assert Texts(data).task(Recipe()) == Regression("s", ("t",))
+    assert Texts(data).task(toy_recipe()) == Regression("s", ("t",))
     assert data.metrics == ("pearson", "spearman")
 
 
@@ -171,7 +171,7 @@ def test_goemotions_is_read_whole_as_any_number_of_labels(shared_data, tmp_path)
     files = Files(None, tmp_path / "train.tsv.gz", (tmp_path / "dev.tsv.gz",))
     data = own_data("multilabel", files, ("text",), "labels")
     assert (len(data.train.examples.labels), len(data.dev[""].examples.labels)) == (43_410, 5_426)
-    assert Texts(data).task(Recipe()).labels == tuple(map(str, range(28)))
+    assert Texts(data).task(toy_recipe()).labels == tuple(map(str, range(28)))
     assert data.metrics[0] == "micro_f1"
     parts = own_data("multilabel", Files(None, files.train), ("text",), "labels", OwnOptions(dev_fraction=0.1))
     assert len(parts.dev[""].examples.labels) == 4_341

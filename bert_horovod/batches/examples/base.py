@@ -77,6 +77,13 @@ class PackedRows:
         place[members[real]] = (np.cumsum(lengths, axis=1) - lengths)[real]
         return row, place
 
+    def by_item(self, outputs: np.ndarray) -> np.ndarray:
+        """Sort outputs of all rows, [count, S, ...], into the order of the items, [items, ...]."""
+        members = self.members(np.arange(self.count))
+        ordered = np.empty((len(self.lengths), *outputs.shape[2:]), outputs.dtype)
+        ordered[members[members >= 0]] = outputs[members >= 0]
+        return ordered
+
     def sequences(self, members: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The sequences of rows: starts and counts, int64 [rows, sequences, 2], and lengths, [rows, sequences].
 

@@ -105,13 +105,6 @@ class LabelledRows(PackedRows):
         self._label_name = "labels" if classes else "targets"
         self._label_dtype = np.dtype(np.int32 if classes else np.float32)
 
-    def by_example(self, outputs: np.ndarray) -> np.ndarray:
-        """Sort outputs of all rows, [count, S, ...], into the order of the examples, [examples, ...]."""
-        number = self.members(np.arange(self.count))
-        ordered = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
-        ordered[number[number >= 0]] = outputs[number >= 0]
-        return ordered
-
     def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
         given = real.reshape(*real.shape, *[1] * (self.labels.ndim - 1))
         return {

@@ -50,6 +50,11 @@ def squad_data(files: Files, **options: Any) -> SpanData:
     Raises:
         ReportedError: a file is missing or invalid, they are of two versions, or an option is invalid.
     """
+    stride, threshold = options.get("doc_stride", STRIDE), options.get("null_score_threshold", 0.0)
+    if stride < 1:
+        raise UserError(f"--doc_stride {stride}: expected at least 1 token")
+    if not math.isfinite(threshold):
+        raise UserError(f"--null_score_threshold {threshold}: expected a number that is not infinite")
     if files.test or len(files.dev) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     train, dev = (
@@ -62,12 +67,7 @@ def squad_data(files: Files, **options: Any) -> SpanData:
             f"{train.path} is SQuAD {versions[0]} and {dev.path} is {versions[1]} (2.0 has is_impossible); expected "
             "one version: name the files with --train_file and --dev_file"
         )
-    data = SpanData(train, {"": dev}, **options)
-    if data.doc_stride < 1:
-        raise UserError(f"--doc_stride {data.doc_stride}: expected at least 1 token")
-    if not math.isfinite(data.null_score_threshold):
-        raise UserError(f"--null_score_threshold {data.null_score_threshold}: expected a finite number")
-    return data
+    return SpanData(train, {"": dev}, **options)
 
 
 class Spans(Kind):

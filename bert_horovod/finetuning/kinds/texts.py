@@ -129,7 +129,7 @@ class Texts(Kind):
             task.threshold = config.get(THRESHOLD, task.threshold)
 
     def answers(self, task: Any, rows: LabelledRows, outputs: dict[str, np.ndarray], split: Split) -> np.ndarray:
-        return rows.by_example(outputs["logits"])
+        return rows.by_item(outputs["logits"])
 
     def scores(self, task: Any, answers: np.ndarray, split: Split) -> dict[str, float]:
         scores = self.data.score(answers, split.examples.label_array())

@@ -38,7 +38,7 @@ def test_windows_hold_all_tokens_up_to_the_limit():
     np.testing.assert_array_equal(batch["sequence_ids"] > 0, batch["input_ids"] > 0)
     np.testing.assert_array_equal(batch["position_ids"], np.arange(LENGTH) * (batch["input_ids"] > 0))
     np.testing.assert_array_equal(batch["targets"][:, 0], np.eye(6)[number])
-    np.testing.assert_array_equal(source.by_example(np.eye(6)[number][:, None]), np.eye(6))
+    np.testing.assert_array_equal(source.by_item(np.eye(6)[number][:, None]), np.eye(6))
 
 
 def test_a_row_does_not_depend_on_the_others_and_padding_weighs_nothing():

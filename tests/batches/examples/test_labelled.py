@@ -201,7 +201,7 @@ def test_outputs_of_rows_come_back_in_the_order_of_examples():
     source = LabelledRows(some(), SPECIAL, 32, 1)
     batch = source.assemble(np.arange(source.count))
     first = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 1, axis=1)
-    assert source.by_example(first[..., None])[:, 0].tolist() == [100 + i for i in range(50)]
+    assert source.by_item(first[..., None])[:, 0].tolist() == [100 + i for i in range(50)]
 
 
 def test_real_numbers_are_targets_in_float32():

@@ -1,0 +1,102 @@
+"""The kinds whose promises test_kinds.py tests: a new kind is a line of CASES."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.kinds.spans import Spans, squad_data
+from bert_horovod.finetuning.kinds.tags import Tags
+from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.tag_data import ner_data
+from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
+from tests.finetuning.kinds.toy_kind import Counts
+from tests.toy_glue import WORDS, numbered, write_glue, write_labels, write_mnli
+from tests.toy_ner import write_ner
+from tests.toy_squad import STRIDE, write_squad
+
+FAST = (
+    "phase.0.learning_rate=8e-3",
+    "execution.xla='off'",
+    "execution.log_steps=1",
+    "execution.keep_checkpoints=9",
+    "execution.tensorboard=false",
+)
+TRAIN, DEV = 60, 21
+CLASSIFIER = "AutoModelForSequenceClassification"
+
+
+class Case(NamedTuple):
+    """A kind, with toy data."""
+
+    read: Callable[[Path], Kind]  # writes the data into a directory that is not there, and reads them
+    theirs: str | None  # transformers' class; None: it has none with this head
+    settings: tuple[str, ...] = ()  # of the recipe
+    their_loss: bool = True  # whether that class computes this loss
+
+
+def written(directory: Path, write: Callable[[Path], object]) -> Path:
+    """The directory; what is there already was written by another rank."""
+    if not directory.exists():
+        write(directory)
+    return directory
+
+
+def glue(task: str, write: Callable[..., Path]) -> Callable[[Path], Kind]:
+    return lambda directory: Texts(glue_data(task, Files(written(directory, write))))
+
+
+def numbers(directory: Path) -> Kind:
+    train, dev = numbered(directory, TRAIN), numbered(directory, DEV)
+    return Texts(own_data("regression", Files(None, train, (dev,), (dev,)), ("text",), "score"))
+
+
+def labels(threshold: float | None = 0.5) -> Callable[[Path], Kind]:
+    def read(directory: Path) -> Kind:
+        written(directory, lambda path: write_labels(path, TRAIN, DEV))
+        files = Files(None, directory / "train.csv", (directory / "dev.csv",))
+        return Texts(own_data("multilabel", files, ("text",), "labels", OwnOptions(threshold=threshold)))
+
+    return read
+
+
+def tags(directory: Path) -> Kind:
+    return Tags(ner_data(Files(written(directory, lambda path: write_ner(path, TRAIN, DEV, 9)))))
+
+
+def spans(version: str) -> Callable[[Path], Kind]:
+    def read(directory: Path) -> Kind:
+        written(directory, lambda path: write_squad(path, version, 40, 15))
+        return Spans(squad_data(Files(directory), doc_stride=STRIDE))
+
+    return read
+
+
+def counts(directory: Path) -> Kind:
+    def write(directory: Path) -> None:
+        random = np.random.default_rng(8)
+        directory.mkdir()
+        for name, count in (("train", TRAIN), ("dev", DEV)):
+            texts = [random.choice(WORDS[5:13], random.integers(1, 12)).tolist() for _ in range(count)]
+            lines = [f"{words.count('good') + words.count('fine')} {' '.join(words)}" for words in texts]
+            (directory / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+    written(directory, write)
+    return Counts.read("counts", Files(None, directory / "train.txt", (directory / "dev.txt",)), {})
+
+
+CASES = {
+    "sst2": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER),
+    "mnli": Case(glue("mnli", write_mnli), CLASSIFIER),
+    "heads": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER, ("objective.heads=3",), False),
+    "regression": Case(numbers, CLASSIFIER),
+    "multilabel": Case(labels(None), CLASSIFIER),
+    "documents": Case(labels(), None, ("objective.label_attention=2", "phase.0.sequence_length=8")),
+    "tags": Case(tags, "AutoModelForTokenClassification"),
+    "squad1": Case(spans("1.1"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
+    "squad2": Case(spans("2.0"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
+    "toy": Case(counts, CLASSIFIER, (), False),
+}
