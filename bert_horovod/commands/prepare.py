@@ -3,8 +3,9 @@
 bert-horovod prepare --input corpus.txt --vocab vocab.txt --output_dir STORE
 bert-horovod prepare --input enwiki-latest-pages-articles.xml.bz2 --vocab vocab.txt --output_dir STORE --workers 8
 
-It reads plain text, JSON Lines, CSV, TSV or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or
-.zst; Parquet; a directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
+It reads plain text, JSON Lines, CSV, TSV, Wikipedia dumps (.xml, pages-articles) or Common Crawl's texts (.warc.wet),
+each plain or .gz, .bz2, .xz or .zst; Parquet; a directory that `datasets` saved (Arrow). Running the same command
+again on a finished store checks it.
 """
 
 import argparse

@@ -155,7 +155,7 @@ def _texts(pattern: str, files: list[File], directory: File | None, is_named: bo
         texts = [file for file in files if _is_text(file) and not _is_leftover(file, files)]
         if not texts:
             raise UserError(
-                f"--input {pattern}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
+                f"--input {pattern}: the directory holds no text; expected .txt, .jsonl, .xml or .wet files, plain or "
                 "compressed, .parquet or .arrow files; name files with other suffixes, such as .csv, one by one or by "
                 "a glob pattern"
             )

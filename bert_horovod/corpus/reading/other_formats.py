@@ -56,8 +56,9 @@ _OTHERS = (
     ),
     _Other(
         "a web archive",
-        ".warc .wet .wat .arc",
-        "write the texts of its records as JSON Lines (warcio reads them)",
+        ".warc .wat .arc",
+        "take Common Crawl's extracted texts (.warc.wet.gz), or write those of its records as JSON Lines (warcio reads "
+        "them)",
         r"WARC/\d[^\n]*\n[\w-]+:|filedesc://",
     ),
     _Other("RTF", ".rtf", _PANDOC, r"\{\\rtf"),

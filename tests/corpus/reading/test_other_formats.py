@@ -35,7 +35,7 @@ OTHER = [
     ("c.htm", "<div>" + "<span>One.</span> <span>Two.</span> " * 9, "HTML"),
     ("a.tmx", '<?xml version="1.0"?><tmx/>', "XML"),
     ("a.warc", "WARC/1.0\r\nWARC-Type: conversion\r\n\r\nOne.", "a web archive"),
-    ("a.wet", "WARC/1.0\nWARC-Type: warcinfo\n", "a web archive"),
+    ("a.warc.wat", "WARC/1.0\nWARC-Type: warcinfo\n", "a web archive"),
     ("a.rtf", r"{\rtf1\ansi One.}", "RTF"),
     ("a.pdf", "%PDF-1.4 One.", "PDF"),
     ("a.zip", zipped(), "an archive"),
