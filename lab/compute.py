@@ -120,7 +120,7 @@ class Contest(NamedTuple):
 
     def commands(self) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
         """Name, command and variables of each contestant: ours, their matrix products alone, peers."""
-        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.step_time"], next(iter(self.recipes.values()))
+        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.bench"], next(iter(self.recipes.values()))
         for xla, each in self.recipes.items():
             yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
         yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)

@@ -128,27 +128,30 @@ def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path
         start += ["--network-interfaces", INTERFACE, "-np", str(cell.hosts), "-H", names]
     if arguments.compute == "real":
         start += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
-    words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--steps", steps]
+    words = ["--model", arguments.model, "--steps", steps]
     for override in arguments.overrides:
         words += ["--set", override]
-    if profile:
-        words += ["--delay", profile]
     if cell.program == "ours":
-        program = ["-m", "bert_horovod", "bench", "comm", "--json"]
+        program = [PROJECT / "lab" / "delayed.py", profile] if profile else ["-m", "bert_horovod", "bench", "step"]
         rows = arguments.rows * cell.micro_batches * cell.hosts
         method = METHODS.get(cell.wire)
-        settings = method.settings if method else (f"numerics.wire={cell.wire}",)
-        for setting in (f"phase.0.global_batch={rows}", "execution.threads=1", *settings):
+        settings = [f"phase.0.global_batch={rows}", "execution.threads=1", *sizes(arguments)]
+        for setting in (*settings, *(method.settings if method else (f"numerics.wire={cell.wire}",))):
             words += ["--set", setting]
-        if method:
-            words += ["--warm_up", method.warm_up]
+        words += ["--json", "--communication", "on", "off", "held_back", "--warm_up", method.warm_up if method else 1]
     else:
         program = [PROJECT / "lab" / "peers" / f"{PEERS[cell.program]}.py"]
         wire = cell.wire if cell.wire in WIRES[cell.program] else WIRES[cell.program][0]
         words += ["--micro_batches", cell.micro_batches, "--wire", wire]
+        words += ["--rows", arguments.rows, "--length", arguments.length, *(["--delay", profile] if profile else [])]
         if arguments.data_dir:
             words += ["--data_dir", arguments.data_dir.absolute()]
     return [*start, sys.executable, *map(str, program), *map(str, words)]
+
+
+def sizes(arguments: argparse.Namespace) -> list[str]:
+    """The settings of --rows and --length."""
+    return [f"execution.micro_batch={arguments.rows}", f"phase.0.sequence_length={arguments.length}"]
 
 
 def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
@@ -169,17 +172,18 @@ def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
 
 
 def figures(printed: dict[str, Any]) -> dict[str, float]:
-    """What counts of a contestant's answer, in seconds and bytes; ours has a step of each kind."""
-    steps = printed["step_s"]
-    if not isinstance(steps, dict):
-        return {"step_s": steps, "compute_s": printed["compute_s"], "wire_bytes": printed["wire_bytes"]}
-    step = steps["overlapped"] if steps.get("overlapped") is not None else steps["off"]  # off: a world of one
-    optional = {
-        "held_back_s": steps.get("held_back"),
+    """What counts of a contestant's answer, in seconds and bytes; ours has a step of each kind of communication."""
+    kinds = printed.get("communication")
+    if kinds is None:
+        return {name: printed[name] for name in ("step_s", "compute_s", "wire_bytes")}
+    return {
+        "step_s": printed["step_s"],
+        "compute_s": kinds["off"]["step_s"],
+        "wire_bytes": printed.get("wire_bytes", 0),
+        "held_back_s": kinds.get("held_back", {}).get("step_s"),
         "predicted_s": printed.get("predicted_s"),
-        "cores_busy": printed["cores_busy"].get("overlapped"),
+        "cores_busy": kinds.get("on", {}).get("cores_busy"),
     }
-    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": printed.get("wire_bytes", 0)} | optional
 
 
 def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:

@@ -30,6 +30,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.rounds import PROJECT, say
 
@@ -43,7 +44,6 @@ BENCH = ["-m", "bert_horovod", "bench"]
 CUBLAS_ALONE = (
     "--xla_gpu_enable_triton_gemm=false"  # else XLA compiles products of its own and times them beside cuBLAS's
 )
-OUT_OF_MEMORY = "ResourceExhaustedError"
 
 
 class Job(NamedTuple):
@@ -64,21 +64,26 @@ def part(name: str, work: dict[str, Any]) -> list[str]:
     return [str(PROJECT / "lab" / "gpu_parts.py"), name, json.dumps(work)]
 
 
+def batch(length: int, rows: int) -> list[str]:
+    """The settings of a step of one micro-batch."""
+    return [f"phase.0.sequence_length={length}", f"execution.micro_batch={rows}", f"phase.0.global_batch={rows}"]
+
+
 def step_job(
     size: str, length: int, rows: int, settings: list[str], device: dict[str, Any], steps: int = 20, xla_flags: str = ""
 ) -> Job:
     """Optimizer steps of a size of measuring.configuration, one micro-batch each."""
-    all_settings = [f"numerics.precision={device['precision']}", f"phase.0.global_batch={rows}", *settings]
-    words = ["--model", size, "--rows", str(rows), "--length", str(length), "--steps", str(steps), "--json"]
+    all_settings = [f"numerics.precision={device['precision']}", *batch(length, rows), *settings]
+    words = ["--model", size, "--steps", str(steps), "--json"]
     words += [word for each in all_settings for word in ("--set", each)]
-    recipe = size_recipe(size, all_settings, rows, length)
+    recipe = size_recipe(size, all_settings)
     kernels = not device["without_kernels"] and recipe.execution.kernels != "xla"
     told = ", ".join(each.rpartition(".")[2].replace("=", " ") for each in settings if each.startswith("execution"))
     name = f"{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
     return Job(
         "step",
         name + (", cuBLAS alone" if xla_flags == CUBLAS_ALONE else ""),
-        [*BENCH, "compute", *words],
+        [*BENCH, "step", *words],
         limit_s=240.0,  # XLA's search for the fastest products may take two minutes
         recipe=recipe,
         capability=tuple(device["compute_capability"] or ()) or None,
@@ -111,8 +116,9 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         return [step_job(*shape, [*toy, *settings], device, steps, xla_flags) for shape in of]
 
     size, length, rows = shapes[0]
-    model = ["--model", size, "--length", str(length), "--rows", str(rows), "--steps", str(steps), "--json"]
-    model += [word for each in [*toy, f"numerics.precision={device['precision']}"] for word in ("--set", each)]
+    model = ["--model", size, "--steps", str(steps), "--json"]
+    settings = [*toy, f"numerics.precision={device['precision']}", *batch(length, rows)]
+    model += [word for each in settings for word in ("--set", each)]
     profile = Job("operations", f"{size} {length}", [str(PROJECT / "lab" / "operations.py"), *model])
     peers = [
         Job("peer", f"{shape[0]} {shape[1]}, {shape[2]} rows", peer_command(shape, device, toy, arguments), 45.0, 180.0)
@@ -142,8 +148,8 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         for count in (4, 1)
     ]
     recipe = scratch / "input.toml"
-    throughput = ["throughput", "--recipe", str(recipe), "--data_dir", store, "--index_dir", str(scratch / "index")]
-    write_recipe(recipe, size_recipe(size, [f"phase.0.global_batch={rows}", *toy], rows, length))
+    from_store = ["step", "--recipe", str(recipe), "--data_dir", store, "--index_dir", str(scratch / "index")]
+    write_recipe(recipe, size_recipe(size, [*batch(length, rows), "data.packing=true", *toy]))
     ranks = device["gpus"] or 2
     scaling = [*BENCH, "scaling", "-H", f"localhost:{ranks}", *model]
     larger = [] if arguments.smoke else [("large", 512, 32)]
@@ -161,7 +167,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         peers[0],
         *(steps_with("execution.kernels=xla") if not device["without_kernels"] else []),
         profile,
-        Job("input", f"{size} {length}", [*BENCH, *throughput, "--seconds", "3", "--json"]),
+        Job("input", f"{size} {length}", [*BENCH, *from_store, "--steps", str(3 * steps), "--json"]),
         *([Job("ranks", f"{size} {length}", scaling, 60.0, 240.0)] if ranks > 1 and device["horovod_with"] else []),
         *reversed(peers[1:]),  # large 512 has most to gain from fused attention
         resumes[1],

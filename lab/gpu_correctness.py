@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
+from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
 from bert_horovod.model.dropout import DropoutState, random_bytes
 from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.model.gpu_kernels.limits import why_not
@@ -147,19 +147,19 @@ def train(recipe: Recipe, device: str, steps: int) -> Trained:
     return Trained(losses, gradients, step.state.progress.skipped_steps)
 
 
-def _train_step(step: SyntheticStep) -> float:
+def _train_step(step: TimedStep) -> float:
     """One optimizer step; its loss."""
-    inputs = step_inputs(step.recipe, step.state.progress.step, {}, step.counts, LEARNING_RATE)
-    result = step.step.run(step.batches, [ROWS * k for k in range(MICRO_BATCHES)], inputs)
+    inputs = step_inputs(step.recipe, step.state.progress.step, {}, step.rows.counts, LEARNING_RATE)
+    result = step.step.run(step.rows.micro_batches, [ROWS * k for k in range(MICRO_BATCHES)], inputs)
     step.state.progress.count(result.finite, step.recipe.numerics)
-    sums, counts = result.sums, step.counts
+    sums, counts = result.sums, step.rows.counts
     return sums["mlm_loss"] / counts["masked_tokens"] + sums["nsp_loss"] / counts["sequences"]
 
 
-def first_gradients(step: SyntheticStep) -> dict[str, np.ndarray]:
+def first_gradients(step: TimedStep) -> dict[str, np.ndarray]:
     """The first micro-batch's gradients, float32 by parameter, the looked-up rows added in."""
     graph = tf.function(step.step.forward_backward, autograph=False)
-    gradients, lookups, _ = graph(step.batches[0], tf.constant(0, tf.uint64), step.inputs())
+    gradients, lookups, _ = graph(step.rows.micro_batches[0], tf.constant(0, tf.uint64), step.inputs())
     dense = {name: tf.cast(gradient, tf.float32).numpy().copy() for name, gradient in gradients.items()}
     for name, part in lookups.items():
         values = tf.cast(part.values, tf.float32).numpy()

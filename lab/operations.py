@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The operations of a training step by total time, from the trace that `bert-horovod bench compute --profile` writes.
+"""The operations of a training step by total time, from the trace that `bert-horovod bench step --trace` writes.
 
-python lab/operations.py --model base --set numerics.precision=bfloat16      any words of `bench compute`
+python lab/operations.py --model base --set numerics.precision=bfloat16      any words of `bench step`
 python lab/operations.py --model base --json                                 its JSON, and the operations
 """
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments, words = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "bert_horovod", "bench", "compute", *words, "--profile", directory, "--json"]
+        command = [sys.executable, "-m", "bert_horovod", "bench", "step", *words, "--trace", directory, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             sys.exit(done.returncode)

@@ -85,21 +85,21 @@ def attention_share(rowset: Rowset) -> float:
 
 def seconds_in_turn(rowsets: list[Rowset], steps: int) -> list[list[float]]:
     """Seconds of each step over the rows of each set, one after another in each turn, after a warm-up."""
-    from bert_horovod.measuring.step_time import TimedStep
+    from bert_horovod.measuring.bench import warmed_up
+    from bert_horovod.measuring.synthetic import synthetic_step
 
     made = {}
     for rowset in rowsets:
         name = "packed" if rowset.recipe.data.packing else "padded"
         say(f"{name}: the first step compiles")
-        step = TimedStep(rowset.recipe)
-        step.take(_batch(rowset, 0))
-        step.warm_up()
+        step = synthetic_step(rowset.recipe, _batch(rowset, 0))
+        warmed_up(step)
         made[name] = step, rowset
 
     def run(name: str, turn: int) -> float:
         step, rowset = made[name]
         step.take(_batch(rowset, turn + 1))
-        return step.run()
+        return step.seconds(1)[0]
 
     return list(in_turn(made, steps, run, "step").values())
 

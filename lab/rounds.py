@@ -10,12 +10,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from bert_horovod.errors import RunError
+from bert_horovod.measuring import in_turns
+from bert_horovod.measuring.in_turns import Figure, Key
 
 PROJECT = Path(__file__).resolve().parents[1]
-Key, Figure = TypeVar("Key"), TypeVar("Figure")
 
 
 def say(text: str) -> None:
@@ -26,29 +26,14 @@ def say(text: str) -> None:
 def in_turn(
     contestants: Iterable[Key], rounds: int, measure: Callable[[Key, int], Figure], told: str = ""
 ) -> dict[Key, list[Figure]]:
-    """Measure each contestant once a round, one after another.
+    """See measuring.in_turns; tells on standard error who is left out, and each round with `told`, unless it is ""."""
 
-    Args:
-        contestants: what is handed to `measure`, with the round's number from 0 on.
-        rounds: at least 1.
-        measure: a figure of one round; where it raises RunError, the contestant is named on standard error and left
-            out.
-        told: a word about each round for standard error; "": nothing is told.
+    def one(contestant: Key, number: int) -> Figure:
+        if told:
+            say(f"{contestant}: {told} {number + 1}/{rounds}")
+        return measure(contestant, number)
 
-    Returns:
-        The figures of each contestant that took part in all rounds.
-    """
-    figures: dict[Key, list[Figure]] = {contestant: [] for contestant in contestants}
-    for number in range(rounds):
-        for contestant in list(figures):
-            if told:
-                say(f"{contestant}: {told} {number + 1}/{rounds}")
-            try:
-                figures[contestant].append(measure(contestant, number))
-            except RunError as error:
-                say(f"{contestant}: left out: {error}")
-                del figures[contestant]
-    return figures
+    return in_turns.in_turn(contestants, rounds, one, lambda contestant, error: say(f"{contestant}: left out: {error}"))
 
 
 def ratio_of(one: Sequence[float], other: Sequence[float]) -> float:

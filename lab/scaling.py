@@ -41,7 +41,7 @@ from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
-from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run
+from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run, sizes
 from lab.rounds import PROJECT, in_turn, say
 
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
@@ -136,16 +136,17 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.delay:
         return json.loads(arguments.delay.read_text())
     say("measuring our step on one core, to know what compute takes (a minute)")
-    words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--steps", 5, "--json"]
-    for override in [*arguments.overrides, f"phase.0.global_batch={arguments.rows}", "execution.threads=1"]:
+    words = ["--model", arguments.model, "--steps", 5]
+    settings = [f"phase.0.global_batch={arguments.rows}", "execution.threads=1", *sizes(arguments)]
+    for override in [*arguments.overrides, *settings]:
         words += ["--set", override]
     core = min(os.sched_getaffinity(0))
-    ours = ["taskset", "-c", core, sys.executable, "-m", "bert_horovod", "bench", "comm", *words]
+    ours = ["taskset", "-c", core, sys.executable, PROJECT / "lab" / "delayed.py", "measure", *words]
     done = subprocess.run([*map(str, ours)], cwd=PROJECT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunError("bench comm: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+        raise RunError("lab/delayed.py: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
     speed = arguments.speed if arguments.compute == "delay" else 1
-    delays = json.loads(done.stdout.splitlines()[-1])["delays"]
+    delays = json.loads(done.stdout.splitlines()[-1])
 
     def scaled(seconds: float) -> float:
         return max(0.0, seconds) / speed  # differences of clocks: in toy models some are negative
@@ -201,7 +202,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
-    parser.add_argument("--delay", type=Path, metavar="FILE", help="`delays` of bench comm --json (default: measure)")
+    parser.add_argument("--delay", type=Path, metavar="FILE", help="what lab/delayed.py printed (default: measure)")
     parser.add_argument(
         "--speed",
         type=float,
@@ -262,7 +263,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     if arguments.delay and arguments.compute == "real":
         parser.error("--delay with --compute real: expected one of them")
     if arguments.delay and not arguments.delay.is_file():
-        parser.error(f"--delay {arguments.delay}: no such file; expected what `bench comm --json` gives as delays")
+        parser.error(f"--delay {arguments.delay}: no such file; expected what `python lab/delayed.py measure` prints")
 
 
 def main() -> int:

@@ -74,11 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
     add_overrides(parser)
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="hosts, devices, links, prices; see run/clusters/")
-    parser.add_argument("--compute", type=Path, metavar="FILE", help="what `bench compute --json` printed")
+    parser.add_argument("--compute", type=Path, metavar="FILE", help="what `bench step --json` printed")
     parser.add_argument(
         "--link",
         metavar="RATE|FILE",
-        help="rate between hosts, as in 10Gb/s, or what `doctor --json` or `bench comm --json` printed; "
+        help="rate between hosts, as in 10Gb/s, or what `doctor --json` or `bench step --json` printed; "
         "one device needs none",
     )
     parser.add_argument(

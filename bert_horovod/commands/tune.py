@@ -1,23 +1,26 @@
-"""Find the settings of [execution] that are fastest on this machine, by measuring real steps on real rows.
+"""Race settings of [execution] on this machine: those given, or usual ones, in turns, by real steps on real rows.
 
 bert-horovod tune --recipe F --data_dir D --output tuned.toml                     one process
 bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
-bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with these settings
+bert-horovod tune --recipe F --data_dir D --try micro_batch=32 xla=layers --try micro_batch=64
+bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml --output_dir O   a run with these settings
 
-It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes and reduction.
-Candidates that cannot fit into memory or cannot win are not tried. If a
-candidate runs out of memory, crashes or takes too long, the search goes on without it. The best ones are measured again
-in turns. The phase that takes longest is measured; the settings must work in the other phases too. They change the
-numbers of a run by rounding at most. docs/tune.md says more.
+Each is measured by `bench step` in processes of its own, once in each of three rounds; what runs out of memory, crashes
+or takes too long is left out. The first measurement is of the recipe as it is; then the time for all is said. The phase
+that takes longest is measured; the best settings must work in the other phases too. They change the numbers of a run by
+rounding at most. docs/tune.md says more.
 """
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import math
 import os
+import signal
+import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +31,7 @@ from bert_horovod.recipe_files.tuned import fragment
 from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
-    from bert_horovod.measuring.tuning.candidates import Machine
-    from bert_horovod.measuring.tuning.search import Found
-    from bert_horovod.measuring.tuning.tuner import Question
+    from bert_horovod.measuring.tuning import Best, Machine, Settings
 
 _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
 
@@ -47,85 +48,114 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_hosts(parser)
     add_overrides(parser, "phase.0.global_batch=64")
+    parser.add_argument(
+        "--try",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="tries",
+        help="settings of [execution] that race together, as in --try micro_batch=32 xla=layers; repeatable "
+        "(default: usual ones)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=5, metavar="N", help="timed steps of each, in each round (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=600.0, metavar="X", help="most seconds for a measurement (default: %(default)s)"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the settings to this file, for --tuned")
-    parser.add_argument("--phase", type=int, metavar="N", help="phase to measure (default: the one that takes longest)")
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="memory that a rank may take, as 16GiB (default: what is available now)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=5.0,
-        metavar="X",
-        help="timed seconds for each candidate (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--limit", type=float, default=600.0, metavar="X", help="most seconds for a candidate (default: %(default)s)"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the settings as TOML")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Search, print a line for each trial on standard error, then print the settings."""
+    """Race, print a line for each measurement on standard error, then print the settings."""
     from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.tuning.candidates import first_settings, resolved
-    from bert_horovod.measuring.tuning.prediction import longest_phase
-    from bert_horovod.measuring.tuning.tuner import Question, tune
+    from bert_horovod.measuring.tuning import ROUNDS, Race, longest_phase, usual_settings
     from bert_horovod.training.console import duration
 
     _check_flags(arguments)
     recipe, machine, facts = load_recipe(arguments.recipe, arguments.overrides), *_machine(arguments)
-    if arguments.phase is not None and not 0 <= arguments.phase < len(recipe.phase):
-        raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
+    contestants = [{}, *(_settings(words, arguments) for words in arguments.tries)]
     for phase in recipe.phase:
         derive(recipe, phase, machine.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     store = open_store(arguments.data_dir)
     check_vocabulary(recipe, store)
-    question = Question(
-        recipe=recipe,
-        recipe_file=arguments.recipe,
-        overrides=tuple(arguments.overrides),
-        data_dir=arguments.data_dir,
-        index_dir=arguments.index_dir,
-        phase=longest_phase(recipe) if arguments.phase is None else arguments.phase,
-        machine=machine,
-        host_flags=_host_flags(arguments),
-        memory_bytes=_memory_bytes(arguments, machine, facts["gpus"]),
-        seconds=arguments.seconds,
+    phase_number = longest_phase(recipe)
+    if not arguments.tries:
+        contestants = usual_settings(recipe, phase_number, machine)
+    begun, measured = time.monotonic(), 0
+
+    def say(text: str, left: int) -> None:
+        nonlocal measured
+        measured += 1
+        left_s = left * (time.monotonic() - begun) / measured
+        _say(f"{measured:3}  {text}; {'at most ' + duration(left_s) + ' left' if left else 'done'}")
+
+    race = Race(
+        contestants,
+        phases=len(recipe.phase),
+        phase=phase_number,
+        launch=_launch_words(arguments, machine),
+        bench=_bench_words(arguments, machine),
+        steps=arguments.steps,
         limit_s=arguments.limit,
+        say=say,
     )
-    first, begun = first_settings(recipe, machine), time.monotonic()
-    best = tune(question, store, _say)
-    search_s = time.monotonic() - begun
-    over = "".join(f", {number} {reason}" for reason, number in best.passed_over.items())
-    _say(f"{best.tried} candidates measured{over}; {duration(search_s)}")
-    text = fragment(best.settings, _comments(question, best, facts))
+    _say(
+        f"{len(contestants)} settings in {ROUNDS} rounds, phase {phase_number}, {machine.world_size} rank(s); "
+        "the recipe as it is comes first, and tells how long all will take"
+    )
+    with _terminated_as_interrupted():
+        best = race.run()
+    text = fragment(best.settings, _comments(arguments, best, machine, facts))
     if arguments.output:
         write_output(arguments.output, text)
-    if arguments.json:
-        changed = resolved(best.settings, machine) != resolved(first, machine)
-        summary = {"phase": question.phase, "search_s": search_s, "changed": changed}
-        print(json.dumps(dataclasses.asdict(best) | summary))
-    else:
-        print(text, end="")
+    summary = {"phase": phase_number, "search_s": time.monotonic() - begun}
+    print(json.dumps(best._asdict() | summary) if arguments.json else text, end="\n" if arguments.json else "")
 
 
-def _comments(question: "Question", best: "Found", facts: dict[str, Any]) -> list[str]:
+def _settings(words: list[str], arguments: argparse.Namespace) -> "Settings":
+    """The settings of a --try; raises UserError."""
+    keys = [word.partition("=")[0].removeprefix("execution.") for word in words]
+    if any("." in key for key in keys) or not all("=" in word for word in words):
+        raise UserError(f"--try {' '.join(words)}: expected settings of [execution], as in micro_batch=32 xla=layers")
+    overrides = [f"execution.{word.removeprefix('execution.')}" for word in words]
+    tried = load_recipe(arguments.recipe, [*arguments.overrides, *overrides])
+    return {key: getattr(tried.execution, key) for key in keys}
+
+
+def _comments(arguments: argparse.Namespace, best: "Best", machine: "Machine", facts: dict[str, Any]) -> list[str]:
     """The comment lines at the top of the TOML fragment."""
-    machine = question.machine
     devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
-    gain = f"{best.gain:.3f} times those of the recipe as it was" if best.gain else "the recipe as it was gave none"
-    name = question.recipe_file.name
+    gain = "the recipe as it is gave none"
+    if not best.settings:
+        gain = "the recipe as it is"
+    elif best.gains:
+        least, most = min(best.gains), max(best.gains)
+        gain = f"{statistics.median(best.gains):.3f} times the recipe as it is (rounds: {least:.3f} to {most:.3f})"
+        gain += "; no more than noise" if least <= 1 else ""
+    second = "" if best.margin is None else f"; {best.margin:.3f} times the second best"
     return [
-        f"bert-horovod tune: {name}, phase {question.phase}, {machine.world_size} rank(s), {devices}",
-        f"{best.rows_per_s:.4g} rows/s; {gain}",
+        f"bert-horovod tune: {arguments.recipe.name}, {machine.world_size} rank(s), {devices}",
+        f"{best.rows_per_s:.4g} rows/s; {gain}{second}",
     ]
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Inside this context SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    handler_before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler_before)
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
@@ -135,9 +165,9 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     if launch().size > 1:
         raise UserError("tune starts the ranks itself: run it once, with -np N and -hostfile F")
     require_least("-np", arguments.ranks)
-    for name in ("seconds", "limit"):
-        if not 0 < getattr(arguments, name) < math.inf:
-            raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
+    require_least("--steps", arguments.steps)
+    if not 0 < arguments.limit < math.inf:
+        raise UserError(f"--limit {arguments.limit:g}: expected a number above 0")
     if arguments.output:
         require_output_file(arguments)
 
@@ -146,9 +176,7 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     """The host, and the names of its processor and its GPUs."""
     from bert_horovod.cluster.doctor.facts import gpus
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
-    from bert_horovod.costs.gpus import compute_capability
-    from bert_horovod.costs.planner import Device
-    from bert_horovod.measuring.tuning.candidates import Machine
+    from bert_horovod.measuring.tuning import Machine
     from bert_horovod.runtime.processor import physical_cores, processor_name
 
     hosts = given_hosts(arguments)
@@ -162,26 +190,23 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     names = gpus()["names"] if visible not in ("", "-1") else []
     local = min(ranks, next(iter(hosts.values()))) if hosts else ranks
     cores = len(os.sched_getaffinity(0))
-    capability = compute_capability(names[0]) or Device.capability if names else None
-    machine = Machine(cores, physical_cores(), ranks, local, capability)
+    machine = Machine(cores, physical_cores(), bool(names), ranks, local)
     return machine, {"processor": processor_name(), "gpus": names}
 
 
-def _host_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _launch_words(arguments: argparse.Namespace, machine: "Machine") -> tuple[str, ...]:
+    if machine.world_size == 1:
+        return ()
     flags = ("-hostfile", arguments.hostfile), ("-H", arguments.hosts), ("--ssh_port", arguments.ssh_port)
-    return tuple(word for flag, value in flags if value for word in (flag, str(value)))
+    given = [word for flag, value in flags if value for word in (flag, str(value))]
+    return "launch", "-np", str(machine.world_size), *given, "--"
 
 
-def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:
-    """Memory that a rank may take; None: unknown."""
+def _bench_words(arguments: argparse.Namespace, machine: "Machine") -> tuple[str, ...]:
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
-    from bert_horovod.costs.gpu_memory import allocatable_bytes
-    from bert_horovod.costs.gpus import data_sheet
-    from bert_horovod.measuring.largest_micro_batch import parse_bytes
 
-    if arguments.memory:
-        return parse_bytes(arguments.memory, "--memory")
-    if machine.capability:
-        gpu = data_sheet(gpus[0])
-        return int(allocatable_bytes(gpu.memory.gib * 2**30, gpus[0])) if gpu else None
-    return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)
+    words = ["--recipe", str(arguments.recipe), "--data_dir", str(arguments.data_dir)]
+    words += ["--index_dir", str(arguments.index_dir)] if arguments.index_dir else []
+    if not machine.gpu:
+        words += ["--memory", str(int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size))]
+    return *words, *(word for override in arguments.overrides for word in ("--set", override))

@@ -1,11 +1,12 @@
 """Measurements of a cluster in place of data sheets: reads the files that other commands print with --json."""
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.costs.planner import Device, Network, update_bytes
+from bert_horovod.costs.planner import Device, Network, accumulation_bytes, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
@@ -15,7 +16,7 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 
 
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
-    """The device with the rates that `bench compute --json`, or `bench scaling` on 1M1G, measured.
+    """The device with the rates that `bench step --json` of one rank, or `bench scaling` on 1M1G, measured.
 
     Args:
         path: the file.
@@ -25,32 +26,34 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     Raises:
         UserError: the file is not such a measurement, or of another recipe.
     """
-    measured = _read(path, "--compute", "bench compute", ())
+    measured = _read(path, "--compute", "bench step", ())
     measured = measured.get("compute", measured)  # `bench scaling` has it under "compute"
-    _check(path, "--compute", "bench compute", measured, ("step_s", "flops_per_s", "forward_backward_s"))
+    _check(path, "--compute", "bench step", measured, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(measured.get("configuration")))
-    first = recipe.in_phase(recipe.phase[0])  # `bench compute` measures the first phase
+    first = recipe.in_phase(recipe.phase[0])  # `bench step` measures the first phase
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
         raise UserError(
             f"--compute {path}: it measured {measured.get('configuration')}; the recipe has {expected[0]} x "
-            f"{expected[1]}, {precision}, {optimizer}: run `bert-horovod bench compute --recipe F --json` with it"
+            f"{expected[1]}, {precision}, {optimizer}: run `bert-horovod bench step --recipe F --json` with it"
         )
-    step_s, forward_backward_s = measured["step_s"], measured["forward_backward_s"]
+    micro_batches = measured.get("micro_batches", 1)
+    step_s, forward_backward_s = measured["step_s"], micro_batches * measured["forward_backward_s"]
     flops_per_s = measured["flops_per_s"] * step_s / forward_backward_s
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     products_s = recipe.optimizer.flops(shapes) / flops_per_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s - products_s
     if update_s > 0.01 * step_s:  # a smaller difference is within the noise of the two medians
-        rate = update_bytes(recipe, shapes, 1, 1) / update_s
+        added_bytes = accumulation_bytes(recipe, sum(map(math.prod, shapes.values())), micro_batches)
+        rate = (added_bytes + update_bytes(recipe, shapes, micro_batches, 1)) / update_s
     return dataclasses.replace(
         device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate
     )
 
 
 def measured_network(path: Path, network: Network) -> Network:
-    """The network with the rate and latency that `doctor --json`, `bench comm --json` or `bench scaling` measured.
+    """The network with the rate and latency that `doctor --json`, `bench step --json` or `bench scaling` measured.
 
     Args:
         path: the file.
@@ -61,8 +64,8 @@ def measured_network(path: Path, network: Network) -> Network:
     """
     contents = _read(path, "--link", "doctor", ())
     if "link" in contents:
-        _check(path, "--link", "bench comm", contents["link"], ("bytes_per_s", "latency_s"))
-        _check(path, "--link", "bench comm", contents, ("world_size",))
+        _check(path, "--link", "bench step", contents["link"], ("bytes_per_s", "latency_s"))
+        _check(path, "--link", "bench step", contents, ("world_size",))
         hops = contents["world_size"]  # of two_step; a ring has more
         bytes_per_s, latency_s = contents["link"]["bytes_per_s"], contents["link"]["latency_s"]
         if contents.get("reduction") != "two_step":
@@ -77,7 +80,8 @@ def measured_network(path: Path, network: Network) -> Network:
     else:
         raise UserError(
             f"--link {path}: it holds no all-reduce. Expected what `bert-horovod doctor -hostfile F --json` prints "
-            "where no check fails, `bench comm --json` of several ranks, or `bench scaling --json` of several hosts"
+            "where no check fails, `bench step --communication on off --json` of several ranks, or "
+            "`bench scaling --json` of several hosts"
         )
     return dataclasses.replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
 

@@ -1,31 +1,22 @@
 """The largest micro-batch that fits into a limit of memory, found by running steps in processes of their own.
 
-A process's peak memory never falls, so each try runs in a new process. The process runs this module as a program: it
-reads the try from standard input as JSON and writes the peak to standard output.
+A process's peak memory never falls, so each try is a `bench step` in a new process.
 """
 
 import dataclasses
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
-from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.allocator import keep_freed_memory
-from bert_horovod.runtime.children import end_with_parent, python_settings
+from bert_horovod.measuring.bench_child import OutOfMemory, run_bench
+from bert_horovod.recipe.sections import Objective, Recipe
+from bert_horovod.recipe_files.loading import recipe_to_toml
 
 STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them
 MARGIN = 1.1  # on a CPU a try is ended when its resident memory exceeds the limit times this
-_WATCH_S = 0.02
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base ** (i + 1) for i, letter in enumerate("KMGT") for unit, base in (("iB", 1024), ("B", 1000))
 }
@@ -38,7 +29,7 @@ class Try:
     phase: int
     micro_batch: int  # rows
     micro_batches: int  # of a rank's optimizer step, at the recipe's global batch
-    peak_bytes: int  # measured; if the try was ended, the most seen until then
+    peak_bytes: int  # measured; if the try was ended, the memory above which it was
     ended: bool  # whether the try was ended before its steps were done, for lack of memory
     fits: bool
     estimate_bytes: int  # the program's own estimate, costs.derived
@@ -130,92 +121,38 @@ def _too_low(recipe: Recipe, limit_bytes: int, one_row: Try) -> str:
 def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, world_size: int = 1) -> Try:
     """Run a phase's steps at this micro-batch in a process of its own.
 
-    On a CPU the process is ended as soon as it holds more than MARGIN times the limit. Raises RuntimeError, with the
-    end of the process's error output, if it fails for another reason than lack of memory.
+    On a CPU the process is ended as soon as it holds more than MARGIN times the limit. Raises RunError, with the end of
+    the process's error output, if it fails for another reason than lack of memory.
     """
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.synthetic import row_slots
+    from bert_horovod.measuring.configuration import row_slots
     from bert_horovod.model.gpu_kernels.choice import capability
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
+    recipe = _masking_most(recipe, phase)
     slots, on = row_slots(recipe, recipe.phase[phase]), capability()
     derived = derive(recipe, recipe.phase[phase], world_size, slots, on)
-    bound = None if on else int(MARGIN * limit_bytes)
-    work = {"recipe": recipe_to_table(recipe), "phase": phase, "world_size": world_size}
-    peak, ended = _run_within(json.dumps(work), bound)
+    bound = int(MARGIN * limit_bytes)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "recipe.toml"
+        path.write_text(recipe_to_toml(recipe), encoding="utf-8")
+        words = ["bench", "step", "--json", "--recipe", str(path), "--phase", str(phase), "--communication", "off"]
+        words += ["--world_size", str(world_size), "--warm_up", "1", "--steps", str(STEPS - 1), "--memory", str(bound)]
+        try:
+            peak, ended = run_bench(words)["memory_bytes"], False
+        except OutOfMemory:
+            peak, ended = bound, True
     fits = not ended and peak <= limit_bytes
     return Try(phase, micro_batch, derived.micro_batches, peak, ended, fits, derived.memory_bytes)
 
 
-def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
-    """The peak in bytes of a child process, and whether it was ended for lack of memory."""
-    with (
-        tempfile.TemporaryFile("w+") as input_file,
-        tempfile.TemporaryFile("w+") as output_file,
-        tempfile.TemporaryFile("w+") as log,
-    ):
-        input_file.write(work)
-        input_file.seek(0)
-        with subprocess.Popen(
-            [sys.executable, "-m", "bert_horovod.measuring.largest_micro_batch"],
-            stdin=input_file,
-            stdout=output_file,
-            stderr=log,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
-        ) as child:
-            try:
-                reached, over = _watch(child, bound)
-            finally:
-                child.kill()
-        output_file.seek(0)
-        log.seek(0)
-        output, errors = output_file.read(), log.read()
-    if over or child.returncode == -signal.SIGKILL or "bad_alloc" in errors:  # or the system's memory was full
-        return reached, True
-    if child.returncode:
-        raise RuntimeError(f"a step failed with exit code {child.returncode}:\n{errors[-4000:]}")
-    measured = json.loads(output.splitlines()[-1])
-    return measured["peak_bytes"], measured["exhausted"]
-
-
-def _watch(child: subprocess.Popen, bound: int | None) -> tuple[int, bool]:
-    """Wait until the child ends; kill it above `bound`. Returns its most resident bytes and whether it was killed."""
-    reached = 1
-    while child.poll() is None:
-        try:
-            pages = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            pages = 0
-        reached = max(reached, pages * os.sysconf("SC_PAGE_SIZE"))
-        if bound is not None and reached > bound:
-            child.kill()
-            return reached, True
-        time.sleep(_WATCH_S)
-    return reached, False
-
-
-def _child() -> None:
-    work = json.loads(sys.stdin.read())
-    recipe = recipe_from_table(work["recipe"]).of_phase(work["phase"])
-
-    from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.synthetic import LoneRank, phase_batch, synthetic_step
-    from bert_horovod.runtime.devices import peak_memory_bytes, use_devices
-
-    use_devices(0, 1, recipe.execution.threads)
-    (phase,) = recipe.phase
-    micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more than 2 need no more memory
-    exhausted = False
-    try:
-        step = synthetic_step(recipe, phase_batch(recipe, phase), micro_batches, LoneRank(work["world_size"]))
-        for _ in range(STEPS):
-            step.run()
-    except (tf.errors.ResourceExhaustedError, MemoryError):
-        exhausted = True
-    print(json.dumps({"peak_bytes": peak_memory_bytes(), "exhausted": exhausted}))
-
-
-if __name__ == "__main__":
-    end_with_parent(os.getppid())
-    keep_freed_memory()  # as a rank does
-    _child()
+def _masking_most(recipe: Recipe, number: int) -> Recipe:
+    """The recipe, whose phase `number` masks in all steps what it masks in the steps with most."""
+    if not recipe.phase[number].masked_fraction_end:
+        return recipe
+    phases, rate = list(recipe.phase), max(mask_rate(recipe, recipe.phase[number]).stairs)
+    phases[number] = dataclasses.replace(phases[number], masked_fraction=rate, masked_fraction_end=0.0)
+    objective = recipe.objective
+    if all(phase.masked_fraction for phase in phases):  # nothing reads it any more
+        objective = dataclasses.replace(objective, masked_fraction=Objective().masked_fraction)
+    return dataclasses.replace(recipe, objective=objective, phase=tuple(phases))

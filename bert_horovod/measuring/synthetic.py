@@ -1,19 +1,23 @@
-"""Steps without data: full rows of random tokens, and a training step on them."""
+"""A training step that can be timed: on full rows of random tokens, or on those of a store."""
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.packing import most_sequences
-from bert_horovod.batches.text.mask_rates import mask_rate
+from bert_horovod.batches.prefetch import prefetch
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.store import Store
 from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.costs.derived import derive
+from bert_horovod.measuring.configuration import row_slots
 from bert_horovod.model.batch_tensors import as_arrays
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
@@ -23,12 +27,14 @@ from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.training.inputs import step_inputs
+from bert_horovod.training.inputs import StepBatch, make_batch, step_inputs
+from bert_horovod.training.start import open_source_once
 from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.step_results import StartedStep, StepResult
 from bert_horovod.training.transfer import StepInputs
 
 _LEARNING_RATE = 1e-4
+_STEPS = 1 << 30  # more than anybody waits for
 
 
 class LoneRank(World):
@@ -41,9 +47,18 @@ class LoneRank(World):
         return tf.concat([tensor] * self.size, 0)
 
 
+class StepRows(NamedTuple):
+    """A rank's rows of one step."""
+
+    micro_batches: list[dict[str, np.ndarray]]
+    first_rows: list[int]  # of each micro-batch, its place in the global batch
+    counts: dict[str, float]  # the task's counts, over all ranks
+    waited_s: float = 0.0  # for these rows
+
+
 @dataclass
-class SyntheticStep:
-    """A rank's optimizer step on synthetic rows; `run` it as often as wanted.
+class TimedStep:
+    """A rank's optimizer step; `run` it as often as wanted. Call `close` at the end, if its rows are a store's.
 
     The learning rate is constant, because the work is the same at any rate.
     """
@@ -51,18 +66,20 @@ class SyntheticStep:
     recipe: Recipe
     state: TrainingState
     step: TrainStep
-    batches: list[dict[str, np.ndarray]]
-    counts: dict[str, float]  # the task's counts, over all ranks
+    rows: StepRows  # of the next step
+    source: Generator[StepRows] | None = None  # of each further step; None: all have the same rows
+    with_times: bool = False  # of the parts of each step that `seconds` times, which makes it wait for each
+    results: list[StepResult] = field(default_factory=list)  # of the steps that `seconds` timed
+    waits_s: list[float] = field(default_factory=list)  # for their rows
 
     def inputs(self) -> StepInputs:
         """The inputs of the next step."""
         progress = self.state.progress
-        return step_inputs(self.recipe, progress.step, progress.task, self.counts, _LEARNING_RATE)
+        return step_inputs(self.recipe, progress.step, progress.task, self.rows.counts, _LEARNING_RATE)
 
     def take(self, batch: dict[str, np.ndarray]) -> None:
         """Work on these rows from the next step on, in each micro-batch."""
-        self.batches = [as_arrays(batch)] * len(self.batches)
-        self.counts = _counts(self.recipe, batch, len(self.batches))
+        self.rows = repeated_rows(self.recipe, batch, len(self.rows.micro_batches))
 
     def run(self, with_times: bool = False) -> StepResult:
         """Do one optimizer step, to its end, and count it."""
@@ -73,23 +90,29 @@ class SyntheticStep:
 
         On a GPU each is enqueued before the result of the one before is read, as in a run.
         """
-        ahead = has_gpu() and not self.step.exchange.works_after_steps
+        ahead = has_gpu() and not self.with_times and not self.step.exchange.works_after_steps
+        self.results, self.waits_s = [], []
         started: StartedStep | None = self._start() if ahead and steps else None
         ends = [time.perf_counter()]
-        for step in range(steps):
+        for number in range(steps):
             if not ahead:
-                self.run()
-            else:
-                following = self._start() if step + 1 < steps else None
-                self._end(started)
-                started = following
+                started = self._start(self.with_times)
+            following = self._start() if ahead and number + 1 < steps else None
+            self.results.append(self._end(started))
+            started = following
             ends.append(time.perf_counter())
         return [end - begin for begin, end in pairwise(ends)]
 
+    def close(self) -> None:
+        """End the thread that makes rows."""
+        if self.source is not None:
+            self.source.close()
+
     def _start(self, with_times: bool = False) -> StartedStep:
-        rows = self.recipe.execution.micro_batch
-        first_rows = [rows * k for k in range(len(self.batches))]
-        return self.step.start(self.batches, first_rows, self.inputs(), with_times)
+        if self.source is not None:
+            self.rows = next(self.source)
+        self.waits_s.append(self.rows.waited_s)
+        return self.step.start(self.rows.micro_batches, self.rows.first_rows, self.inputs(), with_times)
 
     def _end(self, started: StartedStep) -> StepResult:
         result = started.result()
@@ -116,38 +139,71 @@ def synthetic_step(
     plan: BucketPlan | None = None,
     state: TrainingState | None = None,
     **options: Any,
-) -> SyntheticStep:
+) -> TimedStep:
     """A step of the recipe's first phase (Recipe.of_phase for others); all its `micro_batches` have the same rows.
 
     The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one, `plan` follows
     execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.step.build_step.
     """
+    rows = repeated_rows(recipe, batch, micro_batches)
+    return timed_step(recipe, rows, world or World(), plan, state, **options)
+
+
+def timed_step(
+    recipe: Recipe, rows: StepRows, world: World, plan: BucketPlan | None, state: TrainingState | None, **options: Any
+) -> TimedStep:
+    """A step on these rows; see synthetic_step."""
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
     shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
     plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
-    step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
+    step = build_step(recipe, task, state, world, plan, len(rows.micro_batches), **options)
     step.exchange.begin(1, recipe.phase[0].steps)
-    counts = _counts(recipe, batch, micro_batches)
-    return SyntheticStep(recipe, state, step, [as_arrays(batch)] * micro_batches, counts)
+    return TimedStep(recipe, state, step, rows)
 
 
-def _counts(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: int) -> dict[str, float]:
-    """The task's counts of so many micro-batches of these rows."""
+def repeated_rows(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: int) -> StepRows:
+    """A step whose micro-batches all have these rows."""
     counts = Pretraining(recipe.objective.pairs).batch_counts(batch)
-    return {name: float(max(1, count) * micro_batches) for name, count in counts.items()}
+    first_rows = [recipe.execution.micro_batch * k for k in range(micro_batches)]
+    numbers = {name: float(max(1, count) * micro_batches) for name, count in counts.items()}
+    return StepRows([as_arrays(batch)] * micro_batches, first_rows, numbers)
+
+
+def store_rows(recipe: Recipe, store: Store, index_dir: Path | None, world: World, most: int) -> Generator[StepRows]:
+    """A store's rows for each step of the recipe's first phase, made ahead in a thread; all ranks call it together.
+
+    Args:
+        recipe, store, index_dir: see StoreDataset.
+        world: the ranks, which share the rows.
+        most: micro-batches of a step, at most; with fewer than the recipe's all are full.
+    """
+    task, phase = Pretraining(recipe.objective.pairs), recipe.phase[0]
+    dataset = StoreDataset(store, recipe, index_dir)
+    source = open_source_once(dataset, 0, "train", world)
+    whole = derive(recipe, phase, world.size).micro_batches <= most
+    rows = phase.global_batch if whole else most * world.size * recipe.execution.micro_batch
+    # In the middle of the phase, where the mask rate is the mean of the phase's; else any rows do.
+    falls = phase.masked_fraction_end not in (0, phase.masked_fraction)
+    first = phase.steps // 2 * phase.global_batch // rows if falls else 0
+
+    def make(number: int) -> StepBatch:
+        return make_batch(number, rows, source, dataset, task, recipe, world)
+
+    batches = prefetch(make, first, first + _STEPS, depth=2)
+    try:
+        for batch, waited_s in batches:
+            own = tf.constant(list(batch.counts.values()), tf.float64)
+            counts = np.maximum(world.all_reduce(own, "counts").numpy(), 1).tolist()
+            named = dict(zip(task.counts, counts, strict=True))
+            yield StepRows(batch.micro_batches, batch.first_rows, named, waited_s)
+    finally:
+        batches.close()
 
 
 def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:
     """A micro-batch of the phase, of packed rows if the recipe packs."""
-    slots = row_slots(recipe, phase)
+    slots = row_slots(recipe, phase, most=False)
     return synthetic_batch(recipe.model, recipe.execution.micro_batch, phase.sequence_length, *slots)
-
-
-def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:
-    """Slots of a row, for masked positions and for sequences: with packing, about the most that any row may need."""
-    sequences = most_sequences(phase.sequence_length) if recipe.data.packing else 1
-    masked = 1 + math.ceil(max(mask_rate(recipe, phase).stairs) * phase.sequence_length)  # + 1: each sequence rounds
-    return max(sequences, min(masked, phase.sequence_length)), sequences
 
 
 def synthetic_batch(model: Model, rows: int, length: int, masked_slots: int, sequences: int) -> dict[str, np.ndarray]:

@@ -1,15 +1,12 @@
 """Measure rows/s on growing parts of a cluster, each rank with the same work: 1M1G, 1M2G, ..., as in the paper."""
 
-import json
 import re
 import statistics
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bert_horovod.costs.choices import doubling
-from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.child_command import run_command
-from bert_horovod.measuring.configuration import step_flops
+from bert_horovod.errors import UserError
+from bert_horovod.measuring.bench_child import run_bench
 from bert_horovod.recipe.sections import Recipe
 
 Hosts = dict[str, int]  # slots by name, as cluster/launching/hostfiles.py reads them
@@ -62,131 +59,81 @@ def usual_layouts(hosts: Hosts) -> list[Layout]:
     return layouts
 
 
-class Measured(NamedTuple):
-    """A layout, with the JSON object of `bench comm --json` for each round."""
-
-    layout: Layout
-    rounds: list[dict[str, Any]]
-
-    def median(self, read: Callable[[dict[str, Any]], float]) -> float:
-        """The median over rounds."""
-        return statistics.median(read(answer) for answer in self.rounds)
-
-
-def measure(
-    layouts: list[Layout],
-    rounds: int,
-    run: Callable[[Layout], dict[str, Any]],
-    tell: Callable[[int, Layout, dict[str, Any] | RunError], None],
-) -> Iterator[Measured]:
-    """Run the layouts in turn, round after round; a layout that fails in a round is left out of it.
-
-    Args:
-        layouts: each one once.
-        rounds: at least 1.
-        run: runs `bench comm --json` on a layout and returns its JSON object; may raise RunError.
-        tell: called after each run with the number of runs done, the layout, and the JSON object or the error.
-    """
-    answers_of: dict[Layout, list[dict[str, Any]]] = {layout: [] for layout in layouts}
-    done = 0
-    for _ in range(rounds):
-        for layout in layouts:
-            try:
-                answer: dict[str, Any] | RunError = run(layout)
-                answers_of[layout].append(answer)
-            except RunError as error:
-                answer = error
-            done += 1
-            tell(done, layout, answer)
-    return (Measured(layout, answers) for layout, answers in answers_of.items() if answers)
-
-
 def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
-    """Run `bench comm --json` on a layout by `launch`, in processes of its own; returns its JSON object.
+    """Run `bench step --json` on a layout by `launch`, in processes of its own; returns its JSON object.
 
     Args:
         layout: the part of the cluster.
         hosts: all hosts of the cluster.
         launch_words: further flags of `launch`.
-        bench_words: further flags of `bench comm`, the global batch included.
+        bench_words: further flags of `bench step`, the global batch included.
 
     Raises:
-        RunError: the ranks failed; the message has the last lines of their error output.
-        UserError: they refused what they were given.
+        RunError, UserError: see run_bench.
     """
     hosts_text = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
-    words = ["launch", "-np", str(layout.ranks), "-H", hosts_text, *launch_words, "--", "bench", "comm", "--json"]
-    ended = run_command([*words, *bench_words])
-    lines = [line for line in ended.output.splitlines() if line.startswith("{")]
-    if ended.code or not lines:
-        last_lines = "\n  ".join(ended.errors.strip().splitlines()[-5:])
-        if ended.code == UserError.exit_code:
-            raise UserError(last_lines.partition("error: ")[2] or last_lines)
-        raise RunError(f"ended with {ended.code}: {last_lines}")
-    return json.loads(lines[-1])
+    words = ["launch", "-np", str(layout.ranks), "-H", hosts_text, *launch_words, "--", "bench", "step", "--json"]
+    words += ["--communication", "on", "off"] if layout.ranks > 1 else []
+    return run_bench([*words, *bench_words])
 
 
 def results(
-    measured: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
+    measured: dict[Layout, list[dict[str, Any]]], recipe: Recipe, micro_batches: int, price: float | None, currency: str
 ) -> dict[str, Any]:
     """The JSON object of `bench scaling --json`; `plan --compute` and `--link`, and `report --scaling`, read it.
 
     Args:
-        measured: the measurements, one for each layout.
+        measured: what `bench step --json` printed in each round, by layout.
         recipe: the recipe that was measured.
         micro_batches: of a rank's step, on each layout.
-        device_hour: price of one device for one hour; None: not known.
+        price: of one device for one hour; None: not known.
         currency: of the price.
     """
-    alone = next((layout_measured for layout_measured in measured if layout_measured.layout.ranks == 1), None)
-    alone_rows_per_s = alone.median(lambda answer: answer["rows_per_s"]) if alone else None
-    lines = [_line(layout_measured, recipe, alone_rows_per_s, device_hour) for layout_measured in measured]
+    alone = next((answers for layout, answers in measured.items() if layout.ranks == 1), None)
+    alone_rows_per_s = median_of(alone, "rows_per_s") if alone else None
+    lines = [_line(layout, answers, recipe, alone_rows_per_s, price) for layout, answers in measured.items()]
+    first = next(iter(measured.values()))
     report: dict[str, Any] = {
-        "configuration": measured[0].rounds[0]["configuration"],
+        "configuration": first[0]["configuration"],
         "micro_batches": micro_batches,
-        "rounds": len(measured[0].rounds),
+        "rounds": len(first),
         "currency": currency,
         "lines": lines,
     }
     if alone:
-        passes_s = alone.median(lambda answer: _passes_s(answer["delays"]))
-        step_s = passes_s + alone.median(lambda answer: answer["delays"]["update_s"])
-        report["compute"] = {
-            "configuration": report["configuration"],
-            "step_s": step_s,
-            "forward_backward_s": passes_s,
-            "flops_per_s": step_flops(recipe) / step_s,
+        report["compute"] = {"configuration": report["configuration"], "micro_batches": micro_batches} | {
+            name: median_of(alone, name) for name in ("step_s", "forward_backward_s", "flops_per_s")
         }
-    widest = max(measured, key=lambda layout_measured: (layout_measured.layout.machines, layout_measured.layout.ranks))
-    if widest.layout.machines > 1:
-        last = widest.rounds[-1]
-        report |= {key: last[key] for key in ("world_size", "link", "reduction")}
+    widest = max(measured, key=lambda layout: (layout.machines, layout.ranks))
+    if widest.machines > 1:
+        report |= {name: measured[widest][-1][name] for name in ("world_size", "link", "reduction")}
     return report
 
 
+def median_of(answers: list[dict[str, Any]], name: str) -> float:
+    """The median of a figure over rounds; 0 where an answer has none."""
+    return statistics.median(answer.get(name, 0.0) for answer in answers)
+
+
 def _line(
-    measured: Measured, recipe: Recipe, alone_rows_per_s: float | None, device_hour: float | None
+    layout: Layout,
+    answers: list[dict[str, Any]],
+    recipe: Recipe,
+    alone_rows_per_s: float | None,
+    price: float | None,
 ) -> dict[str, Any]:
-    layout = measured.layout
-    rows_per_s = measured.median(lambda answer: answer["rows_per_s"])
+    rows_per_s = median_of(answers, "rows_per_s")
     tokens_per_s = rows_per_s * recipe.phase[0].sequence_length
     speed_up = rows_per_s / alone_rows_per_s if alone_rows_per_s else None
     return {
         "layout": str(layout),
         "machines": layout.machines,
         "ranks": layout.ranks,
-        "step_s": measured.median(lambda answer: answer["step_s"].get("overlapped", answer["step_s"]["off"])),
-        "exposed_s": measured.median(lambda answer: answer.get("exposed_s", 0.0)),
+        "step_s": median_of(answers, "step_s"),
+        "exposed_s": median_of(answers, "exposed_s"),
         "rows_per_s": rows_per_s,
         "tokens_per_s": tokens_per_s,
         "speed_up": speed_up,
         "efficiency": None if speed_up is None else speed_up / layout.ranks,
-        "price_per_billion_tokens": None
-        if device_hour is None
-        else layout.ranks * device_hour * 1e9 / (3600 * tokens_per_s),
+        "price_per_billion_tokens": None if price is None else layout.ranks * price * 1e9 / (3600 * tokens_per_s),
     }
-
-
-def _passes_s(delays: dict[str, Any]) -> float:
-    """Forward and backward of a micro-batch, in seconds."""
-    return delays["forward_s"] + delays["head_s"] + sum(delays["layers_s"]) + delays["embeddings_s"]

@@ -9,7 +9,6 @@ gradients of the earlier micro-batches are added to the dense accumulators; only
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -294,13 +293,11 @@ def build_step(
     world: World,
     plan: BucketPlan,
     micro_batches: int,
-    classes: tuple[Callable[..., TrainStep], Callable[..., Updater]] = (TrainStep, Updater),
     **options: Any,
 ) -> TrainStep:
     """A step with the recipe's exchange and cast weights; `options` go to the exchange.
 
-    The recipe's model must have the depth of the state's (Recipe.in_phase). `classes` compute and update; a benchmark
-    may replace them.
+    The recipe's model must have the depth of the state's (Recipe.in_phase).
     """
     policy = compute_policy(recipe)
     trained = state
@@ -309,11 +306,10 @@ def build_step(
         trained = state.copy_to_train(optimizer_slot_shapes(recipe, shapes))
     cast = CastWeights(trained.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
-    step_type, updater_type = classes
     by_layer = recipe.execution.layer_norms
-    updater = updater_type(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
+    updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
     exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
-    step = step_type(recipe, task, trained, exchange, cast, world, micro_batches)
+    step = TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
     step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
     return step

@@ -45,7 +45,7 @@ def parse(description: str, wires: tuple[str, ...]) -> tuple[argparse.Namespace,
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--wire", choices=wires, default=wires[0], help="wire of gradients (default: %(default)s)")
     parser.add_argument(
-        "--delay", type=Path, metavar="FILE", help="`delays` of bench comm --json: sleep, do not compute"
+        "--delay", type=Path, metavar="FILE", help="what lab/delayed.py measure printed: sleep, do not compute"
     )
     parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the rows (default: random ones)")
     add_overrides(parser, "model.num_hidden_layers=2")

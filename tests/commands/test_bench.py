@@ -1,4 +1,4 @@
-"""`bert-horovod bench compute`, as it is typed."""
+"""`bert-horovod bench step`, as it is typed."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.shared.step_flags import step_recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
-from tests.toys import TOY_STEP
+from tests.toys import TOY_STEP, toy_recipe
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def bench(recipe, capsys):
     """A function that runs the command on the toy recipe and returns what it prints."""
 
     def run(*words: str) -> str:
-        assert dispatch(parse(["bert-horovod", "bench", "compute", "--recipe", str(recipe), *words])) == 0
+        assert dispatch(parse(["bert-horovod", "bench", "step", "--recipe", str(recipe), *words])) == 0
         return capsys.readouterr().out
 
     return run
@@ -31,7 +32,8 @@ def bench(recipe, capsys):
 @pytest.mark.full
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
-    timing = json.loads(bench("--set", f"numerics.precision={precision}", "--steps", "3", "--json"))
+    words = ("--set", f"numerics.precision={precision}", "--set", "phase.0.global_batch=4", "--steps", "3", "--json")
+    timing = json.loads(bench(*words))
     assert timing["rows_per_s"] * timing["step_s"] == pytest.approx(4)
     assert timing["tokens_per_s"] == pytest.approx(32 * timing["rows_per_s"])
     assert timing["share"] * timing["step_s"] == pytest.approx(timing["products_s"])
@@ -42,45 +44,83 @@ def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
 
 
 @pytest.mark.full
-def test_the_profile_is_a_trace_beside_the_table(bench, tmp_path):
-    words = ("--rows", "2", "--length", "16", "--steps", "2", "--profile", str(tmp_path / "trace"))
-    heading, row, *_, told = bench(*words).splitlines()
-    for column in (
-        "configuration",
-        "step s",
-        "rows/s",
-        "tokens/s",
-        "GFLOP/s",
-        "products/step",
-        "peak GiB",
-        "first step s",
-    ):
-        assert column in heading
+def test_the_trace_is_told_below_the_table(bench, tmp_path):
+    settings = ("execution.micro_batch=2", "phase.0.sequence_length=16", "phase.0.global_batch=2")
+    words = [word for each in settings for word in ("--set", each)]
+    heading, row, *_, told = bench(*words, "--steps", "2", "--trace", str(tmp_path / "trace")).splitlines()
+    columns = ("configuration", "step s", "rows/s", "tokens/s", "GFLOP/s", "products/step", "peak GiB", "first step s")
+    assert all(column in heading for column in columns)
     assert "2 x 32, 2 rows x 16, float32, adamw, XLA" in row
     (written,) = (tmp_path / "trace").rglob("*.xplane.pb")
     assert told == f"trace: {written}"
+
+
+def test_a_size_is_measured_one_micro_batch_a_step_on_any_number_of_ranks():
+    for words, rows in (([], 16), (["--set", "execution.micro_batch=4"], 4)):
+        arguments = parse(["bert-horovod", "bench", "step", "--model", "base", *words])
+        assert step_recipe(arguments, ranks=3).phase[0].global_batch == 3 * rows
+    arguments = parse(["bert-horovod", "bench", "step", "--set", "phase.0.global_batch=64"])
+    assert step_recipe(arguments, ranks=3).phase[0].global_batch == 64
+
+
+def test_steps_on_rows_of_a_store_are_timed(tmp_path, store, capsys):
+    recipe, tuned = tmp_path / "toy.toml", tmp_path / "tuned.toml"
+    recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 32})), encoding="utf-8")
+    tuned.write_text("[execution]\nmicro_batch = 8\n")
+    words = ["--recipe", str(recipe), "--data_dir", str(store.path), "--tuned", str(tuned), "--steps", "2", "--json"]
+    assert dispatch(parse(["bert-horovod", "bench", "step", *words])) == 0
+    timing = json.loads(capsys.readouterr().out)
+    assert timing["rows_per_s"] * timing["step_s"] == pytest.approx(32)
+    assert timing["micro_batches"] == 4  # of which two are timed
+    assert "products_s" not in timing
+    assert timing["configuration"].startswith("2 x 32, 8 rows x 32")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--steps", "0"], "--steps 0: expected at least 1"),
-        (["--rows", "-1"], "--rows -1: expected at least 1"),
-        (["--length", "7"], "--length 7: expected at least 8"),
-        (["--length", "1000"], "phase.0.sequence_length = 1000: expected at most"),
+        (["--warm_up", "0"], "--warm_up 0: expected at least 1"),
+        (["--world_size", "0"], "--world_size 0: expected at least 1"),
+        (["--phase", "1"], "--phase 1: the recipe has phases 0 to 0"),
+        (["--memory", "much"], "--memory much: expected a size in bytes"),
+        (["--tuned", "absent.toml"], "cannot read --tuned absent.toml"),
+        (["--set", "phase.0.sequence_length=1000"], "phase.0.sequence_length = 1000: expected at most"),
         (["--set", "numerics.precision=int8"], "numerics.precision = 'int8': expected one of"),
         (["--recipe", "absent.toml"], "cannot read the recipe absent.toml"),
-        (["--profile", __file__], "that is a file"),
+        (["--trace", __file__], "that is a file"),
     ],
 )
 def test_a_bad_value_is_one_message(words, message, capsys):
-    assert dispatch(parse(["bert-horovod", "bench", "compute", *words])) == 2
+    assert dispatch(parse(["bert-horovod", "bench", "step", *words])) == 2
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--model", "huge"], ["--model", "mini", "--recipe", "r"], ["--steps", "few"]])
-def test_flags_that_cannot_be_read_are_refused(words, capsys):
+def test_a_world_is_either_started_or_pretended(monkeypatch, capsys):
+    for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2")):
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    assert dispatch(parse(["bert-horovod", "bench", "step", "--world_size", "4"])) == 2
+    assert "--world_size 4: 2 ranks are started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["step", "--model", "huge"], "--model"),
+        (["step", "--model", "mini", "--recipe", "r"], "--recipe"),
+        (["step", "--steps", "few"], "--steps"),
+        (["step", "--communication", "maybe"], "--communication"),
+        # Names of earlier versions.
+        (["compute", "--model", "base"], "did you mean step?"),
+        (["comm"], "did you mean step --communication on off held_back?"),
+        (["throughput"], "did you mean step --data_dir DIR?"),
+        (["step", "--rows", "4"], "instead of --rows give --set execution.micro_batch=N"),
+        (["scaling", "--length", "64"], "instead of --length give --set phase.0.sequence_length=N"),
+        (["step", "--profile", "p"], "instead of --profile give --trace DIR"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_refused(words, message, capsys):
     with pytest.raises(SystemExit) as end:
-        parse(["bert-horovod", "bench", "compute", *words])
+        parse(["bert-horovod", "bench", *words])
     assert end.value.code == 2
-    assert words[-2] in capsys.readouterr().err
+    assert message in capsys.readouterr().err

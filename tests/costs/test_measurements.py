@@ -22,7 +22,7 @@ def written(tmp_path, found):
 
 
 def compute(toy, step_s: float = 0.5, forward_backward_s: float = 0.4) -> dict:
-    """What bench compute prints of it."""
+    """What bench step prints of it."""
     return {
         "configuration": describe(toy),
         "step_s": step_s,
@@ -53,13 +53,13 @@ def test_an_update_that_noise_hides_keeps_the_sheets_rate(tmp_path):
     [{"model": {"num_hidden_layers": 3}}, {"numerics": {"precision": "float16"}}, {"optimizer": {"name": "lamb"}}],
 )
 def test_a_measurement_of_another_recipe_is_refused(tmp_path, sections):
-    with pytest.raises(UserError, match=r"it measured 12 x 768, .*run `bert-horovod bench compute --recipe F --json`"):
+    with pytest.raises(UserError, match=r"it measured 12 x 768, .*run `bert-horovod bench step --recipe F --json`"):
         measured_device(written(tmp_path, compute(recipe())), recipe(**sections), Device("sheet", 1.0))
 
 
 @pytest.mark.parametrize("found", ["", "[]", "{}", {"configuration": "", "step_s": 0.0, "flops_per_s": 1}])
 def test_what_is_no_measurement_of_computation_is_refused(tmp_path, found):
-    with pytest.raises(UserError, match=r"--compute .*: expected what `bert-horovod bench compute --json` prints"):
+    with pytest.raises(UserError, match=r"--compute .*: expected what `bert-horovod bench step --json` prints"):
         measured_device(written(tmp_path, found), recipe(), Device("sheet", 1.0))
 
 

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
-from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.measuring.synthetic import row_slots
+from bert_horovod.measuring.configuration import row_slots, size_recipe
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers

@@ -175,7 +175,7 @@ REPLACED = {
     "--recipe bert-large-lamb-64k --tuned tuned.toml": "--recipe quickstart --set phase.0.steps=4",
     "-np 32 -hostfile hosts": "-np 2 -H localhost:2",
     "--recipe bert-large-lamb-64k --data": "--recipe quickstart --data",
-    "comm --recipe bert-large-lamb-64k": "comm --recipe quickstart --steps 2",
+    "step --recipe bert-large-lamb-64k": "step --recipe quickstart --steps 2",
     "--watch": "--output page.html",
     "bert-horovod finetune": "bert-horovod finetune --max_steps 2",
     "pretrain --recipe quickstart --data_dir store": "pretrain --recipe quickstart --max_steps 2 --data_dir store",

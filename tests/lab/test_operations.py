@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert_horovod.measuring.step_time import trace
+from bert_horovod.measuring.bench import trace
 from lab.operations import Operation, operations, table
 
 

@@ -97,10 +97,14 @@ def test_figures_of_a_line(scaling):
     cell = scaling.Cell("ours", "float16", 4, "100mbit", 4)
     answers = [
         {
-            "step_s": {"off": off, "overlapped": on, "held_back": 3.5},
+            "step_s": on,
+            "communication": {
+                "off": {"step_s": off, "cores_busy": 0.2},
+                "on": {"step_s": on, "cores_busy": busy},
+                "held_back": {"step_s": 3.5, "cores_busy": 0.3},
+            },
             "wire_bytes": 25e6,
             "predicted_s": 2.5,
-            "cores_busy": {"off": 0.2, "overlapped": busy, "held_back": 0.3},
         }
         for off, on, busy in ((2.0, 2.4, 0.9), (1.0, 2.5, 0.7), (2.2, 2.7, 0.8))
     ]
@@ -120,7 +124,7 @@ def test_one_host_has_no_wire_and_no_link(scaling):
     assert [len(group) for group in groups] == [3] * 3 + [5] * 6
     assert {(cell.wire, cell.link) for group in groups[:3] for cell in group} == {("float32", None)}
     cell = groups[0][0]
-    answer = {"step_s": {"off": 2.0}, "wire_bytes": 0, "cores_busy": {"off": 0.5}}
+    answer = {"step_s": 2.0, "communication": {"off": {"step_s": 2.0, "cores_busy": 0.5}}}
     line = scaling.line(cell, [scaling.figures(answer)], 16, None)
     assert (line["rows_per_s"], line["efficiency"]) == (8.0, 1.0)
     assert "exposed_s" not in line

@@ -28,10 +28,9 @@ def paths(tmp_path_factory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("lab")
     store = write_toy_store(directory / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
     (directory / "toy.toml").write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 8})), encoding="utf-8")
-    return {"STORE": str(store.path), "RECIPE": str(directory / "toy.toml"), "WORK": str(directory / "work")}
+    return {"STORE": str(store.path), "RECIPE": str(directory / "toy.toml")}
 
 
-TUNE = "tune --recipe RECIPE --data_dir STORE --work WORK"
 PRECISION = "precision --recipe RECIPE --data_dir STORE"
 
 
@@ -51,8 +50,6 @@ PRECISION = "precision --recipe RECIPE --data_dir STORE"
         (f"{PRECISION} --steps 21", "--steps 21: expected at most 20, the recipe's own"),
         (f"{PRECISION} --steps 8 --variants float32", "variant 'float32': expected PRECISION-XLA"),
         (f"{PRECISION} --steps 8 --variants float64-off", "numerics.precision = 'float64': expected one of"),
-        (f"{TUNE} --seconds 0", "--seconds 0: expected a number above 0"),
-        (f"{TUNE} --set model.vocab_size=99", "model.vocab_size = 99, but the token store"),
         ("scaling --hosts 0", "--hosts 0: expected at least 1"),
         ("scaling --link fast", "--link fast: expected a rate"),
         ("scaling --delay nowhere.json", "--delay nowhere.json: no such file"),

@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from bert_horovod.__main__ import parse
+from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.errors import UserError
+from bert_horovod.measuring import largest_micro_batch
 from bert_horovod.measuring.largest_micro_batch import largest, least_padding, measure, parse_bytes
 from bert_horovod.recipe.sections import Phase, Recipe
-from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.toys import recipe_of, toy_recipe
 
 
@@ -73,6 +76,20 @@ def test_of_micro_batches_that_make_as_many_steps_the_one_with_least_padding_is_
     assert least_padding(recipe, micro_batch, world_size) == expected
 
 
+def test_a_phase_whose_mask_rate_falls_is_tried_with_its_most_masks(monkeypatch):
+    tried = []
+
+    def run_bench(words: list[str]) -> dict[str, int]:
+        tried.append(load_recipe(Path(words[words.index("--recipe") + 1]), []))
+        return {"memory_bytes": 100}
+
+    monkeypatch.setattr(largest_micro_batch, "run_bench", run_bench)
+    recipe = toy_recipe(objective={"masked_fraction": 0.3})
+    falling = dataclasses.replace(recipe.phase[0], masked_fraction_end=0.1)
+    assert measure(dataclasses.replace(recipe, phase=(falling,)), 0, 1, 1 << 30).fits
+    assert mask_rate(tried[0], tried[0].phase[0]).stairs == [0.3]
+
+
 @pytest.mark.slow
 def test_a_try_measures_its_own_peak_beside_the_estimate():
     small, large = (measure(toy_recipe(), 0, rows, 64 << 30, world_size=2) for rows in (1, 16))
@@ -113,7 +130,7 @@ def test_a_try_far_above_the_limit_is_ended():
 def test_what_fails_for_another_reason_than_memory_is_not_taken_for_it():
     recipe = toy_recipe()
     execution = dataclasses.replace(recipe.execution, threads=100_000_000_000)  # which its own process refuses
-    with pytest.raises(RuntimeError, match="a step failed with exit code 1"):
+    with pytest.raises(UserError, match=r"execution\.threads = 100000000000: expected"):
         measure(dataclasses.replace(recipe, execution=execution), 0, 1, 64 << 30)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text.rows import open_rows
-from bert_horovod.measuring.synthetic import LoneRank, phase_batch, row_slots, synthetic_batch, synthetic_step
+from bert_horovod.measuring.configuration import row_slots
+from bert_horovod.measuring.synthetic import LoneRank, phase_batch, synthetic_batch, synthetic_step
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
@@ -50,7 +51,7 @@ def test_a_step_trains_on_its_rows(precision, size):
     results = [step.run() for _ in range(3)]
     assert all(result.finite for result in results)
     assert results[2].sums["mlm_loss"] < results[0].sums["mlm_loss"]
-    assert len(step.batches) == 2
+    assert len(step.rows.micro_batches) == 2
     assert step.state.progress.step == step.state.progress.updates == 3
 
 
@@ -62,5 +63,5 @@ def test_a_step_works_on_the_rows_that_it_is_given():
     unmasked["masked_weights"][0, 0] = 1
     step.take(unmasked)
     mlm_loss = step.run().sums["mlm_loss"]
-    assert step.counts["masked_tokens"] == 2
+    assert step.rows.counts["masked_tokens"] == 2
     assert mlm_loss == pytest.approx(2 * np.log(recipe.model.vocab_size), rel=0.2)  # of one token in two micro-batches

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.errors import RunError
-from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
+from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
 from bert_horovod.model import encoder
 from bert_horovod.model.gpu_kernels import choice, trial
 from bert_horovod.recipe_files.loading import recipe_from_table
@@ -21,7 +21,7 @@ def pretended_gpu(monkeypatch):
         monkeypatch.setattr(module, "capability", lambda: (9, 0))
 
 
-def step(kernels: str) -> SyntheticStep:
+def step(kernels: str) -> TimedStep:
     recipe = recipe_from_table(
         {
             "model": MODEL | {"intermediate_size": 256, "max_position_embeddings": LENGTH},

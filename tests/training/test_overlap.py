@@ -29,14 +29,14 @@ def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
     model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more
     recipe = toy_recipe(execution={"micro_batch": 32, "xla": xla}, model=model)
     synthetic = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
-    profile = measure_profile(synthetic.step, synthetic.batches[0], synthetic.inputs(), World())
+    profile = measure_profile(synthetic.step, synthetic.rows.micro_batches[0], synthetic.inputs(), World())
     assert set(profile.ready_s) == set(synthetic.step.shapes)
     assert 0 < profile.forward_s < profile.end_s
     assert all(0 < ready <= profile.end_s for ready in profile.ready_s.values())
     layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
     assert layers == sorted(layers, reverse=True)
     assert profile.ready_s[WORD_EMBEDDINGS] < layers[0]  # the dense part, which the head makes
-    assert profile.rows[WORD_EMBEDDINGS] == len(np.unique(synthetic.batches[0]["input_ids"]))
+    assert profile.rows[WORD_EMBEDDINGS] == len(np.unique(synthetic.rows.micro_batches[0]["input_ids"]))
 
 
 def test_what_is_expected_follows_from_plan_profile_and_link():

@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
+    from bert_horovod.measuring.in_turns import in_turn
+    from bert_horovod.measuring.weak_scaling import parse_layout, results, run_layout, usual_layouts
     from bert_horovod.reporting.scaling_table import cells, heading
     from bert_horovod.reporting.tables import lines
     from bert_horovod.storage.writing import write_output
@@ -78,24 +79,23 @@ def run(arguments: argparse.Namespace) -> int:
     options += ["--ssh_port", str(arguments.ssh_port)] if arguments.ssh_port else []
     options += ["--mpi"] if arguments.mpi else []
 
-    def run_one(layout: Any) -> dict[str, Any]:
+    runs, done, started = arguments.rounds * len(layouts), 0, time.monotonic()
+
+    def run_one(layout: Any, _: int) -> dict[str, Any]:
         rows = count * recipe.execution.micro_batch * layout.ranks
-        return run_layout(layout, hosts, options, [*words, "--set", f"phase.0.global_batch={rows}"])
+        answer = run_layout(layout, hosts, options, [*words, "--set", f"phase.0.global_batch={rows}"])
+        tell(layout, f"{answer['rows_per_s']:.1f} rows/s")
+        return answer
 
-    runs, started, failed = arguments.rounds * len(layouts), time.monotonic(), []
-
-    def tell(done: int, layout: Any, outcome: dict[str, Any] | RunError) -> None:
+    def tell(layout: Any, outcome: object) -> None:
+        nonlocal done
+        done += 1
         left_s = (runs - done) * (time.monotonic() - started) / done
-        if isinstance(outcome, RunError):
-            failed.append(layout)
-        outcome_text = (
-            f"left out: {outcome}" if isinstance(outcome, RunError) else f"{outcome['rows_per_s']:.1f} rows/s"
-        )
         time_left = f"; about {left_s / 60:.0f} min left" if left_s > 60 else ""
-        print(f"{done}/{runs} {layout}: {outcome_text}{time_left}", file=sys.stderr, flush=True)
+        print(f"{done}/{runs} {layout}: {outcome}{time_left}", file=sys.stderr, flush=True)
 
     print(f"{runs} run(s): {', '.join(map(str, layouts))}", file=sys.stderr, flush=True)
-    measured = list(measure(layouts, arguments.rounds, run_one, tell))
+    measured = in_turn(layouts, arguments.rounds, run_one, lambda layout, error: tell(layout, f"left out: {error}"))
     if not measured:
         raise RunError("no layout could be measured; `bert-horovod doctor` finds what is wrong with hosts")
     price = cluster.costs.device_hour if cluster and cluster.costs.device_hour >= 0 else None
@@ -103,13 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_output(arguments.output, json.dumps(scaling, indent=1) + "\n")
     print(json.dumps(scaling) if arguments.json else f"{heading(scaling)}\n{lines(cells(scaling))}")
-    return RunError.exit_code if failed else 0
+    return RunError.exit_code if len(measured) < len(layouts) else 0
 
 
 def _step_words(arguments: argparse.Namespace) -> list[str]:
-    """The flags of `add_step` as they were given, for `bench comm`."""
+    """The flags of `add_step` as they were given, for `bench step`."""
     words = []
-    for name in ("recipe", "model", "rows", "length", "steps"):
+    for name in ("recipe", "model", "steps"):
         setting = getattr(arguments, name)
         if setting is not None:
             words += [f"--{name}", str(setting.absolute() if isinstance(setting, Path) else setting)]

@@ -17,7 +17,20 @@ from bert_horovod.storage.places import is_url
 from bert_horovod.storage.places import parse as parse_place
 from bert_horovod.wording import did_you_mean
 
-_OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # other programs' names
+_OTHER_NAMES = {  # other programs' names, and earlier ones of this
+    "tokenize": "prepare",
+    "run": "pretrain",
+    "generate": "fill-mask",
+    "compute": "step",
+    "comm": "step --communication on off held_back",
+    "throughput": "step --data_dir DIR",
+}
+_OTHER_FLAGS = {  # earlier flags of `bench` and `tune`
+    "--rows": "--set execution.micro_batch=N",
+    "--length": "--set phase.0.sequence_length=N",
+    "--profile": "--trace DIR",
+    "--seconds": "--steps N",
+}
 
 
 class Parser(argparse_flags.ArgumentParser):
@@ -44,6 +57,8 @@ class Parser(argparse_flags.ArgumentParser):
         for word in given[: given.index("--")] if "--" in given else given:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in known:
+                if flag in _OTHER_FLAGS and {"bench", "tune"} & set(self.prog.split()):
+                    return f"; instead of {flag} give {_OTHER_FLAGS[flag]}"
                 # did_you_mean finds no abbreviations (which are refused): too many letters differ.
                 longer = [name for name in known if name.startswith(flag)][:1]
                 question = f"did you mean {longer[0]}?" if longer else did_you_mean(flag, known).rstrip()
@@ -53,9 +68,8 @@ class Parser(argparse_flags.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and isinstance(value, str) and value not in action.choices:
             known_name = _OTHER_NAMES.get(value, "")
-            question = (
-                f"did you mean {known_name}? " if known_name in action.choices else did_you_mean(value, action.choices)
-            )
+            is_known = known_name.partition(" ")[0] in action.choices
+            question = f"did you mean {known_name}? " if is_known else did_you_mean(value, action.choices)
             choices = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(
                 action, f"invalid choice: {value[:200]!r}; {question}expected one of {choices}"

@@ -12,7 +12,7 @@ from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.costs.derived import derive, describe
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.errors import UserError
-from bert_horovod.measuring.synthetic import row_slots
+from bert_horovod.measuring.configuration import row_slots
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.batches.reading import ORDINARY, WITH_PIECES, index_windows, make_rows, unmasked
 from tests.batches.text.test_masks import masked_places, per_sequence

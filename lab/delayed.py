@@ -1,27 +1,50 @@
-"""A step that sleeps instead of computing: it measures communication where hosts share a processor."""
+#!/usr/bin/env python3
+"""Steps that sleep instead of computing: they measure communication where hosts share a processor.
+
+python lab/delayed.py measure --model small > delays.json             seconds of a step's parts, on this processor
+horovodrun -np 2 python lab/delayed.py delays.json --model small      `bench step` with steps that sleep so long
+
+Other words are those of `bert-horovod bench step`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import statistics
+import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.collectives.world import World
+from bert_horovod.commands.shared.step_flags import step_recipe
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.devices import use_devices
 from bert_horovod.storage.reading import read_given_json
+from bert_horovod.training import step as step_module
+from bert_horovod.training.overlap import measure_profile
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.transfer import StepInputs
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
-    """Seconds of a step's parts in the format of --delay; layers_s begins with the last layer."""
+    """Seconds of a step's parts in the format of the file; layers_s begins with the last layer."""
     ends = [profile.forward_s]
     for names in backward_blocks(list(profile.ready_s))[:-1]:
         ends.append(max(ends[-1], *(profile.ready_s[name] for name in names)))
@@ -36,18 +59,18 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 
 
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
-    """Read the file of --delay; raises ReportedError if it is no such file or has another number of layers."""
-    expected = "the JSON object that `bench comm --json` gives as delays"
-    delays = read_given_json(path, "--delay", expected)
+    """Read the file of delays; raises ReportedError if it is no such file or has another number of layers."""
+    expected = "what `python lab/delayed.py measure` prints"
+    delays = read_given_json(path, "the file", expected)
     try:
         scalars = [delays[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
         seconds = [float(delay_s) for delay_s in [*scalars, *delays["layers_s"]]]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"--delay {path}: expected {expected} ({error!r})") from error
+        raise UserError(f"{path}: expected {expected} ({error!r})") from error
     if len(delays["layers_s"]) != layers:
-        raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {delays['layers_s']}")
+        raise UserError(f"{path}: expected seconds of {layers} layers, found {delays['layers_s']}")
     if not all(delay_s >= 0 and math.isfinite(delay_s) for delay_s in seconds):
-        raise UserError(f"--delay {path}: expected seconds from 0 on, found {seconds}")
+        raise UserError(f"{path}: expected seconds from 0 on, found {seconds}")
     return delays
 
 
@@ -109,3 +132,48 @@ def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
         return number
 
     return tf.ensure_shape(tf.numpy_function(sleep, [after], tf.float32, stateful=False), [])
+
+
+@contextlib.contextmanager
+def delayed(delays: dict[str, float | list[float]]) -> Iterator[None]:
+    """Inside this context steps that are built sleep."""
+    classes = step_module.TrainStep, step_module.Updater
+    step_module.TrainStep, step_module.Updater = partial(DelayedStep, delays), partial(DelayedUpdater, delays)
+    try:
+        yield
+    finally:
+        step_module.TrainStep, step_module.Updater = classes
+
+
+def measured_delays(recipe: Recipe, steps: int) -> dict[str, float | list[float]]:
+    """The seconds of the parts of a step of the recipe's only phase, of one micro-batch, on this processor."""
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
+    profile = measure_profile(step.step, step.rows.micro_batches[0], step.inputs(), World())
+    step.run(with_times=True)
+    times = [step.run(with_times=True).times for _ in range(steps)]
+    return delays_of(profile, statistics.median(each.updated - each.reduced for each in times))
+
+
+def main() -> int:
+    """Measure, or run `bench step` with steps that sleep."""
+    what, *words = sys.argv[1:] or ["--help"]
+    if what in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    command = parse(["bert-horovod", "bench", "step", *words])
+    try:
+        recipe = step_recipe(command)
+        if what != "measure":
+            delays = read_delays(Path(what), recipe.model.layer_groups)
+            with delayed(delays):
+                return dispatch(command)
+        use_devices(0, 1, recipe.execution.threads)
+        print(json.dumps(measured_delays(recipe, command.steps)))
+    except ReportedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
