@@ -49,8 +49,8 @@ from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
-from bert_horovod.model.gpu_kernels.layer import kernel_programs
 from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.layers import attention_bias
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy

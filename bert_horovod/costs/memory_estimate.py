@@ -109,8 +109,8 @@ def memory_bytes(
 def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, gpu: bool, kernels: bool) -> int:
     """Bytes that forward keeps of a row for backward of `layers` layers, and those of backward's first block.
 
-    model/layers.py says which tensors are kept, with the Triton kernels model/gpu_kernels/layer.py. The last layer is
-    always computed without them, because heads read it at a few positions only.
+    model/layers.py says which tensors are kept, with the Triton kernels the files of model/gpu_kernels. The last layer
+    is always computed without them, because heads read it at a few positions only.
     """
     model, recompute, length = recipe.model, recipe.execution.recompute, rows.length
     hidden, heads = model.hidden_size, model.num_attention_heads
@@ -126,8 +126,11 @@ def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, gpu: bo
     if kernels:
         # Input, query, key and value, context, two LayerNorms' normalised sums, one's output; gelu's input and output;
         # in float32 a number a head for the softmax and two for LayerNorms.
-        each = width * (8 * hidden + 2 * model.intermediate_size) + 4 * (heads + 2)
-        one_layer = width * length * (4 * hidden + 2 * model.intermediate_size)  # a layer's gradients in backward
+        # A ModernBERT's: input, its LayerNorm, query, key and value, context, the sum and its LayerNorm; twice as wide
+        # an argument of its gated gelu, and four numbers for LayerNorms.
+        rotary = isinstance(model, ModernBertModel)
+        each = width * (8 * hidden + (2 + rotary) * model.intermediate_size) + 4 * (heads + 2 + 2 * rotary)
+        one_layer = width * length * (4 * hidden + (2 + rotary) * model.intermediate_size)  # gradients in backward
         below = [length * each] * (layers - 1)
     if recompute == "layer":
         whole = (layers - 1) * length * hidden * width

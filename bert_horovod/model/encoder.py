@@ -12,8 +12,7 @@ from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import capability, used
-from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
-from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.integers import places_in_rows
 from bert_horovod.model.kept import instead, keeping
 from bert_horovod.model.policy import ComputePolicy
@@ -72,7 +71,7 @@ def _hidden_layers(
     family, model, sequences = family_of(forward.model), forward.model, batch["sequence_ids"]
     states = [family.layers.embed(forward, batch)]
     if forward.dropout is not None and used(model, forward.policy, sequences.shape[1]):
-        surroundings = [kernel_rows(sequences)] * model.num_hidden_layers
+        surroundings = family.kernels.surroundings(model, batch)
     else:
         surroundings = family.surroundings(model, batch)
     for number, weights in enumerate(layers):
@@ -90,8 +89,8 @@ def _apply_layer(
 ) -> tf.Tensor:
     """Run the architecture's layer with this layer's weights; the policy chooses XLA and recomputation.
 
-    `surroundings`: the layer's, of Family.surroundings. KernelRows in their place choose the Triton kernels, which give
-    the same result.
+    `surroundings`: the layer's, of Family.surroundings. Rows of the family's kernels in their place choose these, which
+    give the same result.
     """
     run_layer = family_of(forward.model).layers.layer
     forward = dataclasses.replace(forward, weights=weights)
@@ -111,7 +110,8 @@ def _apply_layer(
 def _compiled_layer(forward: Forward, x: tf.Tensor, surroundings: Any, *others: tf.Tensor | None) -> tf.Tensor:
     """The architecture's layer as an XLA program, and its backward as another."""
     others = surroundings, *others
-    if isinstance(surroundings, KernelRows):
+    kernels = family_of(forward.model).kernels
+    if kernels and isinstance(surroundings, kernels.Rows):
         programs = kernel_programs(forward.model, forward.policy, capability())
     else:
         programs = _layer_programs(forward.model, forward.policy)

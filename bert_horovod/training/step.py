@@ -22,7 +22,7 @@ from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import chosen
 from bert_horovod.model.gpu_kernels.table import width_served, with_lookups
-from bert_horovod.model.gpu_kernels.trial import try_layer, try_table
+from bert_horovod.model.gpu_kernels.trial import try_layers, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
@@ -122,8 +122,8 @@ class TrainStep:
         Raises RunError if it fails and execution.kernels is "triton".
         """
         self._kernels_tried = True
-        weights = layer_weights(self._cast.values(self._state.parameters), self._model)[-1]
-        failure = try_layer(self._model, self._policy, weights, rows, length)
+        weights = layer_weights(self._cast.values(self._state.parameters), self._model)
+        failure = try_layers(self._model, self._policy, weights, rows, length)
         if self.folds_lookups and not failure:
             entries, width = self._state.parameters[WORD_EMBEDDINGS].shape
             failure = try_table(entries, width, rows * length, self._policy.dtype)

@@ -31,7 +31,7 @@ class Family(abc.ABC):
         unseen_in_shapes: settings of [model] that change what is computed, but no parameter's shape.
         token_ids: keys of config.json that are ids of tokens, and the special token of each, as in BERT_TOKENS of
             interchange/tokenizer_classes.py.
-        kernels: whether gpu_kernels/ has kernels for its layer.
+        kernels: the module of gpu_kernels/ that computes its layer, as bert_layer.py does; None if there is none.
         segments: whether the model sees which of two texts a token is of; else only [SEP] between them tells.
         shared_head: whether the layer between encoder and output (TRANSFORM and its norm) is the same in all classes;
             else a classifier has a pooler there, and answers have nothing.
@@ -58,7 +58,7 @@ class Family(abc.ABC):
         "layer_norm_eps",
     )
     token_ids: ClassVar[Mapping[str, str]] = {}
-    kernels: ClassVar[bool] = False
+    kernels: ClassVar[ModuleType | None] = None
     segments: ClassVar[bool] = True
     shared_head: ClassVar[bool] = False
     heads: ClassVar[Mapping[str, Mapping[str, str]]] = {}

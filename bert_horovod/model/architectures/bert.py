@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from bert_horovod.model import plain
 from bert_horovod.model.architectures import bert_layers
 from bert_horovod.model.architectures.base import Family
+from bert_horovod.model.gpu_kernels import bert_layer
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -58,7 +59,7 @@ class Bert(Family):
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     token_ids: ClassVar = {"pad_token_id": "pad_token"}
     google_config_file = "bert_config.json"
-    kernels = True
+    kernels = bert_layer
 
     def encoder_shapes(self, model: Model, pooler: bool) -> Shapes:
         """See `Family`."""

@@ -11,6 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.architectures import modernbert_layers, modernbert_plain
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
+from bert_horovod.model.gpu_kernels import modernbert_layer
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -84,6 +85,7 @@ class ModernBert(Family):
     class_prefix = "ModernBert"
     layers = modernbert_layers
     textbook = modernbert_plain
+    kernels = modernbert_layer
     chosen_by = ("architecture",)
     required: ClassVar = {
         "hidden_activation": "gelu",

@@ -76,9 +76,9 @@ def surroundings(
             bias = _bias_of_blocks(sequences, model.reach)
         else:
             bias = attention_bias(queries, sequences) + _window_bias(query_places, places, model.reach)
-        keys = _turn(model, places, model.theta(layer))
+        keys = turn(model, places, model.theta(layer))
         kinds[fully] = Surroundings(
-            bias, keys if positions is None else _turn(model, query_places, model.theta(layer)), keys
+            bias, keys if positions is None else turn(model, query_places, model.theta(layer)), keys
         )
     return [kinds[model.attends_fully(layer)] for layer in range(model.num_hidden_layers)]
 
@@ -177,7 +177,7 @@ def _window_bias(query_places: tf.Tensor, places: tf.Tensor, reach: int) -> tf.T
     return tf.where(near, 0.0, -1e9)[:, None]
 
 
-def _turn(model: ModernBertModel, places: tf.Tensor, theta: float) -> Turn:
+def turn(model: ModernBertModel, places: tf.Tensor, theta: float) -> Turn:
     """The rotary angles place * theta^(-2 j / head size) of int32 [rows, length], in float32 as in transformers."""
     size = model.hidden_size // model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)

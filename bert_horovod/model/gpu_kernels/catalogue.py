@@ -2,7 +2,7 @@
 
 Lengths, numbers of heads, widths and dropout's threshold are run-time values; a text fixes only the sizes of tiles, the
 head size, and whether there is dropout. Capabilities 8.6, 8.9 and 12 have 99 KiB of shared memory a block, others from
-8.0 on at least 163 KiB: attention_backward_whole needs 112 KiB, all other texts at most 64 KiB.
+8.0 on at least 163 KiB; tests/model/gpu_kernels/shared_memory.json has what each text needs.
 """
 
 import functools
@@ -11,6 +11,7 @@ from importlib import resources
 from typing import NamedTuple
 
 HEAD_SIZES = (32, 64)
+ROTARY_HEAD_SIZES = (32, 64, 128)
 BLOCK = 64  # positions; divides every length that the attention kernels take
 WHOLE_LENGTH = 128  # one program computes a whole row's head
 NORM_COLUMNS = (256, 512, 1024, 2048, 4096)  # widths up to these
@@ -23,6 +24,9 @@ _REACH = {"reach": "*i32"}
 _STREAM = {"key": "*i64", "first_row": "*i64", "site": "*i64", "sizes": "*i32", "numbers": "*fp32"}
 _CONTEXT = {"context": "*bf16", "normalizer": "*fp32"}
 _DQKV = {"dcontext": "*bf16", "dqkv": "*bf16", "sums": "*fp32"}
+_ROTARY = {"qkv": "*bf16", "sequences": "*i32", **_REACH, "cosines": "*fp32", "sines": "*fp32"}
+_ROTARY |= {"sizes": "*i32", "numbers": "*fp32", **_CONTEXT}
+_STATISTICS = {"mean": "*fp32", "inverse": "*fp32"}
 # Operands and results of each kernel, in order, with Triton's name of their type; "bf16" stands for the type of the
 # computation.
 OPERANDS = {
@@ -36,6 +40,7 @@ OPERANDS = {
     | _STREAM
     | {"dx": "*bf16", "dbranch": "*bf16", "sums": "*fp32"},
     "gelu_backward": {"x": "*bf16", "offset": "*bf16", "dy": "*bf16", "sizes": "*i32", "dx": "*bf16", "sums": "*fp32"},
+    "geglu_backward": {"x": "*bf16", "dy": "*bf16", "sizes": "*i32", "dx": "*bf16"},
     "table_gradient": {
         "order": "*i32",
         "starts": "*i32",
@@ -44,6 +49,14 @@ OPERANDS = {
         "sizes": "*i32",
         "table": "*fp32",
     },
+    "rotary_attention_forward": _ROTARY,
+    "rotary_attention_backward": _ROTARY | {"dcontext": "*bf16", "dqkv": "*bf16"},
+    "residual_norm_forward": {"x": "*bf16", "branch": "*bf16", "weight": "*fp32"}
+    | _STREAM
+    | {"total": "*bf16", "y": "*bf16", **_STATISTICS},
+    "residual_norm_backward": {"dy": "*bf16", "dresidual": "*bf16", "total": "*bf16", **_STATISTICS, "weight": "*fp32"}
+    | _STREAM
+    | {"dx": "*bf16", "dbranch": "*bf16", "sums": "*fp32"},
 }
 RESULTS = {
     "attention_forward": ("context", "normalizer"),
@@ -52,7 +65,12 @@ RESULTS = {
     "norm_forward": ("y", "normal", "inverse"),
     "norm_backward": ("dx", "dbranch", "sums"),
     "gelu_backward": ("dx", "sums"),
+    "geglu_backward": ("dx",),
     "table_gradient": ("table",),
+    "rotary_attention_forward": ("context", "normalizer"),
+    "rotary_attention_backward": ("dqkv",),
+    "residual_norm_forward": ("total", "y", "mean", "inverse"),
+    "residual_norm_backward": ("dx", "dbranch", "sums"),
 }
 
 
@@ -91,7 +109,7 @@ def attention_forward(length: int, head_size: int, dropout: bool) -> Text:
 
 def attention_backward(length: int, head_size: int, dropout: bool, capability: tuple[int, int] = (9, 0)) -> Text:
     """The text for rows of `length` positions, a multiple of BLOCK, and a GPU's compute capability."""
-    if length == WHOLE_LENGTH and capability not in ((8, 6), (8, 9)) and capability[0] < 12:
+    if length == WHOLE_LENGTH and not _little_shared_memory(capability):
         constants = {"HEAD_SIZE": head_size, "LENGTH": length, "DROPOUT": int(dropout)}
         return _text("attention_backward_whole", constants, 8, 1)
     return _text("attention_backward", {"HEAD_SIZE": head_size, "BLOCK": BLOCK, "DROPOUT": int(dropout)}, 4, 1)
@@ -116,22 +134,60 @@ def gelu_backward(tanh: bool) -> Text:
     return _text("gelu_backward", constants, 8, 1)
 
 
+def geglu_backward() -> Text:
+    """The text for a gated gelu, exact."""
+    return _text("geglu_backward", {"ROWS": GELU_ROWS, "COLUMNS": GELU_COLUMNS}, 8, 1)
+
+
 def table_gradient(width: int) -> Text:
     """The text for a table of `width` columns, a multiple of TABLE_COLUMNS[0]."""
     columns = max(columns for columns in TABLE_COLUMNS if width % columns == 0)
     return _text("table_gradient", {"ROWS": 32, "COLUMNS": columns}, 4, 1)
 
 
-def all_texts() -> list[Text]:
-    """Every text that a shape may need."""
+def rotary_attention_forward(length: int, head_size: int, window: int, capability: tuple[int, int] = (9, 0)) -> Text:
+    """The text for rows of `length` positions, a multiple of BLOCK, of which each attends `window` to both sides."""
+    narrow = window < length  # smaller tiles waste less of a window
+    queries = BLOCK if length % 128 or narrow or (head_size == 128 and _little_shared_memory(capability)) else 128
+    constants = {"HEAD_SIZE": head_size, "QUERIES": queries, "KEYS": BLOCK}
+    return _text("rotary_attention_forward", constants, 4, 2)
+
+
+def rotary_attention_backward(head_size: int) -> Text:
+    """The text for rows of any multiple of BLOCK positions."""
+    return _text("rotary_attention_backward", {"HEAD_SIZE": head_size, "BLOCK": BLOCK}, 4, 1)
+
+
+def residual_norm_forward(width: int, branch: bool, dropout: bool) -> Text:
+    """The text for vectors of `width` numbers, at most NORM_COLUMNS[-1], alone or with a branch added."""
+    columns = _columns(width)
+    constants = {"COLUMNS": columns, "BRANCH": int(branch), "DROPOUT": int(branch and dropout)}
+    return _text("residual_norm_forward", constants, _norm_warps(columns), 1)
+
+
+def residual_norm_backward(width: int, dropout: bool) -> Text:
+    """The text for vectors of `width` numbers, at most NORM_COLUMNS[-1]; `dropout`: of a branch."""
+    columns = _columns(width)
+    constants = {"COLUMNS": columns, "ROWS": NORM_ROWS, "DROPOUT": int(dropout)}
+    return _text("residual_norm_backward", constants, _norm_warps(columns), 1)
+
+
+def all_texts(capabilities: tuple[tuple[int, int], ...] = ((9, 0), (8, 9))) -> list[Text]:
+    """Every text that a shape may need on GPUs of these capabilities; the default ones stand for all."""
+    lengths, switch = (BLOCK, WHOLE_LENGTH, 512), (False, True)
     texts = [
-        kernel(length, head_size, dropout)
-        for kernel in (attention_forward, attention_backward)
-        for length, head_size, dropout in itertools.product((BLOCK, WHOLE_LENGTH, 512), HEAD_SIZES, (False, True))
+        attention_forward(length, head_size, dropout)
+        for length, head_size, dropout in itertools.product(lengths, HEAD_SIZES, switch)
     ]
-    for columns, dropout in itertools.product(NORM_COLUMNS, (False, True)):
+    for length, size, dropout, capability in itertools.product(lengths, HEAD_SIZES, switch, capabilities):
+        texts.append(attention_backward(length, size, dropout, capability))
+    for columns, dropout in itertools.product(NORM_COLUMNS, switch):
         texts += [norm_forward(columns, dropout), norm_backward(columns, dropout)]
-    texts += [gelu_backward(tanh) for tanh in (False, True)]
+        texts += [residual_norm_forward(columns, branch, dropout) for branch in switch]
+        texts += [residual_norm_backward(columns, dropout)]
+    for size, window, capability in itertools.product(ROTARY_HEAD_SIZES, (64, 128), capabilities):
+        texts += [rotary_attention_forward(128, size, window, capability), rotary_attention_backward(size)]
+    texts += [*(gelu_backward(tanh) for tanh in switch), geglu_backward()]
     return list(dict.fromkeys(texts + [table_gradient(width) for width in TABLE_COLUMNS]))
 
 
@@ -141,6 +197,10 @@ def _text(kernel: str, constants: dict[str, int], warps: int, stages: int) -> Te
 
 def _columns(width: int) -> int:
     return next(columns for columns in NORM_COLUMNS if width <= columns)
+
+
+def _little_shared_memory(capability: tuple[int, int]) -> bool:
+    return capability in ((8, 6), (8, 9)) or capability[0] >= 12
 
 
 def _norm_warps(columns: int) -> int:

@@ -28,14 +28,16 @@ def why_not(
         return 'they compute in bfloat16 or float16: numerics.precision = "bfloat16"'
     if xla != "layers":
         return f'they are part of whole compiled layers: execution.xla = "layers", not "{xla}"'
-    if not family_of(model).kernels:
+    kernels = family_of(model).kernels
+    if not kernels:
         return f"they do not compute the layers of {family_of(model).title}"
-    if head_size not in catalogue.HEAD_SIZES:
-        return f"a head has {head_size} numbers, and they serve {' and '.join(map(str, catalogue.HEAD_SIZES))}"
+    if head_size not in kernels.HEAD_SIZES:
+        *others, last = kernels.HEAD_SIZES
+        return f"a head has {head_size} numbers, and they serve {', '.join(map(str, others))} and {last}"
     if model.hidden_size > catalogue.NORM_COLUMNS[-1]:
         return f"model.hidden_size is {model.hidden_size}, and they serve at most {catalogue.NORM_COLUMNS[-1]}"
-    if model.intermediate_size % catalogue.GELU_COLUMNS:
-        return f"{catalogue.GELU_COLUMNS} must divide model.intermediate_size"
+    if model.intermediate_size % kernels.INNER_DIVISOR:
+        return f"{kernels.INNER_DIVISOR} must divide model.intermediate_size"
     if not all(map(length_served, lengths)):
         return f"{catalogue.BLOCK} must divide phase.sequence_length"
     return None

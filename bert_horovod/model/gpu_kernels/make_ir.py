@@ -18,12 +18,14 @@ from triton.compiler import ASTSource, make_backend
 from triton.compiler.compiler import AttrsDescriptor
 
 from bert_horovod.model.gpu_kernels.catalogue import OPERANDS, Text, all_texts
-from bert_horovod.model.gpu_kernels.source import attention, between_products
+from bert_horovod.model.gpu_kernels.source import attention, between_products, residual_norm, rotary_attention
+
+MODULES = attention, between_products, rotary_attention, residual_norm
 
 
 def source_of(text: Text) -> ASTSource:
     """The kernel with the text's constants; all operands are pointers that 16 divides."""
-    function = getattr(attention, text.kernel, None) or getattr(between_products, text.kernel)
+    function = next(getattr(module, text.kernel) for module in MODULES if hasattr(module, text.kernel))
     names = function.arg_names
     signature = {names.index(name): kind for name, kind in OPERANDS[text.kernel].items()}
     constants = {names.index(name): value for name, value in text.constants}

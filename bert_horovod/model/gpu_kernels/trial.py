@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
-from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
-from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.gpu_kernels.table import with_lookups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 
-def try_layer(model: Model, policy: ComputePolicy, weights: dict[str, tf.Tensor], rows: int, length: int) -> str | None:
-    """Compile and run a layer, forward and backward, if the kernels are to be used for this shape.
+def try_layers(
+    model: Model, policy: ComputePolicy, weights: list[dict[str, tf.Tensor]], rows: int, length: int
+) -> str | None:
+    """Compile and run each kind of layer, forward and backward, if the kernels are to be used for this shape.
 
     If that fails, the layers of this model and length are computed without kernels from now on.
 
     Args:
         model, policy: of the run.
-        weights: a layer's cast weights; see weights.layer_weights.
+        weights: the layers' cast weights; see weights.layer_weights.
         rows, length: of a micro-batch.
 
     Returns:
@@ -32,10 +34,18 @@ def try_layer(model: Model, policy: ComputePolicy, weights: dict[str, tf.Tensor]
         programs = kernel_programs(model, policy, capability())
         x = tf.zeros([rows * length, model.hidden_size], policy.dtype)
         dropout = DropoutState(tf.zeros([1], tf.uint64), tf.constant(0, tf.uint64))
-        packed = kernel_rows(tf.ones([rows, length], tf.int32))
-        arguments = x, weights, dropout, packed, tf.constant(1, tf.uint64), None
-        y, kept = programs.forward(*arguments)
-        return programs.backward(y, kept, *arguments)[0]
+        ones = tf.ones([rows, length], tf.int32)
+        surroundings = family_of(model).kernels.surroundings(model, {"sequence_ids": ones, "position_ids": ones})
+        # One layer of each program: they differ by parameters and by numbers that are no tensors.
+        kinds = {
+            (*of_layer, *(each for each in around if not tf.is_tensor(each))): (of_layer, around)
+            for of_layer, around in zip(weights, surroundings, strict=True)
+        }
+        for of_layer, around in kinds.values():
+            arguments = x, of_layer, dropout, around, tf.constant(1, tf.uint64), None
+            y, kept = programs.forward(*arguments)
+            dx = programs.backward(y, kept, *arguments)[0]
+        return dx
 
     failure = _failure(run) if used(model, policy, length) else None
     if failure:

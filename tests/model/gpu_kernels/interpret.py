@@ -14,7 +14,13 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from bert_horovod.model.gpu_kernels.source import attention, between_products, dropout_bits
+from bert_horovod.model.gpu_kernels.source import (
+    attention,
+    between_products,
+    dropout_bits,
+    residual_norm,
+    rotary_attention,
+)
 
 
 class _Type:
@@ -71,7 +77,7 @@ def main(cases_path: str, results_path: str) -> None:
     for case in json.loads(str(arrays["cases"])):
         kernel = next(
             getattr(module, case["kernel"])
-            for module in (attention, between_products, sys.modules[__name__])
+            for module in (attention, between_products, rotary_attention, residual_norm, sys.modules[__name__])
             if hasattr(module, case["kernel"])
         )
         operands = {name: Array(arrays[f"{case['name']}/{name}"]) for name in case["operands"]}

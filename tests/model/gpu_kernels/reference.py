@@ -6,11 +6,12 @@ import numpy as np
 
 
 def attention(
-    qkv: np.ndarray, sequences: np.ndarray, heads: int, kept: np.ndarray | None, keep: float, dcontext: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    qkv: np.ndarray, sequences: np.ndarray, heads: int, kept: np.ndarray | None, keep: float, dcontext: np.ndarray,
+    window: int | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Context, the scores' log2 of sums of exponentials, and the gradient of qkv [rows * length, 3 hidden].
 
-    kept: bool [rows, heads, length, length], or None without dropout.
+    kept: bool [rows, heads, length, length], or None without dropout. window: None: all positions are near.
     """
     rows, length = sequences.shape
     size = qkv.shape[1] // 3 // heads
@@ -24,6 +25,8 @@ def attention(
     query, key, value = split(qkv)  # (rows, heads, length, size)
     (dcontext,) = split(dcontext)
     same = sequences[:, None, :, None] == sequences[:, None, None, :]
+    if window is not None:
+        same = same & (np.abs(np.arange(length)[:, None] - np.arange(length)) <= window)
     scores = np.where(same, query @ key.swapaxes(-1, -2) / math.sqrt(size), -np.inf)
     exponentials = np.where(same, np.exp(scores), 0)
     total = exponentials.sum(-1, keepdims=True)
@@ -35,6 +38,16 @@ def attention(
     dscores /= math.sqrt(size)
     dqkv = np.stack([dscores @ key, dscores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ dcontext])
     return merge((weights @ value)[None]), np.log2(total[..., 0]), merge(dqkv)
+
+
+def turned(x: np.ndarray, angles: np.ndarray, heads: int) -> np.ndarray:
+    """x [rows * length, 3 hidden] with queries and keys turned by angles [rows, length, size / 2]."""
+    parts = x.astype(np.float64).reshape(*angles.shape[:2], 3, heads, 2, -1)
+    first, second = parts[..., 0, :], parts[..., 1, :]
+    cosines, sines = (each(angles)[:, :, None, None] for each in (np.cos, np.sin))
+    pairs = np.stack([first * cosines - second * sines, second * cosines + first * sines], -2)
+    pairs[:, :, 2] = parts[:, :, 2]
+    return pairs.reshape(x.shape)
 
 
 def layer_norm(

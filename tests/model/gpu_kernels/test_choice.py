@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.gpu_kernels import choice
 from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used
 from bert_horovod.model.gpu_kernels.limits import why_not
@@ -49,6 +49,7 @@ def test_auto_uses_the_kernels_on_gpus_from_8_0_on(capability, value, precision)
         ({"model": dataclasses.replace(BASE, num_attention_heads=16)}, "a head has 48 numbers"),
         ({"model": dataclasses.replace(BASE, hidden_size=8192, num_attention_heads=128)}, "at most 4096"),
         ({"model": dataclasses.replace(BASE, intermediate_size=3000)}, "128 must divide model.intermediate_size"),
+        ({"model": ModernBertModel(num_attention_heads=16)}, "a head has 48 numbers, and they serve 32, 64 and 128"),
         ({"lengths": (128, 96)}, "64 must divide phase.sequence_length"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
@@ -70,12 +71,11 @@ def test_what_the_kernels_do_not_serve_takes_xla_and_triton_is_an_error_that_say
     assert reason in str(refusal.value)
 
 
-def test_every_shipped_recipe_of_a_bert_is_served():
+def test_every_shipped_recipe_is_served():
     for name, path in shipped_recipes().items():
         recipe = load_recipe(path)
         lengths = tuple(phase.sequence_length for phase in recipe.phase)
-        reason = why_not((9, 0), recipe.model, lengths, "bfloat16", "layers")
-        assert (reason is None) == (family_of(recipe.model).model_type != "modernbert"), f"{name}: {reason}"
+        assert why_not((9, 0), recipe.model, lengths, "bfloat16", "layers") is None, name
 
 
 def test_a_pass_uses_the_kernels_by_its_own_length_and_until_they_fail():

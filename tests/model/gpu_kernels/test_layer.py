@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_horovod.model import encoder
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.gpu_kernels import catalogue
+from bert_horovod.model.encoder import encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.gpu_kernels import bert_layer, catalogue, modernbert_layer
+from bert_horovod.model.gpu_kernels.bert_layer import Kept
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
-from bert_horovod.model.gpu_kernels.layer import Kept, kernel_programs
+from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.gpu_kernels.table import sorted_lookups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
+from tests.model.gpu_kernels.emulated import Emulated
 
 ROWS = 3
 SMALL = {"vocab_size": 10, "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256}
@@ -99,3 +105,66 @@ def test_lookups_are_sorted_by_entry_and_equal_ones_by_place():
     order, starts = compiled(sorted_lookups)(tf.constant(ids), 30)
     np.testing.assert_array_equal(order, np.argsort(ids, kind="stable"))
     np.testing.assert_array_equal(starts, np.searchsorted(np.sort(ids), np.arange(31)))
+
+
+TINY = SMALL | {"hidden_size": 64, "intermediate_size": 128}
+UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ENCODERS = {
+    "bert": (Model(**TINY, num_attention_heads=2), 128, "none"),
+    "bert, tanh, blocks, no dropout": (
+        Model(**TINY, num_attention_heads=1, hidden_act="gelu_new", **UNDROPPED),
+        192,
+        "layer",
+    ),
+    "modernbert": (
+        ModernBertModel(**TINY, num_attention_heads=2, local_attention=64),
+        192,
+        "none",
+    ),
+    "modernbert, no dropout": (
+        ModernBertModel(**TINY, num_attention_heads=1, local_attention=20, attention_output_dropout_prob=0.0),
+        128,
+        "layer",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "," in name else pytest.mark.full) for name in ENCODERS]
+)
+def test_an_encoder_on_kernels_that_are_emulated_is_the_encoder(monkeypatch, name):
+    model, length, recompute = ENCODERS[name]
+    random, first = np.random.default_rng(0), 70
+    ids = np.repeat(np.int32([1, 2]), [first, length - first])[None]
+    ids[0, -5:] = 0
+    batch = {
+        "input_ids": random.integers(0, 10, ids.shape),
+        "token_type_ids": np.zeros_like(ids),
+        "position_ids": np.concatenate([np.arange(first), np.arange(length - first)])[None],
+        "sequence_ids": ids,
+    }
+    batch = {key: tf.constant(array, tf.int32) for key, array in batch.items()}
+    parameters = {
+        key: tf.constant(random.normal(size=shape, scale=0.2) + key.endswith("orm.weight"), tf.float32)
+        for key, shape in encoder_shapes(model, pooler=False).items()
+    }
+    weights = cast_weights(parameters, tf.float32)
+    dy = tf.constant(random.normal(size=[*ids.shape, model.hidden_size]), tf.float32)
+    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
+    rates = [getattr(model, f"{each}_dropout_prob", 0.0) for each in ("attention_probs", "hidden", "attention_output")]
+    for module in (bert_layer, modernbert_layer):
+        monkeypatch.setattr(module, "call", Emulated(*rates))
+    monkeypatch.setattr(encoder, "capability", lambda: (9, 0))
+    kernel_programs.cache_clear()
+    results = {}
+    for kernels in ("xla", "triton"):
+        policy = ComputePolicy(tf.float32, "layers", recompute, kernels)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            output = encode(Forward(model, weights, policy, dropout), batch)[-1]
+        gradients = tape.gradient(output, weights, dy)
+        results[kernels] = {"output": output} | {k: tf.convert_to_tensor(each) for k, each in gradients.items()}
+    kernel_programs.cache_clear()
+    for key, expected in results["xla"].items():
+        error = np.linalg.norm(results["triton"][key] - expected) / np.linalg.norm(expected)
+        assert error < 1e-4, f"{key}: {error}"

@@ -30,6 +30,16 @@ ATTENTION = [
 CAPABILITIES = (9, 0), (8, 9)  # they have different texts for backward at WHOLE_LENGTH
 NORM = [(96, 256, True), (256, 256, False)]  # width, COLUMNS, dropout
 ROWS, LENGTH = 2, 16  # of LayerNorm
+# Rows, length, size of a head, window: every text of the rotary kernels.
+ROTARY = [
+    (1, 192, 32, 20),
+    (1, 128, 32, 128),
+    (2, 128, 64, 64),
+    (1, 128, 64, 128),
+    (1, 64, 128, 30),
+    (1, 128, 128, 128),
+]
+RESIDUAL = [(96, True), (256, False)]  # width, dropout
 TANH = (False, True)
 WIDTHS = catalogue.TABLE_COLUMNS
 VOCABULARY, LOOKUPS = 20, 100
@@ -89,6 +99,49 @@ def attention_case(rows: int, length: int, size: int, dropout: bool) -> dict[str
     }
 
 
+def rotary_case(rows: int, length: int, size: int, window: int) -> dict[str, Any]:
+    """Operands of forward and backward; backward reads the reference's context and normalizer."""
+    hidden = HEADS * size
+    qkv, dcontext = random(rows * length, 3 * hidden), random(rows * length, hidden, seed=1)
+    sequences, angles = packed(rows, length), 3 * random(rows, length, size // 2)
+    turned = reference.turned(qkv, angles, HEADS)
+    context, normalizer, dturned = reference.attention(turned, sequences, HEADS, None, 1.0, dcontext, window)
+    operands = {
+        "qkv": qkv,
+        "sequences": sequences,
+        "reach": reach_of(tf.constant(sequences)).numpy(),
+        "cosines": np.cos(angles),
+        "sines": np.sin(angles),
+        "sizes": np.array([length // 64, HEADS, window], np.int32),
+        "numbers": np.array([1 / math.sqrt(size)], np.float32),
+    }
+    kept = {"context": context.astype(np.float32), "normalizer": normalizer.astype(np.float32), "dcontext": dcontext}
+    expected = {"context": context, "normalizer": normalizer, "dqkv": reference.turned(dturned, -angles, HEADS)}
+    return {"forward": operands, "backward": operands | kept, "expected": expected}
+
+
+def residual_case(width: int, dropout: bool) -> dict[str, Any]:
+    """A LayerNorm of a sum, and with `dropout` of a branch in it; without, its forward has no branch at all."""
+    rate, n = RATE * dropout, ROWS * LENGTH
+    x, branch, weight = random(n, width), random(n, width, seed=1), random(width, seed=1)
+    dy, dresidual, factors = random(n, width, seed=2), random(n, width, seed=3), np.ones((n, width))
+    if dropout:
+        factors = (draws([ROWS, LENGTH, width]).reshape(n, width) >= threshold(rate)) * keep_scale(rate)
+    total = x + factors * branch if dropout else x.astype(np.float64)
+    found = reference.layer_norm(total, 0 * x, weight, np.zeros(width), 1e-3, factors, dy)
+    dx = found["dx"] + dresidual
+    shared = stream() | {
+        "sizes": np.array([width // 16, LENGTH, threshold(rate), 0], np.int32),
+        "numbers": np.array([1e-3, keep_scale(rate)], np.float32),
+    }
+    expected = {"total": total, "y": found["y"], "mean": total.mean(-1), "inverse": found["inverse"]}
+    expected |= {"dx": dx, "dbranch": dx * factors, "sums": found["sums"][0]}
+    narrow = {name: expected[name].astype(np.float32) for name in ("total", "mean", "inverse")}
+    forward = {"x": x, "branch": branch, "weight": weight} | shared
+    backward = {"dy": dy, "dresidual": dresidual, **narrow, "weight": weight} | shared
+    return {"forward": forward, "backward": backward, "expected": expected}
+
+
 def norm_case(width: int, dropout: bool) -> dict[str, Any]:
     rate, n = RATE * dropout, ROWS * LENGTH
     x, branch, offset, weight = random(n, width), random(n, width, seed=1), random(width), random(width, seed=1)
@@ -125,6 +178,12 @@ def gelu_operands(tanh: bool) -> dict[str, np.ndarray]:
     n, width = 96, 256
     sizes = np.array([n // catalogue.GELU_ROWS, width // catalogue.GELU_COLUMNS], np.int32)
     return {"x": 2 * random(n, width), "offset": random(width), "dy": random(n, width, seed=1), "sizes": sizes}
+
+
+def geglu_operands() -> dict[str, np.ndarray]:
+    n, width = 64, 256
+    sizes = np.array([width // catalogue.GELU_COLUMNS], np.int32)
+    return {"x": 2 * random(n, 2 * width), "dy": random(n, width, seed=1), "sizes": sizes}
 
 
 class Cases:
@@ -175,12 +234,32 @@ def add_attention(cases: Cases, rows: int, length: int, size: int, dropout: bool
         cases.add(f"backward {name} {capability[1]}", text, given, results, grid)
 
 
+def add_modernbert(cases: Cases) -> None:
+    for rows, length, size, window in ROTARY:
+        case, name, hidden = rotary_case(rows, length, size, window), f"{length} {size} {window}", HEADS * size
+        text = catalogue.rotary_attention_forward(length, size, window)
+        made = {"context": (rows * length, hidden), "normalizer": (rows, HEADS, length)}
+        grid = (length // dict(text.constants)["QUERIES"], HEADS, rows)
+        cases.add(f"rotary forward {name}", text, case["forward"], made, grid)
+        text, made = catalogue.rotary_attention_backward(size), {"dqkv": (rows * length, 3 * hidden)}
+        cases.add(f"rotary backward {name}", text, case["backward"], made, (2 * length // 64, HEADS, rows))
+    for width, dropout in RESIDUAL:
+        case, n = residual_case(width, dropout), ROWS * LENGTH
+        made = {"total": (n, width), "y": (n, width), "mean": (n,), "inverse": (n,)}
+        text = catalogue.residual_norm_forward(width, dropout, dropout)
+        cases.add(f"residual forward {width}", text, case["forward"], made, (n,))
+        text, programs = catalogue.residual_norm_backward(width, dropout), n // catalogue.NORM_ROWS
+        made = {"dx": (n, width), "dbranch": (n, width), "sums": (programs, width)}
+        cases.add(f"residual backward {width}", text, case["backward"], made, (programs,))
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, np.ndarray]:
     """Results of all cases, by "case/result"; one process of the interpreter."""
     cases = Cases()
     for case in ATTENTION:
         add_attention(cases, *case)
+    add_modernbert(cases)
     for width, dropout in ((width, dropout) for width, _, dropout in NORM):
         case, n = norm_case(width, dropout), ROWS * LENGTH
         wide = {"normal": (n, width), "inverse": (n,)}
@@ -194,6 +273,9 @@ def results(tmp_path_factory) -> dict[str, np.ndarray]:
         (n, width), parts = operands["x"].shape, operands["x"].shape[1] // catalogue.GELU_COLUMNS
         text, made = catalogue.gelu_backward(tanh), {"dx": (n, width), "sums": (2, width)}
         cases.add(f"gelu {tanh}", text, operands, made, (2, parts), TURNS=2)  # the last program has one tile
+    operands = geglu_operands()
+    parts, made = operands["dy"].shape[1] // catalogue.GELU_COLUMNS, {"dx": operands["x"].shape}
+    cases.add("geglu", catalogue.geglu_backward(), operands, made, (len(operands["x"]) // catalogue.GELU_ROWS, parts))
     for width in WIDTHS:
         made = {"table": (VOCABULARY, width)}
         cases.add(
@@ -248,6 +330,26 @@ def test_layer_norm(results, width):
     np.testing.assert_allclose(results[f"norm backward {width}/sums"].sum(0), expected["sums"], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", ROTARY, ids=str)
+def test_rotary_attention(results, case):
+    name, expected = " ".join(map(str, case[1:])), rotary_case(*case)["expected"]
+    for direction, names in (("forward", ("context", "normalizer")), ("backward", ("dqkv",))):
+        for result in names:
+            made = results[f"rotary {direction} {name}/{result}"]
+            np.testing.assert_allclose(made, expected[result], **tolerance())
+
+
+@pytest.mark.parametrize(("width", "dropout"), RESIDUAL)
+def test_layer_norm_of_a_residual_sum(results, width, dropout):
+    expected = residual_case(width, dropout)["expected"]
+    for name in ("y", "mean", "inverse", *(["total"] if dropout else [])):
+        np.testing.assert_allclose(results[f"residual forward {width}/{name}"], expected[name], **tolerance())
+    for name in ("dx", *(["dbranch"] if dropout else [])):
+        np.testing.assert_allclose(results[f"residual backward {width}/{name}"], expected[name], **tolerance())
+    sums = results[f"residual backward {width}/sums"].sum(0)
+    np.testing.assert_allclose(sums, expected["sums"], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("tanh", TANH, ids=["exact", "tanh"])
 def test_gelu(results, tanh):
     operands = gelu_operands(tanh)
@@ -257,6 +359,15 @@ def test_gelu(results, tanh):
     np.testing.assert_allclose(results[f"gelu {tanh}/dx"], operands["dy"] * slope, **tolerance())
     sums = (operands["dy"] * slope).sum(0)
     np.testing.assert_allclose(results[f"gelu {tanh}/sums"].sum(0), sums, rtol=1e-4, atol=1e-4)
+
+
+def test_geglu(results):
+    operands = geglu_operands()
+    inner, gate = np.split(operands["x"].astype(np.float64), 2, 1)
+    step, dy = 1e-5, operands["dy"]
+    slope = (reference.gelu(inner + step, False) - reference.gelu(inner - step, False)) / (2 * step)
+    expected = np.concatenate([dy * gate * slope, dy * reference.gelu(inner, False)], 1)
+    np.testing.assert_allclose(results["geglu/dx"], expected, **tolerance())
 
 
 @pytest.mark.parametrize("width", WIDTHS)

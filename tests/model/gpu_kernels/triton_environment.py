@@ -48,11 +48,11 @@ def _make(directory: Path, python: Path) -> None:
     pytest.skip(f"needs an environment with triton {TRITON}: a Python 3.10 to 3.12 and a package index")
 
 
-def run_with_triton(*arguments: str | Path, interpret: bool = False) -> str:
+def run_with_triton(*arguments: str | Path, interpret: bool = False, patience_s: int = PATIENCE_S) -> str:
     """The output of a command of that Python, in the project's directory; `interpret`: kernels run as NumPy."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TRITON_INTERPRET": "1" if interpret else "0"}
     done = subprocess.run(
-        [triton_python(), *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        [triton_python(), *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=patience_s
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

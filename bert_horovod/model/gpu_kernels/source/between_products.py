@@ -122,6 +122,25 @@ def gelu_backward(
 
 
 @triton.jit
+def geglu_backward(x, dy, sizes, dx, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The gradient of a and g in gelu(a) g (arXiv 2002.05202), gelu exact: grid (n / ROWS, c / COLUMNS).
+
+    x, dx: [n, 2 c], a before g. dy: [n, c]. sizes: int32 [1]: c / COLUMNS.
+    """
+    columns = tl.load(sizes) * COLUMNS
+    n = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    place = n[:, None] * (2 * columns) + c[None, :]
+    inner = tl.load(x + place).to(tl.float32)
+    gate = tl.load(x + place + columns).to(tl.float32)
+    gradient = tl.load(dy + n[:, None] * columns + c[None, :]).to(tl.float32)
+    share = 0.5 * (1.0 + tl.math.erf(inner * 0.7071067811865476))
+    slope = share + inner * tl.exp(-0.5 * inner * inner) * 0.3989422804014327
+    tl.store(dx + place, (gradient * gate * slope).to(dx.dtype.element_ty))
+    tl.store(dx + place + columns, (gradient * inner * share).to(dx.dtype.element_ty))
+
+
+@triton.jit
 def table_gradient(order, starts, values, dense, sizes, table, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The gradient of a looked-up table, beside a dense gradient of it, in a fixed order: grid (v, c / COLUMNS).
 

@@ -1,4 +1,4 @@
-"""A layer, forward and backward, as cuBLAS products with Triton kernels between them; the arithmetic of encoder.py.
+"""A BERT's layer, forward and backward: cuBLAS products, Triton kernels between them; the arithmetic of bert_layers.py.
 
 Attention's probabilities and all dropout masks exist only inside kernels, so forward keeps less for backward than XLA's
 path, and recompute = "attention" has nothing to save.
@@ -6,16 +6,15 @@ path, and recompute = "attention" has nothing to save.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from bert_horovod.model import kernels
 from bert_horovod.model.dropout import DropoutState, keep_scale, threshold
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.call import call
-from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows
+from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows as Rows
+from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -24,10 +23,16 @@ from bert_horovod.model.parameters import (
     OUTPUT_NORM,
     QUERY_KEY_VALUE,
 )
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.xla import compiled
+
+HEAD_SIZES = catalogue.HEAD_SIZES
+INNER_DIVISOR = catalogue.GELU_COLUMNS  # it must divide the intermediate size
+
+
+def surroundings(model: Model, batch: dict[str, tf.Tensor]) -> list[Rows]:
+    """What the kernels of each layer read beside its input."""
+    return [kernel_rows(batch["sequence_ids"])] * model.num_hidden_layers
 
 
 class Kept(NamedTuple):
@@ -57,11 +62,12 @@ class KernelLayer:
     """
 
     def __init__(
-        self, model: Model, dropout: DropoutState, rows: KernelRows, site: tf.Tensor, capability: tuple[int, int]
+        self, model: Model, dropout: DropoutState, rows: Rows, site: tf.Tensor, capability: tuple[int, int]
     ) -> None:
         self._model, self._rows, self._capability = model, rows, capability
         self._stream = [dropout.key, dropout.first_row, site]
         self._head_size = model.hidden_size // model.num_attention_heads
+        self.tanh = model.hidden_act == "gelu_new"
 
     def attention_forward(self, qkv: tf.Tensor, biases: tf.Tensor) -> list[tf.Tensor]:
         """context and normalizer of query, key and value."""
@@ -126,7 +132,7 @@ class KernelLayer:
         tiles, parts = x.shape[0] // catalogue.GELU_ROWS, x.shape[1] // catalogue.GELU_COLUMNS
         programs = -(-tiles // catalogue.GELU_TURNS)
         dx, sums = call(
-            catalogue.gelu_backward(self._model.hidden_act == "gelu_new"),
+            catalogue.gelu_backward(self.tanh),
             x.dtype,
             [x, offset, dy, tf.constant([tiles, parts], tf.int32)],
             [(x.shape, x.dtype), ([programs, x.shape[1]], tf.float32)],
@@ -154,57 +160,20 @@ class KernelLayer:
         return [tf.constant(sizes, tf.int32), tf.constant(numbers, tf.float32)]
 
 
-class KernelPrograms(NamedTuple):
-    """XLA programs, each one for all layers of equal sizes.
-
-    Their last arguments are x, weights, dropout, rows, site and None, as those of the programs in encoder.py.
-    """
-
-    forward: Callable  # to the output, and what backward reads beside these arguments
-    backward: Callable  # from the output's gradient and what forward kept to the gradients of x and of each weight
-
-
-@functools.cache
-def kernel_programs(model: Model, policy: ComputePolicy, capability: tuple[int, int]) -> KernelPrograms:
-    """A layer's programs; `capability` is the GPU's."""
-
-    def forward_layer(
-        x: tf.Tensor, weights: dict[str, tf.Tensor], dropout: DropoutState, rows: KernelRows, site: tf.Tensor, _: None
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        y, kept = _forward(KernelLayer(model, dropout, rows, site, capability), model, x, weights)
-        return y, () if policy.recompute == "layer" else kept
-
-    def backward_layer(
-        dy: tf.Tensor,
-        kept: tuple[tf.Tensor, ...],
-        x: tf.Tensor,
-        weights: dict[str, tf.Tensor],
-        dropout: DropoutState,
-        rows: KernelRows,
-        site: tf.Tensor,
-        _: None,
-    ) -> list[tf.Tensor]:
-        layer = KernelLayer(model, dropout, rows, site, capability)
-        _, kept = (None, Kept(*kept)) if kept else _forward(layer, model, x, weights)
-        return _backward(layer, dy, kept, x, weights)
-
-    return KernelPrograms(compiled(forward_layer), compiled(backward_layer))
-
-
-def _forward(layer: KernelLayer, model: Model, x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Kept]:
+def forward(layer: KernelLayer, x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Kept]:
     """x [n, hidden] to the layer's output, [n, hidden], and what backward reads."""
     qkv = _product(x, weights, QUERY_KEY_VALUE)  # (n, 3 hidden)
     context, normalizer = layer.attention_forward(qkv, weights[f"{QUERY_KEY_VALUE}.bias"])
     branch, offset = _product(context, weights, ATTENTION_OUTPUT), weights[f"{ATTENTION_OUTPUT}.bias"]
     attended, *attended_norm = layer.norm_forward(x, branch, offset, *_affine(weights, ATTENTION_NORM), site=1)
     intermediate = _product(attended, weights, INTERMEDIATE)  # (n, intermediate)
-    inner = kernels.gelu(intermediate + weights[f"{INTERMEDIATE}.bias"], model.hidden_act == "gelu_new")
+    inner = kernels.gelu(intermediate + weights[f"{INTERMEDIATE}.bias"], layer.tanh)
     branch, offset = _product(inner, weights, OUTPUT), weights[f"{OUTPUT}.bias"]
     y, *norm = layer.norm_forward(attended, branch, offset, *_affine(weights, OUTPUT_NORM), site=2)
     return y, Kept(qkv, context, normalizer, attended, *attended_norm, intermediate, inner, *norm)
 
 
-def _backward(
+def backward(
     layer: KernelLayer, dy: tf.Tensor, kept: Kept, x: tf.Tensor, weights: dict[str, tf.Tensor]
 ) -> list[tf.Tensor]:
     """Gradients of x and of each weight, in the weights' order, from `dy`, [n, hidden]."""
