@@ -43,15 +43,15 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.measuring.configuration import size_recipe
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import _layer_programs, encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability
-from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
-from bert_horovod.model.layers import attention_bias
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes
@@ -65,6 +65,7 @@ OF_XLAS_OWN, CEILING = 2, 0.1
 PRECISIONS = ("bfloat16", "float16")
 BROKEN = ("gelu_backward", "0.398942292", "0.600000023")  # a kernel, and a constant of its text: 1 / sqrt(2 pi)
 TIMED = [("base", 128, 128), ("base", 32, 512), ("large", 64, 128), ("large", 16, 512)]
+TIMED += [("modernbert, full", 16, 1024), ("modernbert, window", 16, 1024), ("modernbert, window", 2, 8192)]
 CALLS = 20  # timed calls, of which each waits for the one before on the device only
 SAMPLES = 5
 
@@ -78,15 +79,21 @@ class Case(NamedTuple):
     head_size: int
     precision: str
     layers: int = 2
+    window: int = 0  # of a ModernBERT, which has full attention and this window in turns; 0: a BERT
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.length}, {self.heads} heads of {self.head_size}, {self.precision}"
+        family = f"ModernBERT, window {self.window}, " if self.window else ""
+        return f"{family}{self.rows} x {self.length}, {self.heads} heads of {self.head_size}, {self.precision}"
 
 
 CASES = [
     Case(rows, length, heads, head_size, precision)
     for length, rows in {128: 8, 512: 4}.items()
     for head_size, heads in {64: 12, 32: 8}.items()
+    for precision in PRECISIONS
+] + [
+    Case(rows, length, heads, head_size, precision, layers=3, window=128)
+    for rows, length, heads, head_size in ((2, 1024, 12, 64), (4, 512, 4, 128))
     for precision in PRECISIONS
 ]
 
@@ -204,13 +211,11 @@ def compare(case: Case) -> dict[str, tuple[float, float]]:
     """Relative errors of two layers' output and gradients, by name: with kernels, and XLA's own in the precision."""
     dtype = tf.as_dtype(case.precision)
     hidden = case.head_size * case.heads
-    model = Model(
-        vocab_size=100,
-        num_hidden_layers=case.layers,
-        hidden_size=hidden,
-        num_attention_heads=case.heads,
-        intermediate_size=4 * hidden,
-    )
+    sizes = {"vocab_size": 100, "num_hidden_layers": case.layers, "hidden_size": hidden}
+    sizes |= {"num_attention_heads": case.heads, "intermediate_size": 4 * hidden}
+    model = Model(**sizes)
+    if case.window:
+        model = ModernBertModel(**sizes, local_attention=case.window, global_attn_every_n_layers=2)
     random = np.random.default_rng(0)
     batch, dy = packed_batch(case.rows, case.length, random), random.normal(size=(case.rows, case.length, hidden))
     parameters = {
@@ -265,7 +270,7 @@ def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]
     with ThreadPoolExecutor(threads) as pool:  # compiles; the device runs them in any order
         ready = list(pool.map(lambda shape: layer_calls(*shape) if time.monotonic() < deadline else None, TIMED))
     results = []
-    print(f"{'size':>5} {'rows x length':>13}  {'triton':>8} {'xla':>8}  ms, a layer forward and backward")
+    print(f"{'size':>18} {'rows x length':>13}  {'triton':>8} {'xla':>8}  ms, a layer forward and backward")
     for (size, rows, length), calls in zip(TIMED, ready, strict=True):
         if calls is None:
             return results, [f"{size} {rows} x {length}: not timed, the time was over"]
@@ -274,7 +279,7 @@ def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]
             {"size": size, "rows": rows, "length": length, **{f"{name}_s": s for name, s in seconds.items()}}
         )
         print(
-            f"{size:>5} {f'{rows} x {length}':>13}  {1e3 * seconds['triton']:8.3f} {1e3 * seconds['xla']:8.3f}",
+            f"{size:>18} {f'{rows} x {length}':>13}  {1e3 * seconds['triton']:8.3f} {1e3 * seconds['xla']:8.3f}",
             flush=True,
         )
     return results, []
@@ -282,18 +287,23 @@ def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]
 
 def layer_calls(size: str, rows: int, length: int) -> dict[str, Any]:
     """Functions that run a layer forward and backward, with kernels and without, called once."""
-    model = size_recipe(size, [], rows, length).model
-    shapes = encoder_shapes(Model(**vars(model) | {"num_hidden_layers": 1, "vocab_size": 100}), pooler=False)
-    parameters = {name: tf.constant(value) for name, value in initial_values(shapes, 0.02, 0).items()}
-    weights = layer_weights(cast_weights(parameters, tf.bfloat16), Model(**vars(model) | {"num_hidden_layers": 1}))[0]
-    policy = ComputePolicy(tf.bfloat16, "layers")
-    sequences = tf.ones([rows, length], tf.int32)
+    if size.startswith("modernbert"):
+        model = ModernBertModel(num_hidden_layers=2, vocab_size=100, global_attn_every_n_layers=2 - ("full" in size))
+    else:
+        model = replace(size_recipe(size, [], rows, length).model, num_hidden_layers=2, vocab_size=100)
+    parameters = initial_values(encoder_shapes(model, pooler=False), 0.02, 0)
+    parameters = {name: tf.constant(value) for name, value in parameters.items()}
+    weights = layer_weights(cast_weights(parameters, tf.bfloat16), model)[1]  # as all but a ModernBERT's first
+    policy, family = ComputePolicy(tf.bfloat16, "layers"), family_of(model)
+    places = tf.tile(tf.range(length)[None], [rows, 1])
+    batch = {"sequence_ids": tf.ones([rows, length], tf.int32), "position_ids": places}
     dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.cast(tf.random.normal([rows * length, model.hidden_size], seed=1), tf.bfloat16)
     site = tf.constant(1, tf.uint64)
+    programs = kernel_programs(model, replace(policy, kernels="triton"), capability())
     kinds = {
-        "triton": (kernel_programs(model, replace(policy, kernels="triton"), capability()), kernel_rows(sequences)),
-        "xla": (_layer_programs(model, policy), attention_bias(sequences, sequences)),
+        "triton": (programs, family.kernels.surroundings(model, batch)[1]),
+        "xla": (_layer_programs(model, policy), family.surroundings(model, batch)[1]),
     }
 
     def of(programs: Any, others: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.model import encoder
-from bert_horovod.model.gpu_kernels import catalogue, layer
+from bert_horovod.model.gpu_kernels import bert_layer, catalogue
+from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from lab import gpu_kernels
 from lab.gpu_kernels import BROKEN, Case, breaking, compare, out_of_bound, relative_error, verdict
 from tests.horovod_runs import PATIENCE_S, PROJECT
@@ -94,13 +95,13 @@ def interpreter(tmp_path, monkeypatch):
         made = np.load(tmp_path / "results.npz")
         return [tf.cast(made[f"k/{name}"], kind) for name, (_, kind) in zip(case["results"], results, strict=True)]
 
-    monkeypatch.setattr(layer, "call", call)
+    monkeypatch.setattr(bert_layer, "call", call)
     monkeypatch.setattr(encoder, "capability", lambda: (9, 0))
     tf.config.run_functions_eagerly(True)
-    layer.kernel_programs.cache_clear()
+    kernel_programs.cache_clear()
     yield calls
     tf.config.run_functions_eagerly(False)
-    layer.kernel_programs.cache_clear()
+    kernel_programs.cache_clear()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ WHOLE_LENGTH = 128  # one program computes a whole row's head
 NORM_COLUMNS = (256, 512, 1024, 2048, 4096)  # widths up to these
 NORM_ROWS = 16  # a program of norm_backward
 GELU_ROWS, GELU_COLUMNS, GELU_TURNS = 32, 128, 16
+GEGLU_ROWS, GEGLU_COLUMNS = 64, 32
 TABLE_COLUMNS = (128, 256)
 
 _QKV = {"qkv": "*bf16", "biases": "*bf16", "sequences": "*i32"}
@@ -136,7 +137,7 @@ def gelu_backward(tanh: bool) -> Text:
 
 def geglu_backward() -> Text:
     """The text for a gated gelu, exact."""
-    return _text("geglu_backward", {"ROWS": GELU_ROWS, "COLUMNS": GELU_COLUMNS}, 8, 1)
+    return _text("geglu_backward", {"ROWS": GEGLU_ROWS, "COLUMNS": GEGLU_COLUMNS}, 4, 1)
 
 
 def table_gradient(width: int) -> Text:

@@ -26,7 +26,7 @@ from bert_horovod.model.parameters import (
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 HEAD_SIZES = catalogue.ROTARY_HEAD_SIZES
-INNER_DIVISOR = catalogue.GELU_COLUMNS  # it must divide the intermediate size
+INNER_DIVISOR = catalogue.GEGLU_COLUMNS  # it must divide the intermediate size
 
 
 class Rows(NamedTuple):
@@ -141,9 +141,9 @@ class KernelLayer:
 
     def geglu_backward(self, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """The gradient of x, where dy is the gradient of geglu(x)."""
-        parts = dy.shape[1] // catalogue.GELU_COLUMNS
+        parts = dy.shape[1] // catalogue.GEGLU_COLUMNS
         operands = [x, dy, tf.constant([parts], tf.int32)]
-        grid = (dy.shape[0] // catalogue.GELU_ROWS, parts, 1)
+        grid = (dy.shape[0] // catalogue.GEGLU_ROWS, parts, 1)
         return call(catalogue.geglu_backward(), x.dtype, operands, [(x.shape, x.dtype)], grid)[0]
 
     def _attention_numbers(self) -> list[tf.Tensor]:

@@ -181,8 +181,8 @@ def gelu_operands(tanh: bool) -> dict[str, np.ndarray]:
 
 
 def geglu_operands() -> dict[str, np.ndarray]:
-    n, width = 64, 256
-    sizes = np.array([width // catalogue.GELU_COLUMNS], np.int32)
+    n, width = 64, 96
+    sizes = np.array([width // catalogue.GEGLU_COLUMNS], np.int32)
     return {"x": 2 * random(n, 2 * width), "dy": random(n, width, seed=1), "sizes": sizes}
 
 
@@ -274,8 +274,8 @@ def results(tmp_path_factory) -> dict[str, np.ndarray]:
         text, made = catalogue.gelu_backward(tanh), {"dx": (n, width), "sums": (2, width)}
         cases.add(f"gelu {tanh}", text, operands, made, (2, parts), TURNS=2)  # the last program has one tile
     operands = geglu_operands()
-    parts, made = operands["dy"].shape[1] // catalogue.GELU_COLUMNS, {"dx": operands["x"].shape}
-    cases.add("geglu", catalogue.geglu_backward(), operands, made, (len(operands["x"]) // catalogue.GELU_ROWS, parts))
+    parts, made = operands["dy"].shape[1] // catalogue.GEGLU_COLUMNS, {"dx": operands["x"].shape}
+    cases.add("geglu", catalogue.geglu_backward(), operands, made, (len(operands["x"]) // catalogue.GEGLU_ROWS, parts))
     for width in WIDTHS:
         made = {"table": (VOCABULARY, width)}
         cases.add(
