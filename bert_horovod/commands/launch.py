@@ -100,9 +100,27 @@ def run(arguments: argparse.Namespace) -> int:
             mpi=arguments.mpi,
             variables=tuple(arguments.variables),
             stop_when=getattr(parsed, "stop_when", None),
+            has_mirror=command[0] == "pretrain" and _has_mirror(parsed),
         ),
         Again(arguments.restarts, read_hosts, may_grow=arguments.ranks is None, wait_s=wait_s),
     )
+
+
+def _has_mirror(parsed: argparse.Namespace) -> bool:
+    """Whether the run of this command has execution.mirror; the ranks check the whole recipe."""
+    from bert_horovod.errors import UserError
+    from bert_horovod.recipe.fields import read_toml
+    from bert_horovod.recipe_files.shipped import recipe_file
+
+    try:
+        section = read_toml(recipe_file(parsed.recipe), "the recipe").get("execution")
+    except UserError:  # it is perhaps on the ranks' hosts alone
+        section = None
+    place = section.get("mirror") if isinstance(section, dict) else None
+    for override in parsed.overrides:
+        key, _, text = override.partition("=")
+        place = text.strip("\"' ") if key.strip() == "execution.mirror" else place
+    return bool(place)
 
 
 def _hosts(arguments: argparse.Namespace) -> "tuple[Hosts, Callable[[], Hosts] | None]":

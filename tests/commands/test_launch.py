@@ -1,9 +1,11 @@
 """bert-horovod launch: what is refused before anything is started, and where hosts come from."""
 
+import argparse
 import socket
 
 import pytest
 
+from bert_horovod.commands.launch import _has_mirror
 from tests.horovod_runs import run_command
 
 pytestmark = pytest.mark.full
@@ -24,6 +26,12 @@ TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
         (["-np", "2", "--", "pretrain", "--ouput_dir", "x"], "--ouput_dir: did you mean --output_dir?"),
         (PRETRAIN, "expected -np N for ranks on this host, or hosts"),
         (["-np", "2", "-hostfile", "none", *PRETRAIN], "cannot read the hostfile none"),
+        (["--discover", "exit 3", *PRETRAIN], "--discover exit 3: exit code 3, no word; expected lines `host slots=N`"),
+        (["--discover", "echo a:1", "-H", "a:1", *PRETRAIN], "--discover and -hostfile or -H name the hosts twice"),
+        (
+            ["-np", "1", "--wait_for_hosts", "soon", *PRETRAIN],
+            "--wait_for_hosts soon: expected a number with s, m",
+        ),
         (["-H", "a", *PRETRAIN], "'a' is not of the form host:slots"),
         (["-H", "a:1", "-hostfile", "none", *PRETRAIN], "not allowed with argument"),
         (["-np", "2", *PRETRAIN, "--nonsense"], "unrecognized arguments: --nonsense"),
@@ -39,6 +47,23 @@ def test_a_mistake_is_seen_before_anything_is_started(flags, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert done.stderr.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "mirror"),
+    [
+        ("", [], False),
+        ("[execution]\nmirror = 's3://bucket/a'\n", [], True),
+        ("", ["execution.mirror=s3://bucket/a"], True),
+        ("[execution]\nmirror = 's3://bucket/a'\n", ["execution.mirror=''"], False),
+        (None, ["execution.micro_batch=8"], False),
+    ],
+)
+def test_a_mirror_is_known_before_the_ranks_start(tmp_path, recipe, overrides, mirror):
+    path = tmp_path / "recipe.toml"
+    if recipe is not None:
+        path.write_text(recipe)
+    assert _has_mirror(argparse.Namespace(recipe=str(path), overrides=overrides)) == mirror
 
 
 def test_in_a_schedulers_job_its_hosts_are_taken():

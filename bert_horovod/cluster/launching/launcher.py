@@ -45,6 +45,7 @@ _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|rese
 # its own settings that takes 8 minutes.
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # valid on this host only; horovodrun does not pass it on either
+ANY_KEY = ("-o", "StrictHostKeyChecking=no")  # of a host, as horovodrun does
 _TERMINATED = 128 + signal.SIGTERM  # the launcher ended the rank, after another rank's end
 
 
@@ -62,6 +63,7 @@ class LaunchPlan:
     ranks_may_live: bool = False  # see collectives/launched.py
     variables: tuple[str, ...] = ()  # further environment variables for the ranks, named by the user
     stop_when: str | None = None  # the command's own --stop_when
+    has_mirror: bool = False  # of its checkpoints, so that rank 0 may begin where the run's directory is not
 
 
 @dataclass(frozen=True)
@@ -244,9 +246,19 @@ class _Ranks:
             self._kill(number)
 
     def _ask_to_stop(self, number: int, stop_file: Path) -> None:
+        from bert_horovod.cluster.doctor.ask import ssh
+
+        asked = f"{signal_name(number)}: asked the ranks to save and stop ({stop_file}); once more kills"
+        if not stop_file.parent.is_dir():  # it is on a disk of rank 0's host
+            words = ssh(self._host(0), self.plan.ssh_port, ["touch", str(stop_file)], "-n", *ANY_KEY)
+            cannot = f"cannot ask the ranks to stop, {stop_file} is seen neither here nor, by ssh, on {self._host(0)}"
+            # In a thread, because a signal's handler may call this, and the ranks' output must be read meanwhile.
+            run = functools.partial(subprocess.run, words, capture_output=True)
+            threading.Thread(target=lambda: say(f"{cannot}; once more kills" if run().returncode else asked)).start()
+            return
         try:
             stop_file.touch()
-            say(f"{signal_name(number)}: asked the ranks to save and stop ({stop_file}); once more kills")
+            say(asked)
         except OSError as error:
             say(f"cannot ask the ranks to stop, {stop_file}: {error.strerror}; once more kills")
 

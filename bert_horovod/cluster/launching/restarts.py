@@ -15,7 +15,15 @@ from bert_horovod.cluster.doctor.ask import is_here, ssh
 from bert_horovod.cluster.doctor.checks import FAILED
 from bert_horovod.cluster.doctor.examination import Doctor
 from bert_horovod.cluster.launching.hostfiles import Hosts, in_kubernetes
-from bert_horovod.cluster.launching.launcher import LaunchPlan, Outcome, check, run_ranks, say, signal_name
+from bert_horovod.cluster.launching.launcher import (
+    ANY_KEY,
+    LaunchPlan,
+    Outcome,
+    check,
+    run_ranks,
+    say,
+    signal_name,
+)
 from bert_horovod.cluster.launching.leftovers import LIMIT_S, sweep
 from bert_horovod.cluster.launching.notice import exit_code
 from bert_horovod.errors import UserError
@@ -23,7 +31,6 @@ from bert_horovod.runtime.stopping import heeded
 
 FIRST_PAUSE_S = 3.0  # doubled at every restart
 MOST_PAUSE_S = 60.0
-_ANY_KEY = ("-o", "StrictHostKeyChecking=no")  # of a host, as horovodrun does
 _POLL_S = 10.0  # between two examinations of hosts that are waited for
 
 
@@ -78,7 +85,7 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
             return 128 + number
         if not hosts:
             say("error: no host is left to restart on; see what mends them: bert-horovod doctor")
-            return _code(outcome)
+            return _code(outcome) or 1
         slots = sum(hosts.values())
         ranks = slots if again.may_grow else min(plan.ranks, slots)
         part = replace(plan, hosts=hosts, ranks=ranks, ranks_may_live=bool(unasked - set(hosts)))
@@ -161,7 +168,7 @@ def _leaving(stop_when: str, hosts: Hosts, ssh_port: int | None) -> list[str]:
 
     def leaves(host: str) -> bool:
         words = ["sh", "-c", stop_when]
-        return exit_code(words if is_here(host) else ssh(host, ssh_port, words, "-n", *_ANY_KEY)) == 0
+        return exit_code(words if is_here(host) else ssh(host, ssh_port, words, "-n", *ANY_KEY)) == 0
 
     with ThreadPoolExecutor(max_workers=64) as pool:
         return [host for host, yes in zip(hosts, pool.map(leaves, hosts), strict=True) if yes]
@@ -174,11 +181,11 @@ def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts, begins_wit
         return hosts
     for host in hosts:
         words = ["test", "-d", str(run)]
-        command = words if is_here(host) else ssh(host, plan.ssh_port, words, "-n", *_ANY_KEY)
+        command = words if is_here(host) else ssh(host, plan.ssh_port, words, "-n", *ANY_KEY)
         with contextlib.suppress(subprocess.TimeoutExpired):
             if subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0:
                 return {host: hosts[host], **hosts}
-    return {}
+    return hosts if plan.has_mirror else {}
 
 
 @contextlib.contextmanager

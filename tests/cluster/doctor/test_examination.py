@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.cluster.doctor.examination import Doctor
 from lab.cluster import Cluster, cluster, why_not
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
@@ -52,6 +53,11 @@ def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box)
     assert "eth0 on 2 hosts, 10 Gb/s" in output  # what a veth says of itself
     assert "between 2 ranks" in output
     assert "launch -np 3 -H node1:2,node2:1 --network_interfaces eth0 -- pretrain" in output.splitlines()[-1]
+
+
+def test_the_job_whose_hosts_are_checked_is_named():
+    check = next(Doctor({"a": 2, "b": 2}, source="/etc/mpi/hostfile of a job in Kubernetes").examine_facts())
+    assert (check.name, check.found) == ("job", "2 hosts, 4 slots, from /etc/mpi/hostfile of a job in Kubernetes")
 
 
 @pytest.mark.slow

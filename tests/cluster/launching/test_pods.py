@@ -1,6 +1,7 @@
 """Pods of Kubernetes' MPI operator, without Kubernetes: run/container.sh as another user, keys, names, variables."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -139,6 +140,10 @@ def test_pods_are_evicted_killed_and_started_again_and_the_run_ends_as_if_nothin
     def launch():
         return launched(command, tmp_path, str(run), pods.start_launcher)
 
+    with (tmp_path / "doctor").open("w+") as said:
+        assert pods.start_launcher([*LAUNCH[:3], "doctor"], stdout=said, stderr=said).wait(PATIENCE_S) == 0
+        said.seek(0)
+        assert re.search("ok +job +2 hosts, 2 slots, from /etc/mpi/hostfile of a job in Kubernetes\n", said.read())
     with launch() as job:
         job.await_error("2 hosts, 2 slots, from /etc/mpi/hostfile of a job in Kubernetes")
         job.await_output("world: 2 rank(s)", "step 5/")

@@ -123,11 +123,12 @@ def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
     program = (
         "import sys; from pathlib import Path; from bert_horovod.cluster.launching.restarts import LaunchPlan, well\n"
     )
-    program += "plan = LaunchPlan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))\n"
-    program += "print(*well(plan, sys.argv[2]), sep='\\n')"
+    program += "hosts, mirror = dict.fromkeys(sys.argv[3:], 1), bool(sys.argv[2])\n"
+    program += "plan = LaunchPlan(1, hosts, [], Path(sys.argv[1], 'stop'), has_mirror=mirror)\n"
+    program += "print(*well(plan, sys.argv[3]), sep='\\n')"
 
-    def left(*hosts: str) -> tuple[str, str]:
-        words = [sys.executable, "-c", program, tmp_path / "run", *hosts]
+    def left(*hosts: str, mirror: str = "") -> tuple[str, str]:
+        words = [sys.executable, "-c", program, tmp_path / "run", mirror, *hosts]
         done = box.run("node1", words, env=clean_environment(), cwd=PROJECT)
         return tuple(done.stdout.splitlines())
 
@@ -135,6 +136,9 @@ def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
     hosts, messages = left("nowhere", "node2")
     assert hosts == "{}"
     assert f"leaving out node2: no {tmp_path / 'run'} there, as rank 0 needs" in messages
+    hosts, messages = left("nowhere", "node2", mirror="yes")
+    assert hosts == "{'node2': 1}"
+    assert "as rank 0 needs" not in messages
 
 
 UNREACHABLE = ["-H", "no-such-host.invalid:1", "--", "verify", "--data_dir"]

@@ -1,8 +1,10 @@
 """Machines that are taken away: hosts that say it before, hosts that vanish, and others that come."""
 
 import re
+import signal
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,20 @@ def test_the_run_goes_on_where_hosts_are_taken_away_and_others_come(start_cluste
     assert output.count("world: 2 rank(s)") == 3
     assert "Traceback" not in errors
     assert [line["step"] for line in metrics(run_dir)] == list(range(1, steps + 1))
+
+
+def test_a_launcher_that_does_not_see_the_run_asks_rank_0s_host_to_stop(start_cluster, store, tmp_path):
+    box = start_cluster(hosts=2)
+    assert box.run("node2", ["mount", "-t", "tmpfs", "tmpfs", "/mnt"]).returncode == 0
+    flags = pretrain_arguments(tmp_path, store, Path("/mnt/run"), phase={"steps": 100_000}, execution=QUICK)
+    words = [*LAUNCH, "-H", "node2:1", "--", "pretrain", *flags]
+    with launched(words, tmp_path, str(tmp_path), partial(box.start, "node1", env=clean_environment())) as run:
+        run.await_output("step 1/")
+        run.signal(signal.SIGTERM)
+        code, output, errors = run.end()
+    assert code == 0, errors
+    assert "SIGTERM: asked the ranks to save and stop (/mnt/run/stop); once more kills" in errors
+    assert "asked to stop: saved at step" in output
 
 
 def test_the_line_of_the_page_for_skypilot_trains_on_all_nodes(start_cluster, store, tmp_path):
