@@ -33,6 +33,12 @@ class DamagedData(ReportedError):
     """A file's content is not what was written: the same command may succeed next time if only the read failed."""
 
 
+class WrongDevice(ReportedError):
+    """A device computed wrongly: the same command goes on from an earlier checkpoint, maybe on that device again."""
+
+    exit_code = 4
+
+
 def printable(text: str) -> str:
     """Text with unprintable characters as escapes: it may be from a file or a name, and a terminal may obey them."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

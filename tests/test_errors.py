@@ -40,7 +40,9 @@ from bert_horovod.training.hooks import divergence, watchdog
 from bert_horovod.training.job import pretraining_job
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
 from tests.rights import few_files, without_rights
+from tests.toy_runs import train_recipe
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
+from tests.training.faulty_ranks import wrong_device
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 
@@ -187,6 +189,12 @@ def _input(place: Path) -> None:
     prepare([str(place / "a.txt.gz")], place / "vocab.txt", place / "store", workers=1)
 
 
+def _wrong_device(place: Path) -> None:
+    store = write_toy_store(place / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
+    with wrong_device("tile", 2, 2):
+        train_recipe(toy_recipe(phase={"steps": 2}, execution={"replay_steps": 2}), store, place / "run")
+
+
 CAUSES: dict[str, Callable[[Path], None]] = {
     "a wrong flag": _flag,
     "a wrong recipe": _recipe,
@@ -206,8 +214,9 @@ CAUSES: dict[str, Callable[[Path], None]] = {
     "all checkpoints are damaged": _checkpoints,
     "a Hugging Face directory is damaged": _pretrained,
     "an input of `prepare` is damaged": _input,
+    "a device computes wrongly": _wrong_device,
 }
-RANKS = {"a bit flips on one rank": "bit", "a rank has lost the others": "lost"}
+RANKS = {"a bit flips on one rank": "bit", "a rank was stopped for minutes": "lost"}
 PROCESSES = {"a mapped file is cut short": 128 + signal.SIGBUS, "a rank is killed": 128 + 9}
 PROCESSES |= {"a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
 
@@ -223,7 +232,9 @@ def test_each_failure_of_the_page_is_caused_here():
     assert sorted(row(beginning) for beginning in causes) == sorted(ROWS)
 
 
-@pytest.mark.parametrize("failure", CAUSES)
+@pytest.mark.parametrize(
+    "failure", [pytest.param(each, marks=[pytest.mark.full] * (CAUSES[each] is _wrong_device)) for each in CAUSES]
+)
 def test_a_failure_ends_the_command_as_the_page_says(failure, tmp_path, capsys):
     raised: list[BaseException] = []
 
@@ -317,7 +328,7 @@ def test_the_launcher_decides_by_the_code_as_the_page_says(code, tmp_path):
         timeout=PATIENCE_S,
         check=False,
     )
-    assert f"outcome {code if code == 2 else 1} {again}" in done.stdout, done.stdout + done.stderr
+    assert f"outcome {code if code in (2, 4) else 1} {again}" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])

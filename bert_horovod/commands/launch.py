@@ -8,9 +8,10 @@ In a job of SLURM, PBS, LSF, Kubernetes' MPI operator or SkyPilot the hosts are 
 SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same
 command resumes. A second signal kills the ranks.
 With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint. Hosts that
-fail the checks of `doctor` are left out; then there are fewer ranks, and the global batch stays the same.
-Exit code: 0 at the run's end and after such a stop, 2 for a mistake in flags, recipe or hosts, 128 + n if killed by
-signal n, 1 for every other failure.
+fail the checks of `doctor`, or on which a rank computed wrongly, are left out; then there are fewer ranks, and the
+global batch stays the same.
+Exit code: 0 at the run's end and after such a stop, 2 for a mistake in flags, recipe or hosts, 4 if a device computed
+wrongly, 128 + n if killed by signal n, 1 for every other failure.
 """
 
 import argparse

@@ -90,7 +90,7 @@ def finetuning_recipe(
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
     table = _table(start.model, start.phase)
-    phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows}
+    phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows, "replay_steps": 0}
     first = recipe_from_table(table, overrides)
     batch, windows = first.phase[0].global_batch, max(1, first.objective.label_attention)
     an_epoch = math.ceil(train_rows / batch)

@@ -428,6 +428,9 @@ class Execution:
     # Hours without a new checkpoint, for example because the disk is full, after which the run ends
     max_unsaved_hours: float = setting(6.0, above=0)
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
+    # Steps between checks of gradients: each rank computes a micro-batch of another rank once more (one rank alone: its
+    # own) and compares checksums; also before each checkpoint; 0: none. Finds a device that computes wrongly
+    replay_steps: int = setting(500, minimum=0)
     stall_s: float = setting(600.0, above=0)  # seconds; the run ends if one action (a step, a save) takes longer
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
     evaluate_rows: int = setting(1024, minimum=1, read_if=_MASKS)  # held-out rows per evaluation, at most

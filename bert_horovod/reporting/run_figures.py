@@ -2,8 +2,11 @@
 
 import contextlib
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from bert_horovod.costs.clusters import Cluster, bill
 from bert_horovod.recipe.sections import Recipe
@@ -100,6 +103,8 @@ def figures(
     ):
         if last.get(metric) is not None:
             rows.append([name, text.format(last[metric])])
+    if spread := _spread(log):
+        rows.append(["spread over ranks", spread])
     if last.get("memory_bytes") is not None:
         rows.append(["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"])
     rows += [["pauses", f"{len(clock.pauses)}, {span(sum(pause['seconds'] for pause in clock.pauses))}"], *unreadable]
@@ -113,6 +118,21 @@ def figures(
             if costs.kwh is not None:
                 rows.append([f"energy {words}", f"{costs.kwh:,.1f} kWh"])
     return [*rows, *place]
+
+
+def _spread(log: Log) -> str:
+    """How far the slowest rank's computing is above the ranks' median, in the mean of timed steps; "" if none is."""
+    median, largest, ranks = (
+        np.asarray(log.columns.get(name, ())) for name in ("compute_s", "slowest_compute_s", "slowest_rank")
+    )
+    if len({len(median), len(largest), len(ranks)}) > 1:
+        return ""
+    timed = (median > 0) & (largest >= median) & (ranks >= 0)
+    if not timed.any():
+        return ""
+    rank, times = Counter(ranks[timed].tolist()).most_common(1)[0]
+    above, often = (largest[timed] / median[timed] - 1).mean(), times / timed.sum()
+    return f"the slowest computes {above:.1%} longer than the median; in {often:.0%} of steps it is rank {rank:.0f}"
 
 
 def ending_of(sign: Sign | None, recipe: Recipe) -> str:

@@ -34,6 +34,7 @@ from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
 
 RETRY_S = 60  # seconds from a failure to the next try
+SUSPECT = "suspect-"  # begins the name of a checkpoint that was put aside
 PARTS_PATIENCE_S = 60  # seconds in which all ranks must have written their parts of a checkpoint
 
 
@@ -126,7 +127,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         ) from error
     link_newest(output_dir, final)
     remove_waiting(final.parent, snapshot.step)
-    _prune(output_dir, final, recipe.execution)
+    _prune(output_dir, final, recipe.execution, snapshot.record["progress"]["checked"])
     return final
 
 
@@ -287,12 +288,34 @@ def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
     return known | {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
 
 
-def _prune(output_dir: Path, newest: Path, execution: Execution) -> None:
-    """Remove checkpoints, except the best one and those that the settings of [execution] keep."""
+def put_aside(output_dir: Path, after: int) -> tuple[list[Path], Path | None]:
+    """Rename the checkpoints of steps after `after`, so that a run does not resume from them.
+
+    Returns: their new paths, and the newest checkpoint that is left, to which the link output_dir/model leads now.
+    """
+    renamed = []
+    for path in [path for path in paths(output_dir) if step_of(path.name) > after]:
+        renamed.append(path.with_name(f"{SUSPECT}{path.name}"))
+        shutil.rmtree(renamed[-1], ignore_errors=True)
+        os.rename(path, renamed[-1])
+    left = paths(output_dir)
+    if left:
+        link_newest(output_dir, left[-1])
+    elif (output_dir / NEWEST).is_symlink():
+        (output_dir / NEWEST).unlink()
+    return renamed, left[-1] if left else None
+
+
+def _prune(output_dir: Path, newest: Path, execution: Execution, checked: int) -> None:
+    """Remove checkpoints, except the best one and those that the settings of [execution] keep.
+
+    The newest one up to step `checked`, of the last good check of gradients, stays too; 0: there was none.
+    """
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     counted = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)]
     best = best_record(output_dir)
     kept = {best.step if best else None, *([0] if execution.checkpoint_step_0 else [])}
+    kept.add(max((step for path in counted if checked and (step := step_of(path.name)) <= checked), default=None))
     older = [path for path in counted[: -execution.keep_checkpoints] if step_of(path.name) not in kept]
     every_s, last_kept = 3600 * execution.keep_every_hours, -np.inf
     for path in older:

@@ -36,6 +36,7 @@ class Progress:
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
     exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
+    checked: int = 0  # step of the last check of gradients that was good: training/hooks/replay.py; 0: none
     ranks_with_parts: int = 0  # ranks with a part of their own in the checkpoint: see runs/rank_parts.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:

@@ -33,10 +33,13 @@ class StepMetrics:
     flops_share: float | None = _metric("share of the devices' peak; null: peak unknown")
     step_s: float = _metric("seconds a step")
     input_wait_s: float = _metric("seconds a step, this rank", "step_s")
-    reduce_wait_s: float | None = _metric(
-        "seconds a step, this rank; null: not measured, see execution.timeline", "step_s"
-    )
+    reduce_wait_s: float | None = _metric("seconds a step, this rank; null: not measured in these steps", "step_s")
     saving_s: float = _metric("seconds a step, this rank, with evaluations and other work between steps", "step_s")
+    compute_s: float | None = _metric(
+        "seconds of forward and backward in one step, median over ranks; null: not measured in these steps", "step_s"
+    )
+    slowest_compute_s: float | None = _metric("the largest of the ranks' compute_s; null likewise")
+    slowest_rank: int | None = _metric("the rank with slowest_compute_s; null likewise")
     bytes_reduced: float = _metric("payload of the step's collectives, bytes")
     wire_bytes: float = _metric("sent by a rank in the step, bytes")
     memory_bytes: int = _metric("peak of this rank so far, bytes")

@@ -70,6 +70,14 @@ def make_batch(
     return StepBatch(number, arrays, first_rows, task.batch_counts(together), tokens)
 
 
+def micro_batch_of(
+    rank: int, k: int, number: int, rows: int, source: Source, recipe: Recipe, world: World
+) -> tuple[dict[str, np.ndarray], int]:
+    """Micro-batch k of any rank in global batch `number`, as in StepBatch: its arrays, and its first row's place."""
+    positions, first_row = step_positions(number, rows, rank, world.size, recipe.execution.micro_batch)[k]
+    return as_arrays(source.assemble(positions)), first_row
+
+
 def step_inputs(
     recipe: Recipe, step: int, task: dict[str, list[float]], counts: dict[str, float], learning_rate: float
 ) -> StepInputs:

@@ -19,6 +19,7 @@ from bert_horovod.training.hooks.evaluation import EvaluationHook
 from bert_horovod.training.hooks.expected_loss import ExpectedLossHook
 from bert_horovod.training.hooks.metrics import MetricsHook
 from bert_horovod.training.hooks.profile import ProfileHook
+from bert_horovod.training.hooks.replay import ReplayHook
 from bert_horovod.training.hooks.signs_of_life import SignHook
 from bert_horovod.training.hooks.timeline import TimelineHook
 from bert_horovod.training.hooks.watchdog import WatchdogHook
@@ -43,6 +44,7 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
     ExpectedLossHook,
     EvaluationHook,
     ConsistencyHook,
+    ReplayHook,
     CheckpointHook,
 )
 
@@ -104,7 +106,7 @@ def _train_phase(run: Run) -> bool:
     """
     phase, done = run.phase, run.state.progress.step
     step: TrainStep | None = None
-    compiled: set[tuple[bool, Shapes]] = set()  # values of with_times, and shapes, for which the step is compiled
+    compiled: set[tuple[bool, bool, bool, Shapes]] = set()  # kinds of steps that are compiled
     exchange = run.recipe.exchange
     compiled_after = done + max(exchange.agreement, exchange.cycle)  # by then each kind of exchange has run once
     begun: _Begun | None = None
@@ -117,9 +119,10 @@ def _train_phase(run: Run) -> bool:
             counts, stop = _agree(run, batch, done)
             number = done + 1
             with_times = any(hook.wants_times(number) for hook in run.hooks)
+            replaying = [] if stop else [hook for hook in run.hooks if hook.wants_replay(number)]
             shapes = tuple(array.shape for array in batch.micro_batches[0].values())
-            are_new = all(shapes != others for _, others in compiled)  # on each stair of the mask rate
-            if begun and (stop or with_times or are_new):
+            are_new = all(shapes != others for *_, others in compiled)  # on each stair of the mask rate
+            if begun and (stop or with_times or replaying or are_new):
                 begun = _finish(run, step, begun)
             if stop and (jumped := run.state.progress.jumped_in_a_row):
                 left = JUMP_STEPS - jumped
@@ -131,21 +134,27 @@ def _train_phase(run: Run) -> bool:
                 return False
             rate = learning_rate(phase.settings, number - phase.begin)
             inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)
-            compiles = number <= compiled_after or (with_times, shapes) not in compiled
-            if compiles:
-                run.doing("planning and compiling", FIRST_STEP_S)
-                compiled.add((with_times, shapes))
-            else:
-                run.doing("forward, backward and update")
             if are_new and step:
                 run.say(f"step {number}: rows have another number of masked places; it is compiled once more")
             if are_new:
+                run.doing("planning and compiling", FIRST_STEP_S)
                 share_choices(run, batch, inputs, step)
             if step is None:
                 step = planned_step(run, batch, inputs)
+            checked = None
+            for hook in replaying:
+                run.doing("replaying a micro-batch", FIRST_STEP_S)
+                checked = hook.replay(number, step, batch, inputs)
+            kind = (with_times, checked is not None, checked == phase.micro_batches - 1, shapes)
+            compiles = number <= compiled_after or kind not in compiled
+            if compiles:
+                run.doing("planning and compiling", FIRST_STEP_S)
+                compiled.add(kind)
+            else:
+                run.doing("forward, backward and update")
             for hook in run.hooks:
                 hook.begin(number)
-            started = step.start(batch.micro_batches, batch.first_rows, inputs, with_times)
+            started = step.start(batch.micro_batches, batch.first_rows, inputs, with_times, checked)
             if begun:
                 _finish(run, step, begun)
             begun, done = _Begun(number, started, batch, inputs, counts, rate, waited_s), number

@@ -1,9 +1,7 @@
 """Takes a run back to its last checkpoint after a divergence."""
 
-import contextlib
-
 from bert_horovod.collectives.world import from_rank_0
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import UserError
 from bert_horovod.runs.checkpoint import paths
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.hooks.divergence import Diverged, pass_over
@@ -19,10 +17,7 @@ def roll_back(run: Run, error: Diverged) -> None:
         UserError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
     """
     if run.recipe.numerics.on_divergence == "stop":
-        run.waits_for_room = False
-        with contextlib.suppress(RunError):  # that the last checkpoint cannot be written matters less
-            for hook in run.hooks:
-                hook.wait()
+        run.settle()
         saved = from_rank_0([str(path) for path in paths(run.job.output_dir)[-1:]], run.world, "last checkpoint")
         begin = [f"; --init_checkpoint {path} begins before it" for path in saved if isinstance(run.task, Pretraining)]
         raise UserError(

@@ -1,5 +1,7 @@
 """A run in memory: state, open phase, ranks, and the hooks that watch it."""
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,10 +11,10 @@ import numpy as np
 
 from bert_horovod import __version__
 from bert_horovod.batches.source import Source
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import training_flops
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -91,6 +93,7 @@ class Run:
         self.hooks = [make(self) for make in (*job.hooks, *hooks)]
         try:
             require_same_data(job.dataset, world)
+            self.hosts: list[str] = from_all_ranks([socket.gethostname()], world, "host names")  # by rank
             self.load()
             self._open()
         except BaseException as error:
@@ -185,6 +188,13 @@ class Run:
     def must_stop(self) -> bool:
         """Whether this rank was asked to stop, or a hook wants the run to end."""
         return any([self.asked_to_stop(), *(hook.wants_to_end() for hook in self.hooks)])
+
+    def settle(self) -> None:
+        """Before an error ends the run: finish the checkpoints that are being written, if there is room."""
+        self.waits_for_room = False
+        with contextlib.suppress(RunError):  # that the last checkpoint cannot be written matters less
+            for hook in self.hooks:
+                hook.wait()
 
     def summarise(self) -> None:
         """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""

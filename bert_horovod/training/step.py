@@ -8,6 +8,7 @@ gradients of the earlier micro-batches are added to the dense accumulators; only
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
-from bert_horovod.exchange.base import Exchange, UpdateInputs
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
 from bert_horovod.exchange.updater import Updater, norms_of_parts
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
@@ -35,6 +36,7 @@ from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.accumulation import Accumulators
+from bert_horovod.training.checksums import gradient_checksums
 from bert_horovod.training.step_results import StartedStep, StepResult
 from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
 
@@ -87,9 +89,12 @@ class TrainStep:
             for counter in (progress.updates, progress.loss_scale, progress.good_steps)
         )
         self._keeps_loss_scale = micro_batches == 1 and exchange.divides_by_loss_scale  # else they are added up first
-        # By with_times; each graph is traced at its first call.
-        self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
-        self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
+        # By with_times, and whether checksums are asked for; each graph is traced at its first call.
+        kinds = list(itertools.product((False, True), repeat=2))
+        self._accumulate = {asked: _graph(self._accumulate_micro_batch, *asked) for asked in kinds}
+        self._finish = {asked: _graph(self._finish_step, *asked) for asked in kinds}
+        self._replay = tf.function(self._replayed_checksums, autograph=False)
+        self.checksum_names: tuple[str, ...] = ()  # of `replay` and of StepResult.checksums, once they are traced
         self._scalars: tuple[str, ...] = ()  # names of the scalars of a step; known once its graph is traced
         self._look = tf.function(self._finite_parts, autograph=False)
 
@@ -100,21 +105,61 @@ class TrainStep:
         return self.start(batches, first_rows, inputs, with_times).result()
 
     def start(
-        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
+        self,
+        batches: list[dict[str, np.ndarray]],
+        first_rows: list[int],
+        inputs: StepInputs,
+        with_times: bool = False,
+        checked: int | None = None,
     ) -> StartedStep:
-        """Enqueue a step as `run` does it; on a GPU the next one may be enqueued before its end."""
+        """Enqueue a step as `run` does it; on a GPU the next one may be enqueued before its end.
+
+        `checked`: the number of the micro-batch of whose gradient the result has checksums.
+        """
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
         if not self._kernels_tried:
             self._try_kernels(*batches[0]["input_ids"].shape)
-        spans = []
+        spans, checksums = [], None
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             arguments = together(flat(batch, first_row, inputs) | {"first": np.float32(k == 0)})
-            if k < self._micro_batches - 1:
-                *outputs, span = self._accumulate[with_times](*arguments)
-            else:
-                *outputs, span = self._finish[with_times](*arguments)
+            graphs = self._accumulate if k < self._micro_batches - 1 else self._finish
+            *outputs, of_gradient, span = graphs[with_times, k == checked](*arguments)
             spans.append(span)
-        return StartedStep(self._task.sum_names, self._scalars, outputs, spans if with_times else None)
+            checksums = of_gradient if k == checked else checksums
+        return StartedStep(self._task.sum_names, self._scalars, outputs, spans if with_times else None, checksums)
+
+    def replay(self, batch: dict[str, np.ndarray], first_row: int, inputs: StepInputs) -> tf.Tensor:
+        """Enqueue forward and backward of a micro-batch; the checksums of its gradient, int64 [checksum_names].
+
+        Nothing is trained. `start` has the same checksums, of the gradient that it trains.
+        """
+        if not self._kernels_tried:
+            self._try_kernels(*batch["input_ids"].shape)
+        return self._replay(*together(flat(batch, first_row, inputs)))
+
+    def _replayed_checksums(self, tensor: tf.Tensor, layout: Layout) -> tf.Tensor:
+        batch, first_row, inputs, _ = unflat(tensor, layout)
+        gradients, lookups, _ = self.forward_backward(batch, first_row, inputs)
+        return self._checksums(gradients, lookups)
+
+    def _checksums(self, gradients: Gradients, lookups: Lookups, asked: bool = True) -> tf.Tensor:
+        """The checksums of a micro-batch's gradient, int64 [checksum_names]; [0] if they are not asked for."""
+        if not asked:
+            return tf.zeros([0], tf.int64)
+        checksums = gradient_checksums(gradients, lookups)
+        self.checksum_names = tuple(checksums)
+        return tf.stack(list(checksums.values()))
+
+    def parameters_now(self) -> dict[str, np.ndarray]:
+        """A copy of the trained parameters, float32 by name, in the host's memory."""
+        return {name: variable.numpy() for name, variable in self._state.trained.items()}
+
+    def set_back(self, parameters: dict[str, np.ndarray], loss_scale: float) -> None:
+        """Compute with these parameters, and in float16 this loss scale, from now on: for `replay`."""
+        for name, array in parameters.items():
+            self._state.trained[name].assign(array)
+        self._cast.refresh({name: tf.convert_to_tensor(v) for name, v in self._state.parameters.items()}, None)
+        self._loss_scale.assign(loss_scale)
 
     def _try_kernels(self, rows: int, length: int) -> None:
         """Compile the Triton kernels for this shape, if they are to be used; if that fails, say it and go on without.
@@ -226,29 +271,33 @@ class TrainStep:
         graphs = (*self._accumulate.values(), *self._finish.values())
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
-    def _accumulate_micro_batch(self, clock: Clock, tensor: tf.Tensor, layout: Layout) -> tuple[tf.Tensor]:
-        """Add a micro-batch's gradients to the accumulators; returns its begin and end, float64 [2]."""
+    def _accumulate_micro_batch(
+        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Add a micro-batch's gradients to the accumulators; returns `_checksums`, and begin and end, float64 [2]."""
         batch, first_row, inputs, others = unflat(tensor, layout)
         first = others["first"] > 0
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        checksums = self._checksums(gradients, lookups, checked)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         added = self._accumulators.add(gradients, lookups, first)
         self._sums.assign_add(sums)
         self.exchange.during_backward(self._micro_batches)
-        return (tf.stack([begin, clock(added)]),)
+        return checksums, tf.stack([begin, clock(added)])
 
     def _finish_step(
-        self, clock: Clock, tensor: tf.Tensor, layout: Layout
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Run the last micro-batch, exchange and update.
 
         Returns: float64 tensors for StartedStep: the task's sums and the scalars that `_scalars` names, the
-            all-reduces' begins, their ends, and begin and end of the micro-batch.
+            all-reduces' begins, their ends; then `_checksums`; and begin and end of the micro-batch.
         """
         batch, first_row, inputs, _ = unflat(tensor, layout)
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        checksums = self._checksums(gradients, lookups, checked)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         if self._accumulators is not None:
             gradients = self._accumulators.with_last(gradients)
@@ -267,7 +316,7 @@ class TrainStep:
         scalars |= update.scalars | self._update_ratios(before)
         self._scalars = tuple(scalars)
         numbers = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars.values()])
-        return tf.concat([sums, numbers], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
+        return tf.concat([sums, numbers], 0), update.ready_s, update.done_s, checksums, tf.stack([begin, computed])
 
     def _update_ratios(self, before: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """|x' - x| / |x| of each part of the model, where x are the parameters `before` an update, and x' those now."""
@@ -328,7 +377,7 @@ def compute_policy(recipe: Recipe) -> ComputePolicy:
     return ComputePolicy(tf.as_dtype(precision), xla, recipe.execution.recompute, kernels)
 
 
-def _graph(work, with_times: bool):
-    """Method `work` of the step as a graph, with a clock or without."""
+def _graph(work, with_times: bool, checked: bool):
+    """Method `work` of the step as a graph, with a clock or without, and with checksums or without."""
     clock_or_none = clock if with_times else no_clock
-    return tf.function(lambda *inputs: work(clock_or_none, *inputs), autograph=False)
+    return tf.function(lambda *inputs: work(clock_or_none, checked, *inputs), autograph=False)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
+
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 # A GPU copies a result only after all that was enqueued before the copy was asked for. So a thread asks for it at once,
@@ -28,12 +30,13 @@ class StepTimes(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of one optimizer step; equal on all ranks except `times`."""
+    """The result of one optimizer step; equal on all ranks except `times` and `checksums`."""
 
     sums: dict[str, float]  # the task's loss sums over the global batch
     finite: bool  # False: the update was skipped
     scalars: dict[str, float]  # by name: exchange.base.Update.scalars
     times: StepTimes | None  # None: not asked for
+    checksums: np.ndarray | None = None  # of a micro-batch's gradient: int64 [TrainStep.checksum_names]; None likewise
 
 
 class StartedStep:
@@ -45,9 +48,11 @@ class StartedStep:
         scalar_names: Sequence[str],
         outputs: tuple[tf.Tensor, ...],
         spans: list[tf.Tensor] | None,
+        checksums: tf.Tensor | None = None,
     ) -> None:
         self._sum_names, self._scalar_names, self._spans = sum_names, scalar_names, spans
         self._outputs: Future = _READER.submit(lambda: [part.numpy() for part in (*outputs, *(spans or ()))])
+        self._checksums = checksums
 
     def result(self) -> StepResult:
         """The step's result; raises what its programs raised."""
@@ -59,4 +64,5 @@ class StartedStep:
         if self._spans is not None:
             all_reduces = list(zip(ready_s, done_s, strict=True))
             times = StepTimes([tuple(span) for span in spans], all_reduces, reduced_s, updated_s)
-        return StepResult(sums, bool(finite), scalars, times)
+        checksums = None if self._checksums is None else self._checksums.numpy()
+        return StepResult(sums, bool(finite), scalars, times, checksums)

@@ -92,7 +92,7 @@ def read_golden(name: str) -> tuple[list[tuple[int, float, float]], dict[str, st
     return rows, surrounding
 
 
-def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
+def train_all(world: "World", names: list[str], replay_steps: int = 0) -> list[dict[str, Any]]:
     """Train the runs of these names, all of as many ranks as there are: on rank 0 the numbers of each."""
     from bert_horovod.collectives.world import from_rank_0
     from bert_horovod.corpus.store import open_store
@@ -109,7 +109,9 @@ def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
         for name in names:
             run = RUNS[name]
             assert run.ranks == world.size, f"{name} is a run of {run.ranks} ranks, here are {world.size}"
-            output_dir = train_recipe(toy_recipe(**run.sections), store, directory / name, world)
+            execution = run.sections["execution"] | {"replay_steps": replay_steps}
+            recipe = toy_recipe(**run.sections | {"execution": execution})
+            output_dir = train_recipe(recipe, store, directory / name, world)
             if world.rank == 0:
                 rows = [(line["step"], line["loss"], line["gradient_norm"]) for line in metrics(output_dir)]
                 runs.append({"name": name, "rows": rows, "surroundings": surroundings()})

@@ -225,3 +225,19 @@ class Counted(Pretraining):
 
     def configuration(self, model):
         return super().configuration(model) | {"evaluations": self.evaluations}
+
+
+def test_the_checkpoint_of_the_last_good_check_is_kept_and_later_ones_can_be_put_aside(tmp_path, store):
+    recipe = with_execution(keep_checkpoints=1)
+    kept = {2: [2], 4: [2, 4], 6: [2, 6], 8: [6, 8]}
+    for step, checked in [(2, 2), (4, 2), (6, 2), (8, 7)]:
+        state = random_state(step)
+        state.progress.checked = checked
+        save(tmp_path, state, recipe, store, POSITION)
+        assert names(tmp_path) == [f"step-{kept_step:08d}" for kept_step in kept[step]]
+    for after, left in ((7, "step-00000006"), (5, None)):
+        renamed, newest = saving.put_aside(tmp_path, after)
+        assert [path.is_dir() for path in renamed] == [True]
+        assert left == (newest and newest.name)
+        assert (tmp_path / "model").is_symlink() == bool(left)
+    assert names(tmp_path) == ["suspect-step-00000006", "suspect-step-00000008"]

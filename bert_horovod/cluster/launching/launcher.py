@@ -21,7 +21,7 @@ from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import kill_here
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, WrongDevice
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import LEAVING, STOP_SIGNALS, heeded, is_same_request
@@ -41,6 +41,8 @@ _ENDED = (
 # Output of a rank that ended only because another rank had ended. The launcher may see the other rank's end later, if
 # that rank is on another host.
 _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
+_WRONG = re.compile(r"rank (\d+) on \S+ computes wrongly")  # of training/hooks/replay.py
+_SILENT = re.compile(r"rank (\d+) on \S+ gives no sign of life")  # of training/hooks/watchdog.py
 # TCP keep-alive (time and interval in s, number of probes) with which mpirun notices a vanished host and ends: with
 # its own settings that takes 8 minutes.
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
@@ -70,9 +72,10 @@ class LaunchPlan:
 class Outcome:
     """How an attempt at a run ended."""
 
-    code: int  # 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if signal n killed, else 1
+    code: int  # 0 at the run's end and after an orderly stop, UserError's and WrongDevice's, 128 + n if killed, else 1
     again: bool  # whether another attempt may succeed: nobody asked the whole run to stop, and it was no UserError
     asked_by: int | None = None  # the signal that led to an orderly stop, of the launcher or of a rank
+    suspects: tuple[str, ...] = ()  # hosts of ranks that computed wrongly
 
 
 def check(plan: LaunchPlan) -> None:
@@ -139,6 +142,8 @@ class _Ranks:
         self.begun: dict[tuple[str, str | None], str] = {}  # (rank, stream) -> the beginning of an unfinished line
         self.launchers_lines: list[str] = []  # of horovodrun or mpirun itself
         self.traceback = False  # rank 0 prints one: held back until the rank that failed first is known
+        self.wrong: set[int] = set()  # ranks that computed wrongly, as the run says
+        self.silent: set[int] = set()  # ranks that, as another one says, were stopped, dead or cut off
         self.began = False  # rank 0 has printed a line: it holds the output directory's lock
         self.asked_by: int | None = None  # the first signal
         self.asked_at = 0.0  # by time.monotonic
@@ -188,7 +193,9 @@ class _Ranks:
                 return Outcome(0, again=True, asked_by=signal.SIGTERM)
             return Outcome(0, again=False, asked_by=self.asked_by)
         code = self._explain(code)
-        return Outcome(code, again=code == 1 and not self._asked_to_stop())
+        again = code != UserError.exit_code and not self._asked_to_stop()
+        suspects = [self._host(rank) for rank in self.wrong] if code == WrongDevice.exit_code else []
+        return Outcome(code, again, suspects=tuple(suspects))
 
     def _asked_to_stop(self) -> bool:
         """Whether somebody asked, by a signal or by the stop file (rank 0 removes an old one when it begins)."""
@@ -218,6 +225,10 @@ class _Ranks:
         From a traceback on, rank 0's standard error is kept too: these may be its last lines, and only the rank that
         failed first gets its last lines printed. If rank 0 then prints to standard output, it has not ended.
         """
+        if error and line.startswith(f"{PROGRAM}error: "):
+            self.wrong |= {int(number) for number in _WRONG.findall(line)}
+        if error and (silent := _SILENT.search(line.replace(": gives", " gives"))):
+            self.silent.add(int(silent[1]))
         self.traceback |= error and rank == 0 and line.startswith("Traceback (most recent call last)")
         if rank or (error and self.traceback):
             self.lines[rank].append(line)
@@ -280,10 +291,13 @@ class _Ranks:
         rank = self._first(ended)
         code = ended.get(rank, 1)
         _print_error("".join(self.lines[rank]))
-        if code == UserError.exit_code:  # the rank's last lines explain it
+        if code in (UserError.exit_code, WrongDevice.exit_code):  # the rank's last lines explain it
             return code
-        host = self._host(rank)
-        say(f"error: rank {rank} on {host} ended first, with {_how(code, self._by_ssh(host, code))}")
+        text = f"rank {rank} on {self._host(rank)} ended first, with {_how(code, self._by_ssh(self._host(rank), code))}"
+        if silent := self.silent - {rank}:
+            who = " and ".join(f"rank {each} on {self._host(each)}" for each in sorted(silent))
+            text = f"{who} gave no sign of life; of those that noticed it {text}"
+        say(f"error: {text}")
         return 1
 
     def _host(self, rank: int) -> str:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,12 +54,14 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
     A restart has min(plan.ranks, slots of these hosts) ranks. All processes of a failed attempt are killed on every
     host that can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this function.
 
-    Returns the exit code: 0 at the run's end and after an orderly stop (see _code), 2 for UserError, 128 + n if signal
-    n killed the ranks or came between attempts, else 1. Raises UserError if the plan cannot be started.
+    Returns the exit code: 0 at the run's end and after an orderly stop (see _code), 2 for UserError, 4 for WrongDevice,
+    128 + n if signal n killed the ranks or came between attempts, else 1. Raises UserError if the plan cannot be
+    started.
     """
     check(plan)
     part = plan  # on the healthy hosts alone
     attempts: list[str] = []
+    suspects: set[str] = set()  # hosts on which a rank computed wrongly
     used: Hosts = {}  # in any attempt
     for restart in range(1, again.restarts + 2):
         attempts.append(uuid.uuid4().hex)
@@ -68,6 +70,7 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
         if outcome.code == 0 and not outcome.again:
             return _code(outcome)
         starts_again = outcome.again and restart <= again.restarts
+        suspects |= set(outcome.suspects)
         try:
             with _interruptible():
                 unasked = sweep(used, plan.ssh_port, attempts)
@@ -76,7 +79,7 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
                 pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (restart - 1))
                 say(f"restart {restart} of {again.restarts} in {pause_s:g} s")
                 time.sleep(pause_s)
-                hosts = _await_hosts(plan, again)
+                hosts = _await_hosts(plan, again, suspects)
                 sweep(unasked & set(hosts), plan.ssh_port, attempts)  # hosts that can be reached again
         except _Interrupted as interrupted:
             number = interrupted.args[0]
@@ -101,13 +104,13 @@ def _code(outcome: Outcome) -> int:
     return outcome.code
 
 
-def _await_hosts(plan: LaunchPlan, again: Again) -> Hosts:
+def _await_hosts(plan: LaunchPlan, again: Again, suspects: Set[str]) -> Hosts:
     """The hosts to go on with, examined again until they have a slot for each rank, or wait_s is over."""
     end = time.monotonic() + again.wait_s
     before: list[str] = []
     while True:
         present = replace(plan, hosts=_read_anew(plan.hosts, again))
-        hosts, messages = well(present, next(iter(plan.hosts)))
+        hosts, messages = well(present, next(iter(plan.hosts)), suspects)
         for message in messages:
             if message not in before:
                 say(message)
@@ -130,11 +133,11 @@ def _read_anew(hosts: Hosts, again: Again) -> Hosts:
         return hosts
 
 
-def well(plan: LaunchPlan, begins_with: str) -> tuple[Hosts, list[str]]:
-    """The plan's hosts except those that the doctor's checks or plan.stop_when exclude, and messages: which and why.
+def well(plan: LaunchPlan, begins_with: str, suspects: Set[str] = frozenset()) -> tuple[Hosts, list[str]]:
+    """The plan's hosts except `suspects`, and those that the doctor's checks or plan.stop_when exclude; and messages.
 
     Leaves out the doctor's all-reduce, because its failure would not tell which host to leave out. `begins_with` is the
-    host that rank 0 was meant for: any other must see the run.
+    host that rank 0 was meant for: any other must see the run. If all hosts are suspects, none is left out for that.
     """
     messages: list[str] = []
     interfaces = plan.network_interfaces
@@ -144,6 +147,10 @@ def well(plan: LaunchPlan, begins_with: str) -> tuple[Hosts, list[str]]:
         ssh_port=plan.ssh_port,
     )
     why: dict[str, list[str]] = {}
+    if suspects >= set(plan.hosts):
+        messages.append("a rank computed wrongly on each host that is left: going on with them")
+    else:
+        why = {host: ["a rank there computed wrongly"] for host in plan.hosts if host in suspects}
     for examined in doctor.examine_facts():
         if examined.level != FAILED:
             continue

@@ -88,8 +88,12 @@ def train_as_rank(
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
-        # Another rank has ended and reports the reason itself; that ends this process too, unless its host is gone.
-        time.sleep(_PATIENCE_S)
+        # Another rank has ended and reports the reason itself; that ends this process too, unless it was stopped or its
+        # host is gone.
+        from bert_horovod.training.hooks.watchdog import silent_ranks
+
+        if silent := silent_ranks(launched.rank, launched.size, _PATIENCE_S):
+            raise RunError(f"{'; '.join(silent)}. So {me} has lost it; the same command resumes") from error
         raise RunError(f"{me} has lost other ranks: {error.message}") from error
     return LEAVING if STOP.came and ATTEMPT in os.environ else 0
 

@@ -58,6 +58,17 @@ class Hook:
         """
         return False
 
+    def wants_replay(self, step: int) -> bool:
+        """Whether `replay` is to be called before this step: then all steps before it are done first."""
+        return False
+
+    def replay(self, step: int, train_step: TrainStep, batch: StepBatch, inputs: StepInputs) -> int | None:
+        """Called before a step for which this hook wants it: the state is the one that the step begins with.
+
+        Returns the number of the micro-batch of which StepResult.checksums are wanted; None: of none.
+        """
+        return None
+
     def wants_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint should be saved after this step, whose evaluation is done; equal on all ranks."""
         return False

@@ -6,6 +6,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.training.checksums import checksum
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
 
@@ -61,11 +62,3 @@ class Consistency:
             "network of a host has changed numbers: look at that host before going on. The last checkpoint is from "
             "before: the same command resumes from it"
         )
-
-
-def checksum(tensor: tf.Tensor) -> tf.Tensor:
-    """Checksum of float32 values of any shape: the sum of their bits in pairs, int64; one flipped bit changes it."""
-    flat = tf.reshape(tensor, [-1])
-    if flat.shape[0] % 2:
-        flat = tf.pad(flat, [[0, 1]])
-    return tf.reduce_sum(tf.bitcast(tf.reshape(flat, [-1, 2]), tf.int64))

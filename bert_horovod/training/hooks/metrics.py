@@ -1,8 +1,11 @@
 """Collects the metrics of a run and writes them as lines of metrics.jsonl."""
 
+import math
 import time
 from dataclasses import asdict
 from typing import Any
+
+import numpy as np
 
 from bert_horovod.costs.gpus import TERA
 from bert_horovod.runs.step_metrics import StepMetrics
@@ -10,7 +13,9 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.hooks.slow_ranks import SlowRanks
 
+_TIMED_LINES = 10
 _BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # activities between steps, see Hook.doing
 
 
@@ -20,7 +25,7 @@ class Interval:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._steps = self._rows = 0
-        self._input_wait_s = 0.0
+        self._input_waits_s = 0.0
         self._reduce_waits_s: list[float] = []
         self.saving_s = 0.0  # seconds of saving, evaluating and other activities between steps
         self.tokens = 0.0  # real tokens of this rank, without padding
@@ -29,10 +34,15 @@ class Interval:
         """Count a step; `rows` are those of all ranks, the other arguments are this rank's."""
         self._steps += 1
         self._rows += rows
-        self._input_wait_s += input_wait_s
+        self._input_waits_s += input_wait_s
         self.tokens += tokens
         if reduce_wait_s is not None:
             self._reduce_waits_s.append(reduce_wait_s)
+
+    @property
+    def input_wait_s(self) -> float:
+        """This rank's wait for its rows, in seconds a step."""
+        return self._input_waits_s / self._steps
 
     def rates(self, tokens: float, flops_per_row: float, peak_flops_per_s: float | None) -> dict[str, float | None]:
         """Throughput of all ranks, and means per step in seconds.
@@ -51,7 +61,7 @@ class Interval:
             "flops_per_s": flops_per_s,
             "flops_share": flops_per_s / peak_flops_per_s if peak_flops_per_s else None,
             "step_s": seconds / self._steps,
-            "input_wait_s": self._input_wait_s / self._steps,
+            "input_wait_s": self.input_wait_s,
             "saving_s": self.saving_s / self._steps,
             "reduce_wait_s": sum(waits) / len(waits) if waits else None,
         }
@@ -60,6 +70,7 @@ class Interval:
 class MetricsHook(Hook):
     """Writes a line of metrics each execution.log_steps steps, after the run's first step, and at a phase's end."""
 
+    _computing_s = math.nan  # this rank's seconds of forward and backward in the interval's timed step
     _beside_since: float | None = None  # time at which an activity between steps began
 
     def doing(self, what: str, more_s: float) -> None:
@@ -73,7 +84,13 @@ class MetricsHook(Hook):
             exchange = self.run.exchange
             self._stages[step] = exchange.norm_metric, exchange.bytes_reduced(), exchange.wire_bytes()
 
+    def wants_times(self, step: int) -> bool:
+        """One step of _TIMED_LINES log lines is timed: its graph is another one, which calls Python."""
+        period = _TIMED_LINES * self.run.recipe.execution.log_steps
+        return self.run.world.size > 1 and step % period == period // 2
+
     def phase(self) -> None:
+        self._slow_ranks = SlowRanks(self.run.hosts)
         self._stages: dict[int, tuple[str, float, float]] = {}  # by step: the norm's metric, and bytes without rows
         self._interval = Interval()
         self._started: float | None = time.monotonic()
@@ -84,14 +101,18 @@ class MetricsHook(Hook):
             run.say(f"the first step took {duration(time.monotonic() - self._started)}, all before it included")
             self._started = None
         wait_s = result.times.reduce_wait_s if result.times else None
+        if result.times and self.wants_times(event.step):
+            self._computing_s = sum(end - begin for begin, end in result.times.micro_batches)
         self._interval.add(run.phase.settings.global_batch, event.waited_s, wait_s, event.batch.tokens)
         run.console.advance(event.step)
         if not self._is_due(event.step):
             return
         run.doing("writing metrics")
         interval, self._interval = self._interval, Interval()
+        own = [interval.tokens, self._computing_s, interval.input_wait_s]
         with tf.device("/CPU:0"):  # a GPU would do it only after the next step
-            tokens = run.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
+            tokens, computing_s, reading_s = run.world.all_gather(tf.constant([own], tf.float64), "tokens").numpy().T
+        self._computing_s = math.nan
         if run.journal is None:
             return
         progress, position, exchange = run.state.progress, run.position(), run.exchange
@@ -107,7 +128,8 @@ class MetricsHook(Hook):
             **{"gradient_norm": None, "exchange_norm": None} | {norm_metric: norm},
             loss_scale=progress.loss_scale,
             skipped_steps=progress.skipped_steps,
-            **self._rates(interval, float(tokens), run.phase.flops_per_row(event.batch.micro_batches[0])),
+            **self._rates(interval, float(tokens.sum()), run.phase.flops_per_row(event.batch.micro_batches[0])),
+            **_spread(computing_s),
             bytes_reduced=reduced + exchange.bytes_reduced(rows) - exchange.bytes_reduced(),
             wire_bytes=sent + exchange.wire_bytes(rows) - exchange.wire_bytes(),
             memory_bytes=peak_memory_bytes(),
@@ -121,6 +143,9 @@ class MetricsHook(Hook):
                 f"this resume is exact to rounding only: the loss of step {event.step} is {event.loss!r}, and was "
                 f"{before!r} before the interruption (another device, other versions, or execution settings)",
             )
+        notice = "" if metrics.compute_s is None else self._slow_ranks.add(computing_s, reading_s, metrics.step_s)
+        if notice:
+            run.journal.incident(event.step, f"step {event.step}: {notice}")
         of_task = run.task.metrics(result.sums, event.counts)
         run.journal.record(_with_task_metrics(asdict(metrics), of_task) | scalars)
         figures = {"loss": f"{event.loss:.4f}"}
@@ -147,6 +172,18 @@ class MetricsHook(Hook):
         self.run.console.back_to(step)
         if self.run.journal is not None:
             self.run.journal.cut_back(step)
+
+
+def _spread(computing_s: np.ndarray) -> dict[str, Any]:
+    """The metrics of each rank's computing; float64 [ranks], NaN: not timed."""
+    if np.isnan(computing_s).any():
+        return {"compute_s": None, "slowest_compute_s": None, "slowest_rank": None}
+    slowest = int(computing_s.argmax())
+    return {
+        "compute_s": float(np.median(computing_s)),
+        "slowest_compute_s": float(computing_s[slowest]),
+        "slowest_rank": slowest,
+    }
 
 
 def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
 
 EXIT_CODE = 3
+SILENT = "gives no sign of life: stopped, dead or cut off."  # cluster/launching/launcher.py looks for it
 BEAT_S = 2.0  # seconds between two signs of life
 _STDERR = 2  # file descriptor; sys.stderr may be replaced
+_ENDED = "ended"  # the last activity of a rank
 _PATIENCE_S = 15.0  # seconds that a rank waits while a lower rank prints the report
 
 
@@ -79,6 +81,9 @@ class Watchdog:
         """Stop the thread."""
         self._closed.set()
         self._thread.join()
+        if self._work.doing != _ENDED:
+            self.begin(_ENDED, self._work.step)
+            self._tell()  # so that nobody takes this rank for a silent one
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
@@ -159,7 +164,7 @@ def explain(
         if status is None:
             lines.append(f"rank {other_rank}: never gave a sign of life")
         else:
-            silent = "" if answers else "gives no sign of life: stopped, dead or cut off. It was at "
+            silent = "" if answers else f"{SILENT} It was at "
             lines.append(f"rank {other_rank} on {status.host}: {silent}step {status.step}, {status.doing}")
     blamed = [other_rank for other_rank, (_, answers) in sorted(everyone.items()) if not answers]
     blamed = blamed or [other_rank for other_rank, (status, _) in sorted(everyone.items()) if not status.waits]
@@ -169,6 +174,22 @@ def explain(
     elif not blamed:
         lines.append("so all ranks wait for each other: the network between them carries nothing, or ranks differ")
     return lines
+
+
+def silent_ranks(rank: int, size: int, seconds: float) -> list[str]:
+    """Listen for `seconds` to the other ranks, when collectives have failed: says of each that it is silent.
+
+    Ranks that have ended in order are not silent. The list is empty too if nothing can be heard of any rank.
+    """
+    board, ranks = RendezvousBoard(), [other_rank for other_rank in range(size) if other_rank != rank]
+    before = {other_rank: board.read(other_rank) for other_rank in ranks}
+    time.sleep(seconds)
+    statuses = {other_rank: _spoken(before[other_rank], board.read(other_rank)) for other_rank in ranks}
+    return [
+        f"rank {other_rank} on {status.host} {SILENT} It was at step {status.step}, {status.doing}"
+        for other_rank, (status, answers) in statuses.items()
+        if status is not None and not answers and status.doing != _ENDED
+    ]
 
 
 def _spoken(before: Any, after: Any) -> tuple[Status | None, bool]:

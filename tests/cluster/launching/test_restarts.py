@@ -20,6 +20,10 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod"),
 ]
 STEPS, CHECKPOINT_STEPS = 250, 20
+LOST = (
+    "bert-horovod: error: rank 1 on node2 gave no sign of life; of those that noticed it rank 0 on node1 ended first, "
+    "with exit code 3"
+)
 
 
 @pytest.mark.slow
@@ -48,11 +52,11 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
     assert (len(stalled), len(silent)) == (2, 2), errors
     assert [line for line in own if line not in stalled + silent] == [
         "so rank 0 waits for rank 1",
-        "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
+        LOST,
         "bert-horovod: restart 1 of 2 in 3 s",
         "bert-horovod: restart 1 of 2 with 2 rank(s) on node1:1, node2:1",
         "so rank 0 waits for rank 1",
-        "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
+        LOST,
         "bert-horovod: restart 2 of 2 in 6 s",
         "bert-horovod: leaving out node2: ssh: it cannot be reached",
         "bert-horovod: restart 2 of 2 with 1 rank(s) on node1:1",
@@ -100,6 +104,42 @@ def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_di
     undisturbed = subprocess.run([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment(), check=False)
     assert undisturbed.returncode == 0
     assert [line["step"] for line in metrics(runs[0])] == list(range(1, 13))
+    for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
+
+
+# As sitecustomize.py: rank 1 of the first attempt computes wrongly from step 7 on.
+WRONG = """
+import os, pathlib
+
+mark = pathlib.Path(__file__).with_name("wrong")
+if os.environ.get("HOROVOD_RANK") == "1" and not mark.exists():
+    from tests.training.faulty_ranks import wrong_device
+
+    held = wrong_device("tile", 7, 1000)
+    held.__enter__()
+    mark.touch()
+"""
+
+
+@pytest.mark.slow
+def test_the_host_of_a_device_that_computes_wrongly_is_left_out(start_cluster, store, tmp_path, monkeypatch):
+    box = start_cluster(hosts=3)
+    (tmp_path / "sitecustomize.py").write_text(WRONG)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    execution = QUICK | {"micro_batch": 4, "checkpoint_steps": 5, "replay_steps": 4, "keep_checkpoints": 1}
+    runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
+    arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": 12}, execution=execution) for run in runs]
+    words = [*LAUNCH, "--restarts", "1", "-hostfile", str(box.hostfile), "--", "pretrain", *arguments[0]]
+    with launched(words, tmp_path, str(runs[0]), partial(box.start, "node1", env=clean_environment())) as run:
+        code, output, errors = run.end()
+    assert code == 0, errors
+    assert errors.count("bert-horovod: error: step 8: rank 1 on node2 computes wrongly: ") == 1, errors
+    assert "leaving out node2: a rank there computed wrongly\n" in errors
+    assert "restart 1 of 1 with 2 rank(s) on node1:1, node3:1\n" in errors
+    assert f"resuming from {runs[0] / 'checkpoints' / 'step-00000005'}\n" in output
+    undisturbed = subprocess.run([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment(), check=False)
+    assert undisturbed.returncode == 0
     for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
 

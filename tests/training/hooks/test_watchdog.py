@@ -20,6 +20,10 @@ FIRST_STEP = "step 1/"
 # Longer than anything at the start takes on a machine that does other things too.
 STALL = {"stall_s": 10.0}
 WAITS = Status(9, "node1", 17, "forward, backward and update, in the collectives gradients.1", True)
+NAMED = (
+    "bert-horovod: error: rank 1 on localhost gave no sign of life; of those that noticed it rank 0 on localhost ended "
+    "first, with exit code "
+)
 READS = Status(9, "node2", 17, "reading rows", False)
 
 
@@ -41,7 +45,24 @@ def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
     assert stalled.endswith("; expected at most execution.stall_s = 10 (raise it if a step takes longer)")
     assert "gives no sign of life: stopped, dead or cut off. It was at step " in silent
     assert blamed == "so rank 0 waits for rank 1"
-    assert last == f"bert-horovod: error: rank 0 on localhost ended first, with exit code {EXIT_CODE}"
+    assert last == f"{NAMED}{EXIT_CODE}"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_until_its_connection_ends_is_named_by_those_that_lost_it(store, tmp_path):
+    pytest.importorskip("horovod")
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
+    with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(tmp_path / "run")) as run:
+        run.await_output(FIRST_STEP)
+        os.kill(run.rank(1), signal.SIGSTOP)
+        code, _, errors = run.end()
+        run.await_no_process()
+    assert code == 1
+    *_, lost, last = errors.splitlines()
+    assert lost.startswith("bert-horovod: error: rank 1 on ")
+    assert " gives no sign of life: stopped, dead or cut off. It was at step " in lost
+    assert lost.endswith(" has lost it; the same command resumes")
+    assert last == f"{NAMED}1"
 
 
 @pytest.fixture
