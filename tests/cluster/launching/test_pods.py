@@ -141,9 +141,16 @@ def test_pods_are_evicted_killed_and_started_again_and_the_run_ends_as_if_nothin
         return launched(command, tmp_path, str(run), pods.start_launcher)
 
     with (tmp_path / "doctor").open("w+") as said:
-        assert pods.start_launcher([*LAUNCH[:3], "doctor"], stdout=said, stderr=said).wait(PATIENCE_S) == 0
+        pods.start_launcher([*LAUNCH[:3], "doctor", "--expect_gbit", "0.1"], stdout=said, stderr=said).wait(PATIENCE_S)
         said.seek(0)
-        assert re.search("ok +job +2 hosts, 2 slots, from /etc/mpi/hostfile of a job in Kubernetes\n", said.read())
+        output = said.read()
+    for check in (
+        "job +2 hosts, 2 slots, from /etc/mpi/hostfile of a job in Kubernetes\n",
+        "ssh",
+        "name",
+        "all-reduce",
+    ):
+        assert re.search(f"ok +{check}", output), output
     with launch() as job:
         job.await_error("2 hosts, 2 slots, from /etc/mpi/hostfile of a job in Kubernetes")
         job.await_output("world: 2 rank(s)", "step 5/")
