@@ -80,9 +80,10 @@ def describe(
         )
         if phase.masked_fraction_end or phase.masked_fraction:
             slots, rate = full_row_slots(recipe, phase), mask_rate(recipe, phase)
+            end = f", {rate.last:.1%} at its end" if rate.last != rate.first else ""
             lines.append(
-                f"phase {i}: {rate.first:.1%} of the tokens masked at its beginning, {rate.last:.1%} at its end; "
-                f"{slots.most} places of a row at most, {slots.mean} in the mean"
+                f"phase {i}: {rate.first:.1%} of the tokens masked{end}; {slots.most} places of a full row at most, "
+                f"{slots.mean} in the mean"
             )
         if part := depth(recipe, i):
             lines.append(f"phase {i}: {part}; {derived.parameters:,} parameters, of which {derived.trained:,} train")

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,15 @@ _USES = {
 }
 
 
-def model_card(output_dir: Path, step: int, recipe: Recipe, parameters: int, class_name: str, dataset: Dataset) -> str:
+def model_card(
+    output_dir: Path,
+    step: int,
+    recipe: Recipe,
+    parameters: int,
+    class_name: str,
+    dataset: Dataset | None,
+    mean_of: Sequence[int] = (),
+) -> str:
     """The text of a checkpoint's README.md; the same state and metrics give the same text.
 
     Args:
@@ -46,25 +55,30 @@ def model_card(output_dir: Path, step: int, recipe: Recipe, parameters: int, cla
         recipe: the run's.
         parameters: number of the model's parameters.
         class_name: Hugging Face's class of the checkpoint.
-        dataset: the run's.
+        dataset: the run's; None: not at hand.
+        mean_of: the steps of the checkpoints of which this is the mean, the last of them `step`. It has no scores,
+            because the run's are of single checkpoints.
     """
     suffix = next((suffix for suffix in _USES if class_name.endswith(suffix)), "")
     pipeline, auto_class = _USES.get(suffix, ("", "AutoModel"))
     name = printable_line(output_dir.resolve().name)
     model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
+    steps = ", ".join(f"{each:,}" for each in mean_of)
     facts = {
         "model": f"{class_name}, {_sizes(model)}, {parameters:,} parameters",
         "steps": f"{step:,} of {recipe.total_steps:,}",
         "tokens seen": f"{_positions(recipe, step):,}, padding included",
-        "data": f"`{printable_line(dataset.path.name)}`, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
+        "data": dataset
+        and f"`{printable_line(dataset.path.name)}`, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
+        "mean of": f"{len(mean_of)} checkpoints, each parameter in float64: steps {steps}" if mean_of else "",
         "started from": _start(output_dir),
         "trained with": f"bert_horovod {__version__}",
     }
-    scores = _scores(output_dir, step)
+    scores = {} if mean_of else _scores(output_dir, step)
     table = {section: recipe_to_table(recipe)[section] for section in WHAT_SECTIONS}
     parts = [
         _metadata(recipe, pipeline),
-        f"# {name}, step {step:,}",
+        f"# {name}, {f'mean of {len(mean_of)} checkpoints up to ' if mean_of else ''}step {step:,}",
         _rows("", "", {what: text for what, text in facts.items() if text}),
         "## Use\n\n"
         f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"

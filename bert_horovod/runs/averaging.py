@@ -1,0 +1,74 @@
+"""The mean of a run's last checkpoints, parameter by parameter, as a Hugging Face directory."""
+
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.interchange.pretrained import describe, is_pretrained, read_pretrained
+from bert_horovod.runs.checkpoint import find_checkpoint, recorded_length, recorded_recipe, step_of, whole_checkpoints
+from bert_horovod.runs.model_card import CARD, model_card
+from bert_horovod.storage.writing import new_directory
+
+
+class Averaged(NamedTuple):
+    """What was averaged."""
+
+    steps: list[int]  # of the checkpoints, ascending
+    class_name: str  # Hugging Face's
+    length: int | None  # of the rows that the newest was trained on
+
+
+def average(output_dir: Path, last: int, directory: Path) -> Averaged:
+    """Write the mean of a run's last undamaged checkpoints to a new or empty directory; sums are in float64.
+
+    Raises ReportedError if the run has fewer, or if they are not of one model: nothing is left of the directory then.
+    """
+    if is_pretrained(output_dir):
+        raise UserError(f"RUN {output_dir} is one checkpoint; expected the output_dir of a run, which has several")
+    find_checkpoint(output_dir, "RUN")  # there is one
+    while True:
+        newest_first = list(itertools.islice(whole_checkpoints(output_dir), last))
+        steps = [step_of(path.name) or 0 for path in reversed(newest_first)]
+        if len(steps) < last:
+            raise UserError(
+                f"--last {last}: {output_dir} has {len(steps)} undamaged checkpoint(s), of step "
+                f"{', '.join(map(str, steps))}; expected at most as many. A run keeps as many as "
+                "execution.keep_checkpoints says, execution.checkpoint_steps apart"
+            )
+        try:
+            return _write(output_dir, newest_first[::-1], steps, directory)
+        except (OSError, ReportedError):
+            if all(path.is_dir() for path in newest_first):
+                raise  # else the run, which goes on, has removed one
+
+
+def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path) -> Averaged:
+    newest, recipe = describe(checkpoints[-1]), recorded_recipe(checkpoints[-1])
+    if recipe is None:
+        raise UserError(f"{checkpoints[-1]}: its recipe is of another version of this program")
+    for path in checkpoints[:-1]:
+        other = describe(path)
+        if other.model != newest.model or other.shapes != newest.shapes:
+            raise UserError(
+                f"--last {len(checkpoints)}: {path.name} is of another model than {checkpoints[-1].name} "
+                f"({other.model.num_hidden_layers} and {newest.model.num_hidden_layers} layers), so that they have no "
+                "mean; expected fewer, of one phase"
+            )
+    architecture, sums = newest.architectures[0], {}
+    for path in checkpoints:
+        pretrained = read_pretrained(path, architecture)
+        for name in architecture.parameters(newest.model):
+            sums[name] = sums.get(name, 0.0) + pretrained.parameters[name].astype(np.float64)
+    means = {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}
+    class_name = architecture.class_name(newest.model)
+    with new_directory(directory) as temporary:
+        vocabulary = pretrained.vocabulary or []  # a run's checkpoint has one
+        write_directory(temporary, newest.model, architecture, means, vocabulary, pretrained.tokenizer_settings)
+        numbers = sum(mean.size for mean in means.values())
+        card = model_card(output_dir, steps[-1], recipe, numbers, class_name, None, mean_of=steps)
+        (temporary / CARD).write_text(card, encoding="utf-8", newline="\n")
+    return Averaged(steps, class_name, recorded_length(checkpoints[-1]))
