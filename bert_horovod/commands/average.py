@@ -10,7 +10,6 @@ execution.keep_checkpoints and checkpoint_steps say how many a run keeps, and ho
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.output_flags import require_output
 from bert_horovod.storage.writing import require_new_directory
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Average, write and print a summary."""
     require_least("--last", arguments.last, 2)
-    require_checkpoint(arguments.run_dir, "RUN")
     require_new_directory(arguments.output)
     require_output(arguments, makes_parent=True)
 

@@ -22,7 +22,7 @@ from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe_files.shipped import TAKE, shipped_recipe, shipped_recipes, what_for
 from bert_horovod.storage.reading import read_text
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
@@ -71,6 +71,7 @@ def _entry(name: str, device_name: str) -> dict[str, Any]:
         "precision": recipe.numerics.precision,
         "days": sum(plan_phase(recipe, i, 1, device, alone).days for i in range(len(recipe.phase))),
         "reproduces": what_for(path),
+        "take": TAKE.get(name),
     }
 
 
@@ -100,7 +101,7 @@ def _text(recipes: list[dict[str, Any]], device: str) -> str:
             f" {batches:23} {recipe['optimizer']:9}  {_duration(recipe['days'])}",
             f"    {recipe['reproduces']}",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(f"take {name} {purpose}" for name, purpose in TAKE.items())])
 
 
 def _short(number: int) -> str:

@@ -6,6 +6,14 @@ from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import read_text
 from bert_horovod.wording import did_you_mean
 
+# Which recipe to take, with its purpose; the others reproduce a published training, or serve a purpose of their own.
+TAKE = {
+    "quickstart": "to see a run in minutes, without a GPU",
+    "bert-mini-fast": "for a first model of a small corpus, on CPU cores",
+    "bert-base-2026": "for a BERT-base of one's own; bert-base where it must be the published training",
+    "modernbert-base": "for long texts, where all that reads the model knows ModernBERT",
+    "domain": "to go on from a published checkpoint on a domain's text",
+}
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.interchange.pretrained import describe, is_pretrained, read_pretrained
-from bert_horovod.runs.checkpoint import find_checkpoint, recorded_length, recorded_recipe, step_of, whole_checkpoints
+from bert_horovod.interchange.pretrained import RUN, kind_of, reader_of
+from bert_horovod.runs.checkpoint import is_removed, recorded_length, recorded_recipe, step_of, whole_checkpoints
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.storage.writing import new_directory
 
@@ -27,9 +27,8 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
 
     Raises ReportedError if the run has fewer, or if they are not of one model: nothing is left of the directory then.
     """
-    if is_pretrained(output_dir):
+    if kind_of(output_dir, "RUN")[0] is not RUN:
         raise UserError(f"RUN {output_dir} is one checkpoint; expected the output_dir of a run, which has several")
-    find_checkpoint(output_dir, "RUN")  # there is one
     while True:
         newest_first = list(itertools.islice(whole_checkpoints(output_dir), last))
         steps = [step_of(path.name) or 0 for path in reversed(newest_first)]
@@ -42,16 +41,16 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
         try:
             return _write(output_dir, newest_first[::-1], steps, directory)
         except (OSError, ReportedError):
-            if all(path.is_dir() for path in newest_first):
-                raise  # else the run, which goes on, has removed one
+            if not any(map(is_removed, newest_first)):  # by the run, which goes on
+                raise
 
 
 def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path) -> Averaged:
-    newest, recipe = describe(checkpoints[-1]), recorded_recipe(checkpoints[-1])
+    newest, recipe = reader_of(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
     if recipe is None:
         raise UserError(f"{checkpoints[-1]}: its recipe is of another version of this program")
     for path in checkpoints[:-1]:
-        other = describe(path)
+        other = reader_of(path).contents()
         if other.model != newest.model or other.shapes != newest.shapes:
             raise UserError(
                 f"--last {len(checkpoints)}: {path.name} is of another model than {checkpoints[-1].name} "
@@ -60,7 +59,7 @@ def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], director
             )
     architecture, sums = newest.architectures[0], {}
     for path in checkpoints:
-        pretrained = read_pretrained(path, architecture)
+        pretrained = reader_of(path).read(architecture)
         for name in architecture.parameters(newest.model):
             sums[name] = sums.get(name, 0.0) + pretrained.parameters[name].astype(np.float64)
     means = {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}

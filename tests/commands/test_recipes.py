@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import shipped_recipes
+from bert_horovod.recipe_files.shipped import TAKE, shipped_recipes
 from tests.horovod_runs import PATIENCE_S, PROJECT
 
 
@@ -34,7 +34,11 @@ def test_every_shipped_recipe_is_planned_and_listed(capsys):
     assert (base["layers"], base["hidden_size"], base["parameters"]) == (12, 768, 110_106_428)
     assert base["device"] == "A100"
     assert entries["bert-mini8-mslt"]["parameters"] == entries["bert-mini8"]["parameters"]  # of the whole model
-    lines = recipes(capsys).splitlines()
+    listed, _, taken = recipes(capsys).partition("\n\n")
+    assert [line.split()[1] for line in taken.splitlines()] == list(TAKE)
+    assert set(TAKE) < set(entries)
+    assert {name for name, entry in entries.items() if entry["take"]} == set(TAKE)
+    lines = listed.splitlines()
     assert lines[0].endswith("on one A100")
     assert [line.split()[0] for line in lines[1::2]] == list(entries)
     assert [line.strip() for line in lines[2::2]] == [entry["reproduces"] for entry in entries.values()]

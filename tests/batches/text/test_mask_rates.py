@@ -214,6 +214,4 @@ def test_plan_estimate_and_benchmarks_count_the_places_of_all_stairs():
     device, network = Device("a GPU", 1e14, 1e12), Network(1e9)
     seconds = [plan_phase(each, 0, 8, device, network).step_s for each in (falling, high, mean)]
     assert seconds[2] < seconds[0] < seconds[1]
-    assert "40.0% of the tokens masked, 10.0% at its end; 50 places of a full row at most" in describe(
-        falling, 8
-    )
+    assert "40.0% of the tokens masked, 10.0% at its end; 50 places of a full row at most" in describe(falling, 8)

@@ -77,10 +77,10 @@ def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path)
     ("tokens", "name"),
     [
         (5 * 10**5, "quickstart"),
-        (15 * 10**6, "bert-mini"),
+        (15 * 10**6, "bert-mini-fast"),
         (90 * 10**6, "bert-small"),
         (3 * 10**8, "bert-medium"),
-        (3 * 10**9, "bert-base"),
+        (3 * 10**9, "bert-base-2026"),
     ],
 )
 def test_the_recipe_that_is_named_fits_the_store(tokens, name):
