@@ -109,6 +109,7 @@ def evaluate(
     from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
+    from bert_horovod.runs.mirror import named
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
@@ -143,7 +144,7 @@ def evaluate(
     means = {f"held_out_{name}": mean for name, mean in evaluator.evaluate(pretrained.parameters).items()}
     require_finite({name: np.array(mean) for name, mean in means.items()})
     return {
-        "checkpoint": str(directory),
+        "checkpoint": named(directory),
         "sequence_length": sequence_length,
         "sequence_length_from": length_from,
         "rows": evaluator.count,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.storage.places import is_url
 
 if TYPE_CHECKING:
     from bert_horovod.costs.clusters import Cluster
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="output_dir of a run, which may be running, or a directory with runs below it",
+        help="output_dir of a run, which may be running, its execution.mirror, or a directory with runs below it",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="HTML file to write (default: report.html)")
     parser.add_argument(
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.watch and arguments.output:
         raise UserError("--watch serves the page and --output writes it; give one of them")
+    if arguments.watch and (urls := [path for path in arguments.runs if is_url(path)]):
+        raise UserError(f"--watch {urls[0]}: expected an output_dir, because a mirror changes at each checkpoint only")
     if not 0 <= arguments.port < 1 << 16:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
     output = arguments.output = arguments.output or Path("report.html")
@@ -76,13 +79,16 @@ def _found(
     from bert_horovod.reporting.page import content
     from bert_horovod.reporting.run_directories import find_runs, names_of
     from bert_horovod.reporting.run_record import points_of_each, read_run, schema
+    from bert_horovod.runs.mirror import fetched, is_mirror, named
 
+    paths = [fetched(path, "RUN", run_alone=True) if is_mirror(path) else path for path in paths]
     directories = find_runs(paths)
     runs: list[dict] = []
     left_out: list[str] = []
     for directory, name in zip(directories, names_of(directories), strict=True):
         try:
-            runs.append(read_run(directory, cluster, points_of_each(len(directories))) | {"name": name})
+            read = read_run(directory, cluster, points_of_each(len(directories)))
+            runs.append(read | {"name": name, "directory": named(directory)})
         except ReportedError as error:
             if directory in paths or len(left_out) + 1 == len(directories):
                 raise

@@ -20,23 +20,27 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("RUN", type=Path, help="a run's --output_dir")
+    parser.add_argument("RUN", type=Path, help="a run's --output_dir, or its execution.mirror")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the run's directory and print the status."""
     from bert_horovod.reporting.run_status import run_status
+    from bert_horovod.runs.mirror import fetched, is_mirror, named
 
-    status = run_status(arguments.RUN)
+    run = fetched(arguments.RUN, "RUN", run_alone=True) if is_mirror(arguments.RUN) else arguments.RUN
+    status = run_status(run)
+    if status.last_checkpoint:
+        status = dataclasses.replace(status, last_checkpoint=named(status.last_checkpoint))
     if arguments.json:
         print(json.dumps(dataclasses.asdict(status), indent=1))
         return
-    for line in _lines(status, arguments.RUN):
+    for line in _lines(status, named(run)):
         print(printable_line(line))  # names and messages are of the run's files, which anybody may have written
 
 
-def _lines(status: "RunStatus", run: Path) -> "Iterator[str]":
+def _lines(status: "RunStatus", run: str) -> "Iterator[str]":
     """The status for people."""
     from bert_horovod.training.console import duration
 
@@ -69,5 +73,7 @@ def _lines(status: "RunStatus", run: Path) -> "Iterator[str]":
         yield f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago"
     else:
         yield "no checkpoint yet"
+    if status.mirror:
+        yield f"mirror: {status.mirror}"
     if status.unreadable_lines:
         yield f"metrics.jsonl: {counted(status.unreadable_lines, 'line')} of the newest could not be read"

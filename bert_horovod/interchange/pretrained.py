@@ -16,6 +16,8 @@ from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE, 
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runs import checkpoint
+from bert_horovod.runs.mirror import fetched
+from bert_horovod.storage.places import is_url
 from bert_horovod.storage.reading import hash_file
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ def kind_of(path: Path, flag: str = "--checkpoint") -> tuple[Kind, HuggingFace |
 
     Raises UserError if it is none of KINDS, or holds several TF1 checkpoints.
     """
+    path = fetched(path, flag) if is_url(path) else path
     for kind in KINDS:
         if place := kind.place(path):
             return kind, kind.reader(place)
@@ -184,6 +187,7 @@ def read_checkpoint(path: Path, read: Callable[[Path], Read], flag: str = "--che
         ReportedError: as `read` raises it.
     """
     while True:
+        path = fetched(path, flag) if is_url(path) else path
         directory = kind_of(path, flag)[0].check(path, flag)
         try:
             return read(directory)

@@ -424,6 +424,9 @@ class Execution:
     # Save the state before the first step too, as step 0, and keep it: for studies of how a model learns
     checkpoint_step_0: bool = setting(False)
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
+    # A URL, as in "s3://bucket/runs/a", or a directory on another disk, to which each checkpoint is copied too; a start
+    # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none
+    mirror: str = setting("")
     keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
     # Hours without a new checkpoint, for example because the disk is full, after which the run ends
     max_unsaved_hours: float = setting(6.0, above=0)

@@ -14,6 +14,7 @@ from bert_horovod.reporting.run_clock import RunClock
 from bert_horovod.reporting.run_status import newest_checkpoint, state_of
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
+from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.status_files import Sign
 from bert_horovod.storage.reading import read_json
 
@@ -85,7 +86,8 @@ def figures(
 ) -> list[list[str]]:
     """Names and values of all else, for the part of the page about machines."""
     unreadable = [["unreadable lines", f"{log.unreadable:,} of metrics.jsonl"]] if log.unreadable else []
-    place = _place(directory, sign)
+    mirror = [["mirror", lag]] if (lag := lag_of(directory)) else []
+    place = [*mirror, *_place(directory, sign)]
     if not log.newest:
         return [*unreadable, *place]
     last, hours = log.newest[-1], clock.end["hours"]

@@ -11,6 +11,7 @@ from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import Lines, read_lines
+from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.status_files import Sign, read_sign
 
 _TAIL_BYTES = 1 << 18  # read from the end of metrics.jsonl: more than its last lines
@@ -30,6 +31,7 @@ class RunStatus:
     last_checkpoint: str | None
     checkpoint_age_s: float | None
     left_s: float | None  # until the last step
+    mirror: str | None  # how far execution.mirror is behind, for people
 
 
 def run_status(run: Path) -> RunStatus:
@@ -52,6 +54,7 @@ def run_status(run: Path) -> RunStatus:
         str(saved) if saved else None,
         now - saved_s if saved else None,
         _time_left(run, step, sign, read) if running == "running" else None,
+        lag_of(run),
     )
 
 

@@ -46,7 +46,7 @@ NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
 _NAME = re.compile(r"step-([0-9]{8,18})")
-_OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
+OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _refuse_unreadable(error: Exception, path: Path) -> None:
 
 def _is_whole(path: Path, name: str, digest: str) -> bool:
     try:
-        if name not in FILES and not _OTHER_FILE.fullmatch(name):
+        if name not in FILES and not OTHER_FILE.fullmatch(name):
             return False
         if name in (WEIGHTS_FILE, OPTIMIZER) or PART.fullmatch(name):
             map_file(path / name, inside=path)  # before hashing: a sparse file may be terabytes long

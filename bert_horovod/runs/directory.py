@@ -49,6 +49,7 @@ CONTENTS = (
     COMMAND,
     NOTES,
     PAGE,
+    "mirror.json",
     "stop",
     ".lock",
     NEWEST,
@@ -116,7 +117,7 @@ def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
     refuse_other_things(output_dir)  # once more: the process that held the lock before may have made them
     ours = (output_dir / "run.json").is_file()
     if ours:
-        _refuse_another_run(output_dir, recipe, run)
+        refuse_another_run(output_dir, recipe, run)
         (output_dir / "stop").unlink(missing_ok=True)
         remove_waiting(output_dir / "checkpoints")
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
@@ -221,7 +222,18 @@ def _is_as_we_make_it(path: Path) -> bool:
     return path.name == "stop" or (path.is_file() and not path.is_symlink())
 
 
-def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> None:
+def refuse_another_run(
+    output_dir: Path, recipe: Recipe, now: RunRecord, name: str | None = None, resumes: bool | None = None
+) -> None:
+    """Raise UserError if run.json and recipe.toml of a directory are of another run; DamagedData if they are damaged.
+
+    Args:
+        output_dir: the directory.
+        recipe, now: the run's.
+        name: of the directory, for people; None: --output_dir.
+        resumes: whether the run goes on from a checkpoint; None: if the directory has one.
+    """
+    name = name or f"--output_dir {output_dir}"
     try:
         content = read_json(output_dir / "run.json", inside=output_dir)
         check_type(content, RunRecord, "it")
@@ -235,30 +247,30 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> Non
         )
     if run.store != now.store:
         raise UserError(
-            f"--output_dir {output_dir} belongs to a run on other data (hash {run.store[:12]}, "
+            f"{name} belongs to a run on other data (hash {run.store[:12]}, "
             f"this one is {now.store[:12]}); resume with that --data_dir, or give a new directory"
         )
     recipe_before = _recipe_of_run(output_dir)
     changed = differences(recipe_before, recipe) if recipe_before else []
     if changed:
         raise UserError(
-            f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
+            f"{name} belongs to a run with another recipe: {'; '.join(changed)}. "
             "Only [execution] and [card] may change on resume; change it back, or give a new directory"
         )
     if start is not None:
-        _refuse_another_start(output_dir, start, now.start)
+        has_checkpoints = bool(paths(output_dir)) if resumes is None else resumes
+        _refuse_another_start(output_dir, start, now.start, name, has_checkpoints)
 
 
-def _refuse_another_start(output_dir: Path, start: Start, now: Start) -> None:
+def _refuse_another_start(output_dir: Path, start: Start, now: Start, name: str, resumes: bool) -> None:
     """Refuse another checkpoint than that which the run was started from.
 
     A run that has checkpoints goes on from its own: it needs the other one no longer, and one of its own names itself.
     """
     own = now.checkpoint and Path(now.checkpoint).resolve().is_relative_to(output_dir.resolve())
-    if start.weights == now.weights or own or (not now.weights and paths(output_dir)):
+    if start.weights == now.weights or own or (not now.weights and resumes):
         return
     again = f"give {start.flag} {start.checkpoint} again" if start.weights else f"leave {now.flag} out"
     raise UserError(
-        f"--output_dir {output_dir} belongs to a run that was started from {start}, not from {now}; {again}, or give a "
-        "new directory"
+        f"{name} belongs to a run that was started from {start}, not from {now}; {again}, or give a new directory"
     )

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,8 +26,10 @@ from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.best_record import best_record
 from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, path_of, paths, saved_at, step_of
+from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
+from bert_horovod.runs.retention import superseded
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
@@ -80,8 +82,17 @@ def take_snapshot(
     return Snapshot(state.progress.step, buffers, record)
 
 
-def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, dataset: Dataset) -> Path:
+def write(
+    output_dir: Path,
+    snapshot: Snapshot,
+    recipe: Recipe,
+    task: Task,
+    dataset: Dataset,
+    spared: Callable[[], Collection[int]] = tuple,
+) -> Path:
     """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest checkpoints.
+
+    `spared` tells the steps whose checkpoints are not to be removed yet.
 
     Raises:
         RunError: the disk is full or has another error; older checkpoints are unchanged.
@@ -127,7 +138,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         ) from error
     link_newest(output_dir, final)
     remove_waiting(final.parent, snapshot.step)
-    _prune(output_dir, final, recipe.execution, snapshot.record["progress"]["checked"])
+    prune(output_dir, final, recipe.execution, snapshot.record["progress"]["checked"], spared())
     return final
 
 
@@ -157,6 +168,7 @@ class Saver:
         output_dir: the run's.
         recipe, task, dataset: the run's.
         say: prints a line for people.
+        mirror: where the run's checkpoints are copied to, if they are.
     """
 
     def __init__(
@@ -167,7 +179,9 @@ class Saver:
         task: Task,
         dataset: Dataset,
         say: Callable[[str], None],
+        mirror: Mirror | None = None,
     ) -> None:
+        self._mirror = mirror
         self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
         self._identity = os.stat(output_dir)
         self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for this thread before it exits
@@ -234,7 +248,11 @@ class Saver:
                 f"cannot write the checkpoint of step {snapshot.step} to {self._output_dir}: {where}. Was it moved, "
                 "removed or unmounted while the run wrote to it? Move it back"
             )
-        return write(self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset)
+        spared = self._mirror.holds if self._mirror else tuple
+        written = write(self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset, spared)
+        if self._mirror:
+            self._mirror.offer(written)
+        return written
 
     def _settle(self, last_try: bool = False) -> None:
         """Wait for the write in progress, if any. If it failed, plan a retry.
@@ -306,23 +324,16 @@ def put_aside(output_dir: Path, after: int) -> tuple[list[Path], Path | None]:
     return renamed, left[-1] if left else None
 
 
-def _prune(output_dir: Path, newest: Path, execution: Execution, checked: int) -> None:
-    """Remove checkpoints, except the best one and those that the settings of [execution] keep.
-
-    The newest one up to step `checked`, of the last good check of gradients, stays too; 0: there was none.
-    """
+def prune(
+    output_dir: Path, newest: Path, execution: Execution, checked: int, spared: Collection[int] = ()
+) -> None:
+    """Remove checkpoints, except `spared` steps and those that retention.superseded keeps; `checked`: as there."""
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
-    counted = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)]
+    steps = [step for path in paths(output_dir) if (step := step_of(path.name)) <= step_of(newest.name)]
     best = best_record(output_dir)
-    kept = {best.step if best else None, *([0] if execution.checkpoint_step_0 else [])}
-    kept.add(max((step for path in counted if checked and (step := step_of(path.name)) <= checked), default=None))
-    older = [path for path in counted[: -execution.keep_checkpoints] if step_of(path.name) not in kept]
-    every_s, last_kept = 3600 * execution.keep_every_hours, -np.inf
-    for path in older:
-        if every_s and saved_at(path) >= last_kept + every_s:
-            last_kept = saved_at(path)
-        else:
-            _remove(path)
+    for step in superseded(steps, lambda step: saved_at(path_of(output_dir, step)), best and best.step, checked, execution):
+        if step not in spared:
+            _remove(path_of(output_dir, step))
 
 
 def _remove(path: Path) -> None:

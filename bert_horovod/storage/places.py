@@ -137,7 +137,7 @@ def parse(text: str | Path, flag: str) -> Place:
         return Place(f"file://{Path(text).absolute()}")
     url = str(text)
     if not _URL.match(url):
-        url = url.replace(":/", "://", 1)
+        url = url.replace(":/", ":///" if url.lower().startswith("file:") else "://", 1)
     scheme, rest = url.partition("://")[::2]
     scheme = scheme.lower()
     shown = without_secrets(f"{flag} {scheme}://{rest}")

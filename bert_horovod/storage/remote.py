@@ -60,6 +60,15 @@ def find(pattern: Place) -> tuple[list[Entry], bool]:
     return attempt(pattern, lambda fs: _find(pattern, fs))
 
 
+def names(directory: Place) -> list[str]:
+    """The names of what lies in a directory, sorted; none: there is no such directory."""
+    try:
+        listed = attempt(directory, lambda fs: fs.ls(directory.key, detail=False))
+    except Missing:
+        return []
+    return sorted(name.rstrip("/").rpartition("/")[2] for name in listed)
+
+
 def read(place: Place, begin: int = 0, end: int | None = None) -> bytes:
     """A file's bytes from `begin` up to `end`, or to its end."""
     return attempt(place, lambda fs: _range(place, fs, begin, end))

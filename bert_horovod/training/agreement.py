@@ -28,7 +28,7 @@ from bert_horovod.training.job import Job
 # them.
 OF_A_HOST = (
     *("threads", "stall_s", "tensorboard"),
-    *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours"),
+    *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours", "mirror"),
 )
 _SHOWN = 5  # keys in a message, at most
 _SUBJECT = "work"  # subject of the entries in the rendezvous store

@@ -154,7 +154,8 @@ def _train(
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.cluster.launching.notice import watch
     from bert_horovod.collectives.starting import connect
-    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
+    from bert_horovod.runs.directory import LOCK_PATIENCE_S, RunRecord, claim, give_up, share
+    from bert_horovod.runs.mirror import bring_newest
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runs.trackers import require_trackers
     from bert_horovod.runtime.devices import use_devices
@@ -169,6 +170,8 @@ def _train(
     execution = jobs[0].recipe.execution
     if launched.rank == 0:
         require_trackers(execution.trackers)
+    if execution.mirror and len(jobs) > 1:
+        raise UserError(f"execution.mirror = {execution.mirror}: {len(jobs)} runs cannot share it; leave it out")
     claimed: list[int | None] = [None] * len(jobs)
     if launched.rank == 0:
         if packages := untested_versions():
@@ -192,6 +195,9 @@ def _train(
     use_devices(world.local_rank, world.local_size, execution.threads)
     try:
         require_agreement(jobs, world)
+        if launched.rank == 0 and execution.mirror:  # other ranks wait in `share`
+            job = jobs[0]
+            bring_newest(job.output_dir, execution.mirror, job.recipe, RunRecord(job.dataset.hash, start))
     except UserError:
         for job in jobs if launched.rank == 0 else ():
             give_up(job.output_dir)

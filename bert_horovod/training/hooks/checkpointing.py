@@ -1,8 +1,9 @@
 """Saves checkpoints while training; runs/saving.py writes them."""
 
-from bert_horovod.runs.checkpoint import paths_in
+from bert_horovod.runs.checkpoint import path_of, paths_in
+from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.rank_parts import PartWriter
-from bert_horovod.runs.saving import Saver, link_newest
+from bert_horovod.runs.saving import Saver, link_newest, prune
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.divergence import require_finite
 from bert_horovod.training.run import Run
@@ -18,6 +19,7 @@ class CheckpointHook(Hook):
         super().__init__(run)
         self._saver: Saver | None = None  # rank 0's
         self._parts: PartWriter | None = None  # only if ranks have state of their own (state.per_rank)
+        self._mirror: Mirror | None = None  # rank 0's, if execution.mirror is set
         self._saved_step = -1
 
     def phase(self) -> None:
@@ -26,7 +28,8 @@ class CheckpointHook(Hook):
             # The phase before has saved this step. Do not save it again: the model may have grown since.
             self._saved_step = run.phase.begin
         if run.world.rank == 0 and self._saver is None:
-            self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say)
+            mirror = self._open_mirror()
+            self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say, mirror)
             self._room_for = run.state
             if run.resumed_from is not None:
                 link_newest(job.output_dir, run.resumed_from)  # the link may lead to a damaged one
@@ -42,6 +45,8 @@ class CheckpointHook(Hook):
 
     def step(self, event: StepEvent) -> None:
         run = self.run
+        if self._mirror is not None:
+            self._mirror.check()
         due = run.save_due(event.step) or any(hook.wants_checkpoint(event.step) for hook in run.hooks)
         if run.state.progress.jumped_in_a_row:  # the run may have diverged: it keeps the checkpoints from before
             run.save_is_late = run.save_is_late or due
@@ -66,11 +71,26 @@ class CheckpointHook(Hook):
             self.run.doing("saving")
             self._saver.finish(lambda: self.run.doing("waiting for room for the checkpoint"), self._must_end)
 
+    def finish(self) -> None:
+        self.wait()
+        if (mirror := self._open_mirror()) is not None:
+            run = self.run
+            mirror.finish(lambda: run.doing("copying the newest checkpoint to execution.mirror"), self._must_end)
+            prune(run.job.output_dir, path_of(run.job.output_dir, run.state.progress.step), run.recipe.execution)
+
     def rolled_back(self) -> None:
         self._saved_step = self.run.state.progress.step
         self.run.save_is_late = False
 
+    def _open_mirror(self) -> Mirror | None:
+        run = self.run
+        if self._mirror is None and run.world.rank == 0 and run.recipe.execution.mirror:
+            self._mirror = Mirror(run.job.output_dir, run.recipe.execution, run.say)
+        return self._mirror
+
     def close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
         if self._parts is not None:
             self._parts.close()
         if self._saver is not None:

@@ -1,0 +1,294 @@
+"""A run's checkpoints elsewhere (execution.mirror): their layout, which of them are complete, and how they are fetched.
+
+    MIRROR/owners/00000002.json              the run, and the process that writes here now
+    MIRROR/checkpoints/step-00001000/        the files of a checkpoint
+                       run/metrics.jsonl     ... and those of output_dir that a start needs beside it
+                       complete.json         written last: each file's bytes and SHA-256
+
+runs/mirroring.py writes it. MIRROR is a URL, or a directory.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.best_record import BEST
+from bert_horovod.runs.checkpoint import OTHER_FILE, path_of, step_of, whole_checkpoints
+from bert_horovod.runs.directory import RunRecord, refuse_another_run
+from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
+from bert_horovod.runs.trackers import IDS
+from bert_horovod.storage import remote
+from bert_horovod.storage.places import Place, is_url, parse
+from bert_horovod.storage.reading import hash_file, read_json, shown
+from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.writing import sync, write_atomically
+
+COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
+LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
+_NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS)  # by a start that goes on from the checkpoint
+RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
+_fetched: dict[str, Path] = {}  # directories of this process, by URL
+
+
+class File(NamedTuple):
+    """A file of a copy."""
+
+    bytes: int
+    sha256: str
+
+
+class Copy(NamedTuple):
+    """A complete checkpoint of a mirror."""
+
+    place: Place
+    step: int
+    time: float  # at which it was saved, in seconds since the epoch
+    files: dict[str, File]
+
+
+def is_mirror(path: Path) -> bool:
+    """Whether a path is a URL, or a directory that a run mirrors its checkpoints to."""
+    return is_url(path) or (path / OWNERS).is_dir()
+
+
+def copies(mirror: Place) -> list[Copy]:
+    """The complete checkpoints of a mirror, oldest first; names those whose record is damaged on stderr."""
+    found = []
+    for entry in remote.find(mirror / "checkpoints" / "*" / COMPLETE)[0]:
+        place = Place(str(entry.place).removesuffix(f"/{COMPLETE}"))
+        try:
+            found.append(_read_copy(place))
+        except DamagedData as error:
+            _say(f"{error}; leaving this checkpoint out")
+    return sorted(found, key=lambda copy: copy.step)
+
+
+def _read_copy(place: Place) -> Copy:
+    try:
+        record = json.loads(remote.read(place / COMPLETE))
+        check_type(record["files"], dict[str, dict[str, Any]], "files")
+        files = {name: File(int(file["bytes"]), str(file["sha256"])) for name, file in record["files"].items()}
+        if bad := next((name for name in files if not OTHER_FILE.fullmatch(name)), None):
+            raise ValueError(f"no file of a checkpoint has the name {shown(bad)}")
+        if step_of(place.name) != record["step"]:
+            raise ValueError(f"it is of step {shown(record['step'])}")
+        return Copy(place, record["step"], float(record["time"]), files)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedData(f"{place / COMPLETE} is damaged: {shown(str(error))}") from error
+
+
+def fetch(copy: Copy, directory: Path, *, run_alone: bool = False) -> None:
+    """Fetch a checkpoint (with `run_alone`: its run's files) into a new directory, and check sizes and hashes.
+
+    Raises:
+        DamagedData: a file is missing, or has another content than the record says; the directory is removed.
+        UserError, RunError: the server or the disk fails.
+    """
+    shutil.rmtree(directory, ignore_errors=True)  # what a killed start has left
+    try:
+        for name, file in copy.files.items():
+            if run_alone and not name.startswith(f"{RUN}/"):
+                continue
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                remote.fetch(copy.place / name, path)
+            except remote.Missing as error:
+                raise DamagedData(f"{copy.place / name} is missing; its checkpoint is damaged") from error
+            if (path.stat().st_size, hash_file(path)) != file:
+                raise DamagedData(f"{copy.place / name} is damaged: its content is not what {COMPLETE} says")
+            sync(path)
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise file_error(error, f"cannot write to {directory}: {error.strerror or error}") from error
+        raise
+
+
+def owner(mirror: Place) -> tuple[int, dict[str, Any]] | None:
+    """The number and the content of the newest owner's object; None: nobody has written to the mirror.
+
+    Raises UserError if other things are there, DamagedData if the object is damaged.
+    """
+    found = remote.find(mirror / OWNERS)[0]
+    if not found:
+        if others := remote.names(mirror):
+            raise UserError(
+                f"execution.mirror = {mirror} holds other things ({', '.join(others)[:200]}); expected an empty place, "
+                "or the mirror of this run"
+            )
+        return None
+    place = found[-1].place
+    try:
+        content = json.loads(remote.read(place))
+        check_type(content["run"], RunRecord, "run")
+        return int(place.name.removesuffix(".json")), {**content, "recipe": str(content["recipe"])}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedData(f"{place} is damaged: {shown(str(error))}; expected the mirror of a run") from error
+
+
+def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> Path | None:
+    """Fetch the newest complete checkpoint of a run's mirror, and what belongs to it, if output_dir has no newer one.
+
+    The caller holds the lock of output_dir. Returns the checkpoint, or None. Damaged ones are named on stderr.
+
+    Raises:
+        UserError: the mirror is that of another run, is no mirror, or lies in output_dir.
+        DamagedData: all checkpoints of the mirror are damaged, and output_dir has none.
+        RunError: the server or the disk fails.
+    """
+    mirror = parse(url, "execution.mirror =")
+    if mirror.scheme == "file" and Path(mirror.key).resolve().is_relative_to(output_dir.resolve()):
+        raise UserError(
+            f"execution.mirror = {url} lies in --output_dir {output_dir}; expected another disk or a bucket"
+        )
+    found = owner(mirror)
+    if found is None:
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "run.json").write_text(json.dumps(found[1]["run"]), encoding="utf-8")
+        (directory / "recipe.toml").write_text(found[1]["recipe"], encoding="utf-8")
+        complete = copies(mirror)
+        refuse_another_run(directory, recipe, run, f"execution.mirror = {url}", resumes=bool(complete))
+    local = next(whole_checkpoints(output_dir), None)
+    newer = [copy for copy in complete if local is None or copy.step > step_of(local.name)]
+    for copy in reversed(newer):
+        try:
+            return _bring(copy, complete, output_dir)
+        except DamagedData as error:
+            _say(f"{error}; taking the checkpoint before")
+    if newer and local is None:
+        raise DamagedData(
+            f"all checkpoints of execution.mirror = {mirror} are damaged; remove them to start from the beginning"
+        )
+    return None
+
+
+def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
+    begun, final = time.monotonic(), path_of(output_dir, copy.step)
+    temporary = final.with_name(f".{final.name}.partial")
+    fetch(copy, temporary)
+    for name in _NEEDED:
+        if (temporary / RUN / name).is_file():
+            os.replace(temporary / RUN / name, output_dir / name)
+    _put(temporary, final)
+    _say(
+        f"fetched {copy.place}, which is newer than what {output_dir} has: {len(copy.files)} files, "
+        f"{sum(file.bytes for file in copy.files.values()) / 1e6:,.1f} MB in {time.monotonic() - begun:.1f} s, all as "
+        "their hashes say"
+    )
+    try:
+        best = read_json(output_dir / BEST)["step"]
+    except (OSError, ValueError, LookupError, TypeError):
+        best = None
+    for other in complete:
+        if other.step == best and not (of_best := path_of(output_dir, best)).exists():
+            fetch(other, of_best.with_name(f".{of_best.name}.partial"))
+            _put(of_best.with_name(f".{of_best.name}.partial"), of_best)
+    return final
+
+
+def _put(temporary: Path, final: Path) -> None:
+    """Give a fetched checkpoint its name; a damaged one of that name goes."""
+    shutil.rmtree(temporary / RUN, ignore_errors=True)
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(temporary, final)
+    sync(final.parent)
+
+
+def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
+    """A run's directory on this machine, for a while, with the newest complete checkpoint of a mirror.
+
+    Args:
+        path: of the mirror, or of one of its checkpoints: then this checkpoint's directory is returned.
+        flag: that names it.
+        run_alone: fetch the run's files, without the checkpoint.
+
+    Raises:
+        UserError: there is no complete checkpoint.
+        DamagedData: the checkpoint is damaged.
+        RunError: the server or the disk fails.
+    """
+    place = parse(path, flag)
+    if str(place) not in _fetched:
+        of_one = step_of(place.name) is not None
+        found = [_read_copy(place)] if of_one and remote.find(place / COMPLETE)[0] else [] if of_one else copies(place)
+        if not found:
+            begun = sorted({str(name.place).split("/checkpoints/")[1].split("/")[0] for name in _begun(place)})
+            half = f"; half-written: {', '.join(begun)[:200]}" if begun else ""
+            raise UserError(
+                f"{flag} {place}: there is no complete checkpoint{half}; expected the execution.mirror of a run"
+            )
+        copy = found[-1]
+        root = Path(tempfile.mkdtemp(prefix="bert_horovod_mirror_"))
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+        run = root / (place.name or "mirror")
+        final = path_of(run, copy.step)
+        fetch(copy, final, run_alone=run_alone)
+        final.mkdir(parents=True, exist_ok=True)
+        for file in (final / RUN).iterdir():
+            os.replace(file, run / file.name)
+        (final / RUN).rmdir()
+        os.utime(final, (copy.time, copy.time))
+        if not run_alone:
+            _say(f"fetched {copy.place}, {sum(file.bytes for file in copy.files.values()) / 1e6:,.1f} MB")
+        _fetched[str(place)] = final if of_one else run
+    return _fetched[str(place)]
+
+
+def named(path: Path | str) -> str:
+    """A path in messages: of what was fetched, its URL."""
+    for url, directory in _fetched.items():
+        if str(path).startswith(str(directory)):
+            return url + str(path).removeprefix(str(directory))
+    return str(path)
+
+
+def _begun(place: Place) -> list[remote.Entry]:
+    return remote.find(place if step_of(place.name) is not None else place / "checkpoints")[0]
+
+
+def write_lag(output_dir: Path, lag: dict[str, Any]) -> None:
+    """Write what the mirror has and lacks: url, copied, waiting, waiting_since, error."""
+    write_atomically(output_dir / LAG, json.dumps(lag, indent=1) + "\n")
+
+
+def lag_of(output_dir: Path) -> str | None:
+    """How far a run's mirror is behind, for people; None: the run has none."""
+    try:
+        lag = read_json(output_dir / LAG, inside=output_dir)
+        has = "nothing yet" if lag["copied"] is None else f"step {int(lag['copied'])}"
+        if lag["waiting"] is None:
+            return f"{lag['url']} has {has}, the newest"
+        since_s = max(0.0, time.time() - float(lag["waiting_since"]))
+        behind = f"{int(lag['waiting']) - int(lag['copied'] or 0)} steps behind, for {since_s / 60:.1f} min"
+        return f"{lag['url']} has {has}; {behind}" + (f": {lag['error']}" if lag["error"] else "")
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def identity(output_dir: Path, writer: str, host: str) -> bytes:
+    """The content of an owner's object."""
+    run = read_json(output_dir / "run.json", inside=output_dir)
+    recipe = (output_dir / "recipe.toml").read_text(encoding="utf-8")
+    content = {"writer": writer, "host": host, "time": time.time(), "run": run, "recipe": recipe}
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def record(copy: Copy) -> bytes:
+    """The content of the object that completes a copy."""
+    files = {name: file._asdict() for name, file in copy.files.items()}
+    return (json.dumps({"step": copy.step, "time": copy.time, "files": files}, indent=1) + "\n").encode()
+
+
+def _say(text: str) -> None:
+    print(f"bert-horovod: {text}", file=sys.stderr)

@@ -1,0 +1,219 @@
+"""Copies a run's checkpoints to its mirror in a thread of rank 0; runs/mirror.py has the layout, and reads it."""
+
+import contextlib
+import hashlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from bert_horovod.errors import RunError, UserError
+from bert_horovod.recipe.sections import Execution
+from bert_horovod.runs.best_record import best_record
+from bert_horovod.runs.checkpoint import HASHES, paths, saved_at, step_of
+from bert_horovod.runs.mirror import (
+    COMPLETE,
+    OWNERS,
+    RUN,
+    RUN_FILES,
+    Copy,
+    File,
+    copies,
+    identity,
+    owner,
+    record,
+    write_lag,
+)
+from bert_horovod.runs.rank_parts import yield_to_training
+from bert_horovod.runs.retention import superseded
+from bert_horovod.storage import remote
+from bert_horovod.storage.places import Place, parse
+from bert_horovod.storage.reading import hash_file, read_json
+
+RETRY_S = 60.0  # from a failure to the next try
+END_PATIENCE_S = 600.0  # in which the run, when it ends, goes on trying
+
+
+class Mirror:
+    """Takes the newest checkpoint each time, and the best one; what comes between while it copies is left out.
+
+    Args:
+        output_dir: the run's, which is claimed.
+        execution: its settings; `mirror` is set.
+        say: prints a line for people.
+
+    Raises UserError if another start takes the mirror at the same time, and the errors of `owner`.
+    """
+
+    def __init__(self, output_dir: Path, execution: Execution, say: Callable[[str], None]) -> None:
+        self._output_dir, self._execution, self._say = output_dir, execution, say
+        self._place = parse(execution.mirror, "execution.mirror =")
+        self._writer = uuid.uuid4().hex
+        self._object = identity(output_dir, self._writer, socket.gethostname())
+        self._number = self._take()
+        self._complete = {copy.step: copy for copy in copies(self._place)}
+        self._changed = threading.Condition()
+        self._waiting: list[Path] = []
+        self._copying: Path | None = None
+        self._since = 0.0  # when the first of the waiting checkpoints was saved
+        self._error, self._failures, self._lost = "", 0, ""
+        self._at_once = self._closed = False
+        threading.Thread(target=self._work, name="mirror", daemon=True).start()
+        for path in paths(output_dir)[-1:]:
+            if step_of(path.name) not in self._complete:
+                self.offer(path)
+
+    def offer(self, checkpoint: Path) -> None:
+        """Copy a checkpoint as soon as the one before is copied; one that still waits is left out, but for the best."""
+        best = best_record(self._output_dir)
+        with self._changed:
+            kept = [path for path in self._waiting if best and step_of(path.name) == best.step]
+            self._waiting = [*(path for path in kept if path != checkpoint), checkpoint]
+            self._since = self._since or time.time()
+            self._changed.notify()
+            self._tell()
+
+    def holds(self) -> set[int]:
+        """The steps whose checkpoints must stay on disk, because they are being copied, or wait for it."""
+        with self._changed:
+            return {step_of(path.name) for path in (*self._waiting, *filter(None, [self._copying]))}
+
+    def check(self) -> None:
+        """Raise UserError if another start has taken the mirror over."""
+        if self._lost:
+            raise UserError(self._lost)
+
+    def finish(self, wait: Callable[[], None], must_end: Callable[[], bool]) -> None:
+        """Wait until the mirror has the newest checkpoint; calls `wait` meanwhile.
+
+        Raises RunError if copying still fails after END_PATIENCE_S, or once more when `must_end` says that there is no
+        time; UserError as `check`.
+        """
+        end, failures = time.monotonic() + END_PATIENCE_S, self._failures
+        with self._changed:
+            self._at_once = True
+            self._changed.notify()
+        while steps := self.holds():
+            if self._failures > failures and (must_end() or time.monotonic() > end):
+                raise RunError(
+                    f"execution.mirror = {self._place} lacks the checkpoint of step {max(steps)}: {self._error}. It is "
+                    f"whole in {self._output_dir}: run the same command again, which copies it"
+                )
+            wait()
+            time.sleep(0.1)
+        self.check()
+
+    def close(self) -> None:
+        """Begin no other copy: the run ends."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        yield_to_training()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                self._copying = self._waiting.pop(0)
+            self._tell()
+            try:
+                self._copy(self._copying)
+                self._error = ""
+            except Exception as error:  # whatever it is, training goes on
+                self._fail(self._copying, str(error) or type(error).__name__)
+            with self._changed:
+                self._copying = None
+                self._since = self._since if self._waiting else 0.0
+            self._tell()
+
+    def _fail(self, checkpoint: Path, reason: str) -> None:
+        self._error, self._failures = reason, self._failures + 1
+        with self._changed:
+            if self._lost or not checkpoint.is_dir():
+                return
+            if not self._waiting:
+                self._waiting.append(checkpoint)
+        self._say(f"warning: {checkpoint.name} is not in execution.mirror yet: {reason}. Trying again in {RETRY_S:g} s")
+        self._tell()
+        with self._changed:
+            newest = self._waiting[-1]
+            self._changed.wait_for(lambda: self._at_once or self._closed or self._waiting[-1] != newest, RETRY_S)
+            self._at_once = False
+
+    def _copy(self, checkpoint: Path) -> None:
+        step, target = step_of(checkpoint.name), self._place / "checkpoints" / checkpoint.name
+        self._require_ours()
+        remote.remove(target / COMPLETE)
+        self._complete.pop(step, None)
+        hashes, files = read_json(checkpoint / HASHES, inside=checkpoint), {}
+        for path in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
+            name = str(path.relative_to(checkpoint))
+            files[name] = File(path.stat().st_size, hash_file(path, inside=checkpoint))
+            if hashes.get(name, files[name].sha256) != files[name].sha256:
+                raise RunError(f"{path} is damaged: it does not match its hash")
+            remote.write(target / name, path)
+        for name in RUN_FILES:
+            if (path := self._output_dir / name).is_file():
+                content = path.read_bytes()
+                files[f"{RUN}/{name}"] = File(len(content), hashlib.sha256(content).hexdigest())
+                remote.write(target / RUN / name, content)
+        copy = Copy(target, step, saved_at(checkpoint), files)
+        self._require_ours()
+        remote.write(target / COMPLETE, record(copy))
+        self._complete[step] = copy
+        self._retain()
+
+    def _retain(self) -> None:
+        """Remove what is not kept on disk either, and what a killed run has left half-written."""
+        best = best_record(self._output_dir)
+        saved_at = {step: copy.time for step, copy in self._complete.items()}
+        for step in superseded(sorted(saved_at), saved_at.__getitem__, best and best.step, self._execution):
+            del self._complete[step]
+        kept = {str(copy.place / name) for copy in self._complete.values() for name in (*copy.files, COMPLETE)}
+        removed = [entry.place for entry in remote.find(self._place / "checkpoints")[0] if str(entry.place) not in kept]
+        for place in sorted(removed, key=lambda place: place.name != COMPLETE):
+            remote.remove(place)
+
+    def _take(self) -> int:
+        found = owner(self._place)
+        number = found[0] + 1 if found else 1
+        place = self._owner(number)
+        try:
+            ours = remote.write_new(place, self._object)
+        except NotImplementedError:  # the next write finds out
+            remote.write(place, self._object)
+            ours = True
+        if not ours:
+            raise UserError(
+                f"another start takes execution.mirror = {self._place} in this moment; wait for it, or stop it"
+            )
+        for old in remote.find(self._place / OWNERS)[0]:
+            if old.place.name < place.name:
+                remote.remove(old.place)
+        return number
+
+    def _require_ours(self) -> None:
+        """Raise UserError if another start has taken the mirror; an emptied one is taken again."""
+        found = owner(self._place)
+        if found is None:
+            self._number, self._complete = self._take(), {}
+        elif found[0] != self._number or found[1]["writer"] != self._writer:
+            self._lost = (
+                f"execution.mirror = {self._place} was taken over by a run on {found[1].get('host')}: two write to it. "
+                f"This one ends; its checkpoints are in {self._output_dir}. Stop one, or give it another mirror"
+            )
+            raise UserError(self._lost)
+
+    def _owner(self, number: int) -> Place:
+        return self._place / OWNERS / f"{number:08d}.json"
+
+    def _tell(self) -> None:
+        waiting = max(self.holds(), default=None)
+        newest = max(self._complete, default=None)
+        lag = {"url": str(self._place), "copied": newest}
+        with self._changed, contextlib.suppress(OSError):  # the next save tells of a full disk
+            write_lag(self._output_dir, {**lag, "waiting": waiting, "waiting_since": self._since, "error": self._error})
