@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.errors import printable_line
+from bert_horovod.storage.places import is_url
 from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def _lines(status: "RunStatus", run: str) -> "Iterator[str]":
     from bert_horovod.training.console import duration
 
     sign = status.sign
-    advice = f"go on with: bert-horovod resume {run}"
+    resume = "the command that started it, on any machine" if is_url(run) else f"bert-horovod resume {run}"
+    advice = f"go on with: {resume}"
     if sign is None or status.sign_age_s is None:
         yield f"{run}: it has left no sign of life; {advice}"
     else:
@@ -59,6 +61,8 @@ def _lines(status: "RunStatus", run: str) -> "Iterator[str]":
             "dead": f"not running: its process {place} ended without a word (killed?), at most {ago} ago; {advice}",
             "finished": f"finished {ago} ago, {place}, {begun}",
         }
+        if is_url(run):
+            known |= dict.fromkeys(("running", "silent"), f"it ran {place} when this checkpoint was copied, {ago} ago")
         yield f"{run}: " + known.get(status.state, f"{status.state}, {ago} ago, {place}, {begun}; {after}")
     if status.step is not None:
         last = f" of {sign.last_step}" if sign else ""

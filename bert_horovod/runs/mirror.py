@@ -66,6 +66,8 @@ def copies(mirror: Place) -> list[Copy]:
         place = Place(str(entry.place).removesuffix(f"/{COMPLETE}"))
         try:
             found.append(_read_copy(place))
+        except remote.Missing:  # its run has removed it in this moment
+            continue
         except DamagedData as error:
             _say(f"{error}; leaving this checkpoint out")
     return sorted(found, key=lambda copy: copy.step)
@@ -219,7 +221,7 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
         RunError: the server or the disk fails.
     """
     place = parse(path, flag)
-    if str(place) not in _fetched:
+    while str(place) not in _fetched:
         of_one = step_of(place.name) is not None
         found = [_read_copy(place)] if of_one and remote.find(place / COMPLETE)[0] else [] if of_one else copies(place)
         if not found:
@@ -233,7 +235,12 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
         atexit.register(shutil.rmtree, root, ignore_errors=True)
         run = root / (place.name or "mirror")
         final = path_of(run, copy.step)
-        fetch(copy, final, run_alone=run_alone)
+        try:
+            fetch(copy, final, run_alone=run_alone)
+        except DamagedData:
+            if not of_one and not remote.find(copy.place / COMPLETE)[0]:
+                continue  # its run has removed it meanwhile
+            raise
         final.mkdir(parents=True, exist_ok=True)
         for file in (final / RUN).iterdir():
             os.replace(file, run / file.name)

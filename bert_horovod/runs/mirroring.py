@@ -12,7 +12,7 @@ from pathlib import Path
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Execution
 from bert_horovod.runs.best_record import best_record
-from bert_horovod.runs.checkpoint import HASHES, paths, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, saved_at, step_of
 from bert_horovod.runs.mirror import (
     COMPLETE,
     OWNERS,
@@ -43,11 +43,14 @@ class Mirror:
         output_dir: the run's, which is claimed.
         execution: its settings; `mirror` is set.
         say: prints a line for people.
+        newest: the checkpoint that the run goes on from; it is copied if the mirror lacks it.
 
     Raises UserError if another start takes the mirror at the same time, and the errors of `owner`.
     """
 
-    def __init__(self, output_dir: Path, execution: Execution, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, output_dir: Path, execution: Execution, say: Callable[[str], None], newest: Path | None = None
+    ) -> None:
         self._output_dir, self._execution, self._say = output_dir, execution, say
         self._place = parse(execution.mirror, "execution.mirror =")
         self._writer = uuid.uuid4().hex
@@ -61,9 +64,8 @@ class Mirror:
         self._error, self._failures, self._lost = "", 0, ""
         self._at_once = self._closed = False
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
-        for path in paths(output_dir)[-1:]:
-            if step_of(path.name) not in self._complete:
-                self.offer(path)
+        if newest is not None and step_of(newest.name) not in self._complete:
+            self.offer(newest)
 
     def offer(self, checkpoint: Path) -> None:
         """Copy a checkpoint as soon as the one before is copied; one that still waits is left out, but for the best."""
@@ -165,11 +167,13 @@ class Mirror:
         self._require_ours()
         remote.write(target / COMPLETE, record(copy))
         self._complete[step] = copy
-        self._retain()
+        self._retain(step)
 
-    def _retain(self) -> None:
+    def _retain(self, newest: int) -> None:
         """Remove what is not kept on disk either, and what a killed run has left half-written."""
         best = best_record(self._output_dir)
+        # Those of later steps are damaged, else the run would have gone on from them.
+        self._complete = {step: copy for step, copy in self._complete.items() if step <= newest}
         saved_at = {step: copy.time for step, copy in self._complete.items()}
         for step in superseded(sorted(saved_at), saved_at.__getitem__, best and best.step, self._execution):
             del self._complete[step]

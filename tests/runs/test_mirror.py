@@ -70,7 +70,8 @@ class Box:
         return self.directory / name
 
     def open(self) -> Mirror:
-        return Mirror(self.output_dir, self.recipe.execution, self.said.append)
+        newest = next(reversed(paths(self.output_dir)), None)
+        return Mirror(self.output_dir, self.recipe.execution, self.said.append, newest)
 
     def save(self, step: int) -> Path:
         """Put a checkpoint of `saved` into the run's directory."""

@@ -85,7 +85,7 @@ class CheckpointHook(Hook):
     def _open_mirror(self) -> Mirror | None:
         run = self.run
         if self._mirror is None and run.world.rank == 0 and run.recipe.execution.mirror:
-            self._mirror = Mirror(run.job.output_dir, run.recipe.execution, run.say)
+            self._mirror = Mirror(run.job.output_dir, run.recipe.execution, run.say, run.resumed_from)
         return self._mirror
 
     def close(self) -> None:
