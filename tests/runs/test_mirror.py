@@ -293,6 +293,7 @@ def train_apart(world, store: Path, directory: Path, recipe, start: str, max_ste
     train_recipe(recipe, store, output_dir, world, max_steps=max_steps)
 
 
+@pytest.mark.timeout(1500)
 def test_new_hosts_without_a_common_disk_resume_bit_for_bit(tmp_path, store, two_ranks):
     sections = {"exchange": {"method": "onebit_adam", "dense": 0.25}, "phase": {"steps": 12}}
     recipe = toy_recipe(**sections, execution={"mirror": str(tmp_path / "mirror"), "checkpoint_steps": 5})
