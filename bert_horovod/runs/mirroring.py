@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.sections import Execution
 from bert_horovod.runs.best_record import best_record
-from bert_horovod.runs.checkpoint import HASHES, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, STATE, saved_at, step_of
 from bert_horovod.runs.mirror import (
     COMPLETE,
     OWNERS,
@@ -63,7 +63,8 @@ class Mirror:
         self._since = 0.0  # when the first of the waiting checkpoints was saved
         self._error, self._failures, self._lost = "", 0, ""
         self._at_once = self._closed = False
-        threading.Thread(target=self._work, name="mirror", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        self._thread.start()
         if newest is not None and step_of(newest.name) not in self._complete:
             self.offer(newest)
 
@@ -112,6 +113,17 @@ class Mirror:
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+    def withdraw(self, after: int) -> None:
+        """Copy no more, and let no start go on from a checkpoint of a later step than `after`, which may be wrong."""
+        self.close()
+        self._thread.join()
+        try:
+            for copy in copies(self._place):
+                if copy.step > after:
+                    remote.remove(copy.place / COMPLETE)
+        except ReportedError as error:
+            self._say(f"warning: remove the checkpoints after step {after} from {self._place} yourself: {error}")
 
     def _work(self) -> None:
         yield_to_training()
@@ -167,15 +179,16 @@ class Mirror:
         self._require_ours()
         remote.write(target / COMPLETE, record(copy))
         self._complete[step] = copy
-        self._retain(step)
+        self._retain(step, int(read_json(checkpoint / STATE, inside=checkpoint)["progress"].get("checked", 0)))
 
-    def _retain(self, newest: int) -> None:
+    def _retain(self, newest: int, checked: int) -> None:
         """Remove what is not kept on disk either, and what a killed run has left half-written."""
         best = best_record(self._output_dir)
         # Those of later steps are damaged, else the run would have gone on from them.
         self._complete = {step: copy for step, copy in self._complete.items() if step <= newest}
         saved_at = {step: copy.time for step, copy in self._complete.items()}
-        for step in superseded(sorted(saved_at), saved_at.__getitem__, best and best.step, self._execution):
+        best_step, execution = best and best.step, self._execution
+        for step in superseded(sorted(saved_at), saved_at.__getitem__, best_step, checked, execution):
             del self._complete[step]
         kept = {str(copy.place / name) for copy in self._complete.values() for name in (*copy.files, COMPLETE)}
         removed = [entry.place for entry in remote.find(self._place / "checkpoints")[0] if str(entry.place) not in kept]

@@ -324,16 +324,15 @@ def put_aside(output_dir: Path, after: int) -> tuple[list[Path], Path | None]:
     return renamed, left[-1] if left else None
 
 
-def prune(
-    output_dir: Path, newest: Path, execution: Execution, checked: int, spared: Collection[int] = ()
-) -> None:
+def prune(output_dir: Path, newest: Path, execution: Execution, checked: int, spared: Collection[int] = ()) -> None:
     """Remove checkpoints, except `spared` steps and those that retention.superseded keeps; `checked`: as there."""
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     steps = [step for path in paths(output_dir) if (step := step_of(path.name)) <= step_of(newest.name)]
     best = best_record(output_dir)
-    for step in superseded(steps, lambda step: saved_at(path_of(output_dir, step)), best and best.step, checked, execution):
+    where = {step: path_of(output_dir, step) for step in steps}
+    for step in superseded(steps, lambda step: saved_at(where[step]), best and best.step, checked, execution):
         if step not in spared:
-            _remove(path_of(output_dir, step))
+            _remove(where[step])
 
 
 def _remove(path: Path) -> None:

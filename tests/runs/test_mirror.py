@@ -131,7 +131,7 @@ def test_a_slow_mirror_takes_the_newest_and_disk_keeps_what_it_reads(box, monkey
     for step in STEPS[1:]:
         copying.offer(box.save(step))
     assert copying.holds() == {10, 40}
-    prune(box.output_dir, path_of(box.output_dir, 40), box.recipe.execution, copying.holds())
+    prune(box.output_dir, path_of(box.output_dir, 40), box.recipe.execution, 0, copying.holds())
     assert [step_of(path.name) for path in paths(box.output_dir)] == [10, 30, 40]
     assert "has nothing yet; 40 steps behind" in lag_of(box.output_dir)
     go_on.set()
@@ -194,6 +194,16 @@ def test_a_kill_between_two_objects_leaves_the_checkpoint_before(box, monkeypatc
     again.close()
     assert box.steps() == [10, 20]
     assert "left-over" not in {entry.place.name for entry in remote.find(parse(box.url, ""))[0]}
+
+
+def test_what_may_be_wrong_is_withdrawn(box):
+    copying = box.open()
+    for step in (10, 20, 30):
+        copying.offer(box.save(step))
+        settle(copying)
+    assert box.steps() == [20, 30]
+    copying.withdraw(20)
+    assert box.steps() == [20]
 
 
 def change(box: Box, name: str, content: bytes | None) -> None:

@@ -95,6 +95,9 @@ class Hook:
     def rolled_back(self) -> None:
         """Called when the run has gone back to a checkpoint: `run.state` is a new object."""
 
+    def put_aside(self, after: int) -> None:
+        """Called when checkpoints of later steps than `after` may be wrong, and the run ends for that."""
+
     def finish(self) -> None:
         """Called when the run ends without an error, after the last step."""
         self.wait()

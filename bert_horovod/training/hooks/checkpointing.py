@@ -76,7 +76,12 @@ class CheckpointHook(Hook):
         if (mirror := self._open_mirror()) is not None:
             run = self.run
             mirror.finish(lambda: run.doing("copying the newest checkpoint to execution.mirror"), self._must_end)
-            prune(run.job.output_dir, path_of(run.job.output_dir, run.state.progress.step), run.recipe.execution)
+            newest = path_of(run.job.output_dir, run.state.progress.step)
+            prune(run.job.output_dir, newest, run.recipe.execution, run.state.progress.checked)
+
+    def put_aside(self, after: int) -> None:
+        if self._mirror is not None:
+            self._mirror.withdraw(after)
 
     def rolled_back(self) -> None:
         self._saved_step = self.run.state.progress.step

@@ -185,6 +185,8 @@ class ReplayHook(Hook):
         names = [name for name, differs in zip(self._train_step.checksum_names, tensors, strict=True) if differs]
         more = f" (and in {len(names) - 1} more)" if len(names) > 1 else ""
         run.settle()
+        for hook in run.hooks:
+            hook.put_aside(run.state.progress.checked)
         aside, left = put_aside(run.job.output_dir, run.state.progress.checked) if run.world.rank == 0 else ([], None)
         where = f"from {left}" if left else "from the beginning"
         put = f"Put aside, as they may be wrong: {', '.join(path.name for path in aside)}. " if aside else ""
