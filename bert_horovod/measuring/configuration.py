@@ -67,14 +67,13 @@ def row_slots(recipe: Recipe, phase: Phase, most: bool = True) -> tuple[int, int
 
 
 def step_products(recipe: Recipe, layers: int = 0) -> list[Product]:
-    """The matrix products of a forward pass over one micro-batch of full rows of the first phase.
+    """The matrix products of a forward pass over one micro-batch of the first phase; one sequence fills each row.
 
     `layers`: products of this many upper layers and the heads only; 0: of all layers.
     """
-    length = recipe.phase[0].sequence_length
-    masked, sequences = row_slots(recipe, recipe.phase[0], most=False)
+    length, slots = recipe.phase[0].sequence_length, full_row_slots(recipe, recipe.phase[0]).mean
     model = replace(recipe.model, num_hidden_layers=layers or recipe.model.num_hidden_layers)
-    return matrix_products(model, recipe.execution.micro_batch, length, masked, sequences, recipe.objective.pairs)
+    return matrix_products(model, recipe.execution.micro_batch, length, slots, 1, recipe.objective.pairs)
 
 
 def step_flops(recipe: Recipe) -> float:

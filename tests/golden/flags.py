@@ -22,7 +22,7 @@ REQUIRED = "(required)"
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command, as in "bench comm"."""
+    """The module of a command, as in "bench step"."""
     return importlib.import_module(f"bert_horovod.commands.{command.replace(' ', '.').replace('-', '_')}")
 
 

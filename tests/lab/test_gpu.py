@@ -173,7 +173,7 @@ def test_problems_are_a_failure_that_keeps_what_was_found(child):
 
 @pytest.mark.full
 def test_a_step_that_does_not_fit_into_memory_is_a_finding(child):
-    program = "raise type('ResourceExhaustedError', (Exception,), {})('OOM')"
+    program = "raise SystemExit('bert-horovod: error: out of memory: OOM when allocating')"
     entry = gpu.perform(child(program, "step"), 100)
     assert (entry["status"], entry["found"]) == ("done", {"out_of_memory": True})
 

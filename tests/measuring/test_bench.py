@@ -18,7 +18,7 @@ from bert_horovod.costs.products import VOCABULARY
 from bert_horovod.errors import UserError
 from bert_horovod.measuring import matrix, synthetic
 from bert_horovod.measuring.bench import COMMUNICATION, WARM_UP, Bench, hidden_share, parts, trace, warmed_up
-from bert_horovod.measuring.configuration import SIZES, describe, row_slots, size_recipe, step_flops, step_products
+from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.synthetic import LoneRank, TimedStep, phase_batch, synthetic_step
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
@@ -96,15 +96,13 @@ def test_a_lone_rank_does_its_share():
 
 def test_the_operations_are_those_that_a_run_would_log():
     recipe = toy()
-    slots = row_slots(recipe, recipe.phase[0])
-    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1, slots).flops_per_row
+    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
     assert sum(product.flops for product in step_products(recipe)) * 3 == step_flops(recipe)
 
 
 def test_upper_layers_train_alone_where_the_phase_says_so():
     recipe = toy(phase=[{"sequence_length": 32, "trained_layers": 1}])
-    slots = row_slots(recipe, recipe.phase[0])
-    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1, slots).flops_per_row
+    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
     step = timed(recipe)
     before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
     step.run()
