@@ -1,4 +1,7 @@
-"""The layout of rows: sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP], one after another, then padding."""
+"""The layout of rows: sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP], one after another, then padding.
+
+There may be several [SEP] between A and B.
+"""
 
 from typing import NamedTuple
 
@@ -14,7 +17,7 @@ class Layout(NamedTuple):
     runs: np.ndarray  # int64 [R, S + 1]: positions of each sequence, and of the padding behind them
     sequence_ids: np.ndarray  # int64 [R, L]: 1..S, which sequence of the row; 0: padding
     place: np.ndarray  # int64 [R, L]: place in the sequence, from 0; 0 at padding
-    is_second: np.ndarray  # bool [R, L]: the second segment with its [SEP]
+    is_second: np.ndarray  # bool [R, L]: the second segment with its [SEP], and with those before it but the first
     is_text: np.ndarray  # bool [R, L]: neither padding nor [CLS] nor [SEP]
     cls: np.ndarray  # int64 [n]: places of [CLS], counted over all rows
     sep: np.ndarray  # int64 [n]: places of [SEP], likewise
@@ -31,17 +34,20 @@ class Layout(NamedTuple):
         ids.reshape(-1)[self.sep] = special.sep
         return ids
 
-    def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The encoder's inputs for rows with these ids, int32 [R, L] each; see batches.source.Source."""
+    def inputs(self, ids: np.ndarray, typed: bool = True) -> dict[str, np.ndarray]:
+        """The encoder's inputs for rows with these ids, int32 [R, L] each; see batches.source.Source.
+
+        `typed`: whether the second segment has a type of its own.
+        """
         return {
             "input_ids": ids,
-            "token_type_ids": self.is_second.astype(np.int32),
+            "token_type_ids": (self.is_second & typed).astype(np.int32),
             "position_ids": self.place.astype(np.int32),
             "sequence_ids": self.sequence_ids.astype(np.int32),
         }
 
 
-def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Layout:
+def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int, separators: int = 1) -> Layout:
     """Lay sequences into rows.
 
     Args:
@@ -49,13 +55,14 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
         lengths: positions of each sequence, special tokens included, int64 [R, S]; 0: none. The sum over a row is at
             most sequence_length.
         sequence_length: positions per row, L.
+        separators: [SEP] between two segments.
     """
     rows, slots = lengths.shape
     starts = np.where(lengths > 0, np.cumsum(lengths, axis=1) - lengths, 0)
     runs = np.concatenate((lengths, sequence_length - lengths.sum(axis=1, keepdims=True)), axis=1)
     numbers = np.append(np.arange(1, slots + 1), 0)
     sequence_ids = np.repeat(np.broadcast_to(numbers, runs.shape).ravel(), runs.ravel()).reshape(rows, sequence_length)
-    # Each sequence is a run of [CLS] A [SEP] and a run of B [SEP], which may be empty.
+    # Each sequence is a run of [CLS] A [SEP] and a run of further [SEP] and B [SEP], which may be empty.
     with_first = np.minimum(first + 2, lengths)
     halves = np.stack((with_first, lengths - with_first), axis=2).reshape(rows, 2 * slots)
     halves = np.concatenate((halves, runs[:, -1:]), axis=1)
@@ -64,7 +71,9 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
     is_text = sequence_ids > 0
     row, slot = np.nonzero(lengths)
     cls = row * sequence_length + starts[row, slot]
-    sep = np.concatenate((cls + with_first[row, slot], cls + lengths[row, slot])) - 1
+    behind, pairs = cls + with_first[row, slot], (lengths > with_first)[row, slot]
+    further = (behind[pairs] + number for number in range(1, separators))
+    sep = np.concatenate((behind, cls + lengths[row, slot], *further)) - 1
     layout = Layout(starts, runs, sequence_ids, sequence_ids, is_second, is_text, cls, sep)
     place = (np.arange(sequence_length) - layout.spread(starts)) * is_text
     is_text.reshape(-1)[cls] = False

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import (
+    BERT_PAIR,
     NO_ID,
     UNCASED,
     JsonTokenizer,
+    Pair,
     TokenizerSettings,
     token_ids,
 )
@@ -28,6 +30,7 @@ class SpecialIds:
     sep: int
     mask: int
     others: tuple[int, ...] = ()  # of which no text is made either
+    pair: Pair = BERT_PAIR  # rows of two texts
 
 
 def special_ids(vocabulary: list[str], settings: TokenizerSettings = UNCASED) -> SpecialIds:
@@ -48,7 +51,7 @@ def special_ids(vocabulary: list[str], settings: TokenizerSettings = UNCASED) ->
     others: tuple[int, ...] = ()
     if isinstance(settings, JsonTokenizer):
         others = tuple(sorted(set(settings.facts.special.values()).difference((pad, unknown, cls, sep, mask))))
-    return SpecialIds(pad, unknown, cls, sep, mask, others)
+    return SpecialIds(pad, unknown, cls, sep, mask, others, settings.pair or BERT_PAIR)
 
 
 def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None:
@@ -65,7 +68,8 @@ def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None
         )
     special_ids(store.vocabulary, store.tokenizer_settings)
     require_padding(recipe.model, store.vocabulary, store.tokenizer_settings, str(store.path))
-    if recipe.objective.pairs and not store.tokenizer_settings.pairs:
+    pair = store.tokenizer_settings.pair
+    if recipe.objective.pairs and (pair is None or pair.separators > 1):
         raise UserError(
             f"objective.pair = {recipe.objective.pair!r}: the tokenizer of {store.path} "
             f"({store.tokenizer_settings}) {_OTHER_PAIRS}; expected objective.pair = 'none'"
@@ -92,10 +96,11 @@ def require_padding(model: Model, vocabulary: list[str], settings: TokenizerSett
 
 def require_pairs(settings: TokenizerSettings, named: str) -> None:
     """Raise UserError if a tokenizer makes other rows of two texts than this program; `named`: whose it is."""
-    if not settings.pairs:
+    if settings.pair is None:
         raise UserError(
-            f"{named} has a tokenizer ({settings}) that {_OTHER_PAIRS}, so that two texts in a row would not be what "
-            "transformers makes of them; expected a task with one text, or another checkpoint"
+            f"{named} has a tokenizer ({settings}) that {_OTHER_PAIRS} or [CLS] A [SEP] [SEP] B [SEP], so that two "
+            "texts in a row would not be what transformers makes of them; expected a task with one text, or another "
+            "checkpoint"
         )
 
 

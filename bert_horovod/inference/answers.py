@@ -129,7 +129,7 @@ def _answers(
         column[order] for column in (window, first, last, start_logit, end_logit)
     )
     # From positions in the window to tokens, and to characters of the context.
-    base = tokens.context_starts[tokens.context_of[windows.question]] + windows.start - windows.question_count - 2
+    base = tokens.context_starts[tokens.context_of[windows.question]] + windows.start - windows.begin
     begins, ends = tokens.begins[base[window] + first].tolist(), tokens.ends[base[window] + last].tolist()
     null_window = np.lexsort((start[:, 0] + end[:, 0], windows.question))
     questions, first_window = np.unique(windows.question, return_index=True)
@@ -153,7 +153,7 @@ def _candidates(windows: SpanWindows, start: np.ndarray, end: np.ndarray, rules:
         start_logit, end_logit: float64 [spans].
     """
     best_start, best_end = (np.argsort(-logits, axis=1, kind="stable")[:, : rules.n_best] for logits in (start, end))
-    context_begin = (windows.question_count + 2)[:, None]
+    context_begin = windows.begin[:, None]
     context_end = context_begin + windows.count[:, None]
     start_fits = (best_start >= context_begin) & (best_start < context_end)
     start_fits &= _has_most_context(windows, best_start - context_begin)

@@ -48,7 +48,7 @@ class SpanPredictor(Predictor):
 
     def prepare(self) -> None:
         options, directory = self.options, self.directory
-        require_segments(directory, self.model, "question", "context")
+        require_segments(directory, self.model, self.tokenizer_settings, "question", "context")
         stride = self.config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
         if type(stride) is not int or stride < 1:
             raise UserError(f"--doc_stride {stride}: expected at least 1 token")
@@ -105,7 +105,7 @@ class SpanPredictor(Predictor):
             )
         texts = SpanTexts([sides[1]], [sides[0]], [0], [None])
         tokens = tokenised_spans(texts, self._tokenizer)
-        needed = int(cut_spans(tokens, self.length, self._stride).lengths.max())
+        needed = int(cut_spans(tokens, self.length, self._stride, self.special.pair.separators).lengths.max())
         (answers,) = self._answers(texts, self._rules(False), line_length(needed, self.length), packing=False)
         best = answers.best
         return f"{best.text}\tprobability={best.probability:.4f}\tcharacters={best.begin}-{best.end}"

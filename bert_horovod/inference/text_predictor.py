@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.batches.examples.base import special_count
 from bert_horovod.batches.examples.labelled import DocumentRows, LabelledRows, LabelledTexts, tokenised
 from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
@@ -80,9 +81,9 @@ class TextPredictor(Predictor):
     def logits(self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None) -> np.ndarray:
         """The head's outputs, float32 [examples, outputs]; arguments as in `answers`."""
         if len(texts) > 1:
-            require_segments(self.directory, self.model, "the first text", "the second")
+            require_segments(self.directory, self.model, self.tokenizer_settings, "the first text", "the second")
         examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
-        tokens = int(examples.counts.sum(axis=1).max()) + 1 + len(texts)
+        tokens = int(examples.counts.sum(axis=1).max()) + special_count(len(texts), self.special)
         length = self.length if packing else line_length(tokens, self.length)
         if isinstance(self.task, LabelAttention):
             rows: LabelledRows = DocumentRows(examples, self.special, length, 0, windows=self.task.windows)

@@ -138,7 +138,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     rows = _rows_of(pretrained, first, second)
     if architecture.name == CLASSIFICATION:
         calls, inputs = [], [("serving_default", {"text": first}, _rows_of(pretrained, first))]
-        if tells_texts_apart(pretrained.model):
+        if tells_texts_apart(pretrained.model, pretrained.tokenizer_settings):
             inputs.append(("pairs", {"text": first, "text_pair": second}, rows))
         for signature, names, batch in inputs:
             logits = trained_outputs(architecture, pretrained.model, parameters, batch)["logits"]

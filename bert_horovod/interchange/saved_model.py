@@ -45,10 +45,10 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
     )
     if served.architecture.name == CLASSIFICATION:
         signatures = {"serving_default": _classify(served)}
-        if tells_texts_apart(served.model):
+        if tells_texts_apart(served.model, pretrained.tokenizer_settings):
             signatures["pairs"] = _classify_pairs(served)
     elif served.architecture.name == ANSWERS:
-        require_segments(checkpoint, served.model, "question", "context")
+        require_segments(checkpoint, served.model, pretrained.tokenizer_settings, "question", "context")
         signatures = {"serving_default": _answer(served)}
     else:
         raise UserError(

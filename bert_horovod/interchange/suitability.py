@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import (
     CLASSIFICATION,
@@ -28,14 +29,17 @@ def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--
     return vocabulary
 
 
-def tells_texts_apart(model: Model) -> bool:
+def tells_texts_apart(model: Model, settings: TokenizerSettings) -> bool:
     """Whether a model can tell the first text of a pair from the second: by segment types, or by [SEP] alone."""
-    return model.type_vocab_size > 1 or not family_of(model).segments
+    pair = settings.pair
+    return model.type_vocab_size > 1 or not family_of(model).segments or (pair is not None and not pair.typed)
 
 
-def require_segments(path: Path, model: Model, first: str, second: str, flag: str = "--checkpoint ") -> None:
-    """Raise UserError if a model has one segment type only, and so cannot tell two texts apart."""
-    if not tells_texts_apart(model):
+def require_segments(
+    path: Path, model: Model, settings: TokenizerSettings, first: str, second: str, flag: str = "--checkpoint "
+) -> None:
+    """Raise UserError if a model has one segment type only, and its tokenizer gives two texts types of their own."""
+    if not tells_texts_apart(model, settings):
         raise UserError(
             f"{flag}{path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and {second} "
             "apart; expected 2: take another checkpoint"

@@ -111,7 +111,8 @@ def private_bytes(holder) -> int:
         elif type(part).__module__.startswith("bert_horovod.batches") and hasattr(part, "__dict__"):
             total += private_bytes(part)
         elif isinstance(part, tuple):
-            total += sum(array.nbytes for array in part if not isinstance(array.base, np.memmap))
+            arrays = [array for array in part if isinstance(array, np.ndarray)]
+            total += sum(array.nbytes for array in arrays if not isinstance(array.base, np.memmap))
     return total
 
 

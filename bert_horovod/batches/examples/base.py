@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 class PackedRows:
     """The rows of a split, endless, in random access; see batches.source.Source. Each kind has a subclass.
 
-    An item, such as a text or a window, is [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+    An item, such as a text or a window, is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], or with two [SEP] between A and B.
 
     Args:
         ids: of the tokens of all texts, int32 [tokens].
@@ -55,7 +55,7 @@ class PackedRows:
     ) -> None:
         items, parts = counts.shape
         none = np.zeros((items, 2 - parts), np.int64)
-        self.lengths = counts.sum(axis=1) + 1 + parts  # positions of each item
+        self.lengths = counts.sum(axis=1) + special_count(parts, special)  # positions of each item
         self._order = PackedItems(self.lengths, sequence_length, seed, packing)
         self.count = self._order.count
         self.slots = {self.slot: self._order.slots}
@@ -109,7 +109,7 @@ class PackedRows:
         With R = len(positions), L = sequence_length, S items per row, at most, beside what `arrays` makes:
 
             input_ids       int32   [R, L]  [PAD] where there is nothing
-            token_type_ids  int32   [R, L]  1: B with its [SEP], else 0
+            token_type_ids  int32   [R, L]  1: B with its [SEP], else 0; all 0 where the tokenizer has no types
             position_ids    int32   [R, L]  place in the item, from 0; 0 at padding
             sequence_ids    int32   [R, L]  1..S: which item of the row, attending to itself only; 0: padding
         """
@@ -118,12 +118,19 @@ class PackedRows:
         members = np.maximum(members, 0)
         starts, counts, lengths = self.sequences(members, real)
         first = counts[..., 0]
-        layout = lay_out(first, lengths, self.length)
-        begin = np.where(layout.is_second, layout.spread(starts[..., 1] - first - 1), layout.spread(starts[..., 0]))
+        separators, typed = self._special.pair
+        layout = lay_out(first, lengths, self.length, separators)
+        second = starts[..., 1] - first - separators
+        begin = np.where(layout.is_second, layout.spread(second), layout.spread(starts[..., 0]))
         source = np.where(layout.is_text, begin + layout.place - 1, 0)
         ids = layout.ids(self._special)
         ids[layout.is_text] = self._ids[source[layout.is_text]]
-        return layout.inputs(ids) | self.arrays(members, real, layout, source)
+        return layout.inputs(ids, typed) | self.arrays(members, real, layout, source)
+
+
+def special_count(parts: int, special: SpecialIds) -> int:
+    """Special tokens of an item of one text or two."""
+    return 2 if parts == 1 else 2 + special.pair.separators
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.base import Arrays, PackedRows
+from bert_horovod.batches.examples.base import Arrays, PackedRows, special_count
 from bert_horovod.batches.layout import Layout
 from bert_horovod.batches.special_tokens import SpecialIds, require_pairs
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ class LabelledRows(PackedRows):
     def __init__(
         self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
     ) -> None:
-        counts = truncated(examples.counts, sequence_length - 1 - examples.counts.shape[1])
+        counts = truncated(examples.counts, sequence_length - special_count(examples.counts.shape[1], special))
         super().__init__(examples.ids, examples.starts, counts, special, sequence_length, seed, packing)
         self.labels = examples.labels
         classes = self.labels.dtype == np.int32

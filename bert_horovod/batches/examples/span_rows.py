@@ -36,7 +36,7 @@ class SpanRows(PackedRows):
         packing: bool = True,
         stride: int = STRIDE,
     ) -> None:
-        self.tokens, self.windows = tokens, cut_spans(tokens, sequence_length, stride)
+        self.tokens, self.windows = tokens, cut_spans(tokens, sequence_length, stride, special.pair.separators)
         windows, of_context = self.windows, tokens.context_of[self.windows.question]
         ids = np.concatenate((tokens.question_ids, tokens.context_ids))
         context = len(tokens.question_ids) + tokens.context_starts[of_context] + windows.start

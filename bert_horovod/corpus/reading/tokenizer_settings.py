@@ -37,6 +37,16 @@ class SpecialTokens(NamedTuple):
 BERT_TOKENS = SpecialTokens()
 
 
+class Pair(NamedTuple):
+    """Rows of two texts: [CLS] A [SEP] B [SEP], whatever these tokens are called."""
+
+    separators: int  # [SEP] between A and B: 1, or 2 as in RoBERTa
+    typed: bool  # whether B has segment type 1
+
+
+BERT_PAIR = Pair(1, True)
+
+
 @dataclass(frozen=True)
 class TokenizerSettings:
     """How text is normalised and cut before WordPiece.
@@ -75,9 +85,9 @@ class TokenizerSettings:
         return ""
 
     @property
-    def pairs(self) -> bool:
-        """Whether it makes rows [CLS] A [SEP] B [SEP] of two texts, whatever these tokens are called."""
-        return True
+    def pair(self) -> Pair | None:
+        """The rows that it makes of two texts; None: others than this program can make."""
+        return BERT_PAIR
 
     @property
     def unusual(self) -> list[str]:
@@ -161,8 +171,8 @@ class JsonTokenizer(TokenizerSettings):
         return self.facts.joint
 
     @property
-    def pairs(self) -> bool:
-        return self.facts.pairs
+    def pair(self) -> Pair | None:
+        return self.facts.pair
 
     @property
     def unusual(self) -> list[str]:
@@ -185,7 +195,7 @@ class _Facts(NamedTuple):
     special: dict[str, int]  # ids of the special tokens
     kind: str  # for people
     joint: str  # a space if text after a space has other ids, as in RoBERTa's byte-level BPE; else nothing
-    pairs: bool  # whether two texts become [CLS] A [SEP] B [SEP]
+    pair: Pair | None  # see TokenizerSettings.pair
 
 
 def _roles_as_text(text: str, roles: SpecialTokens) -> str:
@@ -222,8 +232,11 @@ def _facts(text: str) -> _Facts:
     byte_level = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
     kind = f"tokenizer.json ({'byte-level ' if byte_level else ''}{content['model'].get('type', 'of an unnamed kind')})"
     alone, spaced = (tokenizer.encode(each, add_special_tokens=False).ids for each in ("a", " a"))
-    one, two = tokenizer.encode("a").ids, tokenizer.encode("a", "a").ids
-    return _Facts(vocabulary, special, kind, "" if alone == spaced else " ", two == [*one, *one[1:]])
+    one, two = tokenizer.encode("a").ids, tokenizer.encode("a", "a")
+    separators, pair = len(two.ids) - 2 * len(one) + 2, None
+    if separators in (1, 2) and two.ids == [*one[:-1], *one[-1:] * separators, *one[1:]]:
+        pair = Pair(separators, bool(two.type_ids[-1]))
+    return _Facts(vocabulary, special, kind, "" if alone == spaced else " ", pair)
 
 
 def recorded_settings(recorded: dict[str, Any], text: str = "") -> TokenizerSettings:

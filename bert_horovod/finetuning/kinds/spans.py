@@ -128,7 +128,7 @@ class Spans(Kind):
 
     def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
         require_pairs(settings, str(path))
-        require_segments(path, model, "question", "context")
+        require_segments(path, model, settings, "question", "context")
 
     def tokenizer(self, vocabulary: list[str], settings: TokenizerSettings) -> Any:
         directory = self.data.index_dir or self.data.train.path.parent / "index"

@@ -84,7 +84,7 @@ class Texts(Kind):
 
     def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
         if len(self.data.format.columns) > 1:
-            require_segments(path, model, "the first text", "the second")
+            require_segments(path, model, settings, "the first text", "the second")
 
     def tokens(self, split: Split, tokenizer: Tokenizer) -> LabelledTokens:
         return tokenised(split.examples, tokenizer)

@@ -31,7 +31,7 @@ def rows_of(tokens: SpanTokens, packing: bool, seed: int = 7) -> SpanRows:
 
 def window(tokens: SpanTokens, windows: SpanWindows, number: int) -> tuple[list[int], list[int], list[int]]:
     """Ids, types and the answer's ids of a window, the plain way."""
-    question, question_length, start, count, first, last = (int(column[number]) for column in windows)
+    question, question_length, start, count, first, last, _ = (int(column[number]) for column in windows)
     begin = tokens.question_starts[question]
     question_ids = tokens.question_ids[begin : begin + question_length].tolist()
     begin = tokens.context_starts[tokens.context_of[question]] + start

@@ -68,7 +68,7 @@ def test_questions_are_cut_to_64_tokens_and_to_less_where_a_short_row_needs_room
 def test_empty_contexts_have_a_window_and_answers_that_are_not_found_none():
     tokens = questions((3, 0, (NO_ANSWER,) * 2), (3, 5, (NOT_FOUND,) * 2), (3, 5, (2, 3)))
     windows = cut_spans(tokens, 32, 8)
-    assert [column.tolist() for column in windows] == [[0, 2], [3, 3], [0, 0], [0, 5], [0, 7], [0, 8]]
+    assert [column.tolist() for column in windows] == [[0, 2], [3, 3], [0, 0], [0, 5], [0, 7], [0, 8], [5, 5]]
 
 
 def test_a_context_of_100_000_tokens_is_read_to_its_end():
