@@ -36,6 +36,7 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "similarity": "mean of |cosine| between living heads' weights",
     "heads": "living heads",
     "squared_error": "mean squared error",
+    "relevance_loss": "cross-entropy of pairs' relevance, nats",
     "start_loss": "cross-entropy of the answers' starts, nats",
     "end_loss": "cross-entropy of the answers' ends, nats",
     "tag_loss": "cross-entropy of words' tags, nats",
@@ -99,6 +100,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
     from bert_horovod.tasks.multiverse import MultiverseClassification
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.tasks.regression import Regression
+    from bert_horovod.tasks.reranking import Reranking
     from bert_horovod.tasks.span import Span
     from bert_horovod.tasks.token_classification import TokenClassification
 
@@ -108,6 +110,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
         "several heads": [MultiverseClassification],
         "any number of labels": [Multilabel],
         "regression": [Regression],
+        "reranking": [Reranking],
         "question answering": [Span],
         "entities": [TokenClassification],
     }

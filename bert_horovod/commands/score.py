@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     label_column = parser.add_argument(
         "--label_column", metavar="C", help="your own files: column of labels (default: label)"
     )
+    text_columns = parser.add_argument(
+        "--text_columns", metavar="A,B", help="reranking: columns of query and passage (default: query,passage)"
+    )
     label_columns = add_label_columns(parser)
     separator = parser.add_argument("--label_separator", metavar="S", help="between labels (default: a comma)")
     dialect = add_dialect(parser)
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="SQuAD 2.0: null odds above it mean no answer, whatever was predicted (default: 1, as officially)",
     )
-    for action in (label_column, label_columns, separator, *dialect, null_odds):
+    for action in (text_columns, label_column, label_columns, separator, *dialect, null_odds):
         for_kinds(action, _flags_of)
     read_with(threshold, "with --null_odds", lambda arguments: arguments.null_odds is not None)
 
@@ -80,6 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.label_separator or ",",
         label_columns_of(vars(arguments)),
         dialect_of(vars(arguments)),
+        tuple(filter(None, (arguments.text_columns or "").split(","))),
     )
     scores = score(arguments.task, request)
     if table := kind_of_task(arguments.task).score_table(scores):

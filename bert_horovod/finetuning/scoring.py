@@ -53,7 +53,7 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
     table = read_table(request.predictions)
     numbers = {name_of_label: number for number, name_of_label in enumerate(form.labels)}
     numbers |= {label: number for number, label in enumerate(form.labels.values())}
-    return score(_predicted(table, gold, len(labels), numbers), labels, task.metrics)
+    return score(predictions_of(table, gold, len(labels), numbers), labels, task.metrics)
 
 
 def score_own(name: str, request: Request) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
     labels = [label for (label,) in form.labels_of(gold)]
     if name == "regression":
         numbers = np.array([real(gold.path, line, label) for (line, _), label in zip(gold.rows, labels, strict=True)])
-        return score(_predicted(table, gold.path, len(labels), {}), numbers, OWN_METRICS[name])
+        return score(predictions_of(table, gold.path, len(labels), {}), numbers, OWN_METRICS[name])
     (place,) = table.places(("prediction",))
-    predicted = [fields[place] for _, fields in _in_order(table, gold.path, len(labels))]
-    names, places = np.unique(np.array([*labels, *predicted], object), return_inverse=True)
+    given = [fields[place] for _, fields in _in_order(table, gold.path, len(labels))]
+    names, places = np.unique(np.array([*labels, *given], object), return_inverse=True)
     actual, predicted_numbers = np.split(places, 2)
     matrix: dict[str, dict[str, int]] = {str(label): {} for label in names[np.unique(actual)]}
-    for label, prediction in zip(labels, predicted, strict=True):
+    for label, prediction in zip(labels, given, strict=True):
         matrix[label][prediction] = matrix[label].get(prediction, 0) + 1
     return score(predicted_numbers, actual, OWN_METRICS[name]) | {"confusion_matrix": matrix}
 
@@ -124,7 +124,7 @@ def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
 _PROBABILITY = "probability_"
 
 
-def _predicted(table: Table, gold: Path, count: int, numbers: dict[str, int]) -> np.ndarray:
+def predictions_of(table: Table, gold: Path, count: int, numbers: dict[str, int]) -> np.ndarray:
     """The predictions in the order of their index: numbers of labels by `numbers`, or if that is empty real numbers."""
     _, prediction = table.places(("index", "prediction"))
     predictions: list[float] = []

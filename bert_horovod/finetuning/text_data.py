@@ -31,6 +31,7 @@ OWN_METRICS = {  # of tasks on own files
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman"),
     "multilabel": (),  # finetuning/multilabel_scores.py: they depend on the number of labels
+    "reranking": ("mrr_10", "accuracy"),  # finetuning/ranking_scores.py
 }
 
 
@@ -159,7 +160,7 @@ def own_data(
     form = Format(
         text_columns,
         label_column,
-        {} if name == "regression" else None,
+        {} if name in ("regression", "reranking") else None,
         own=True,
         separator=options.separator if name == "multilabel" else None,
         label_columns=options.label_columns,

@@ -16,6 +16,8 @@ from tests.toys import write_toy_store
 pytestmark = pytest.mark.full
 
 TEXT = "text,label\ngood,1\nbad,0\n"
+RERANK = ["finetune", "--task", "reranking", "--checkpoint", "model", "--output_dir", "out", "--train_file", "rank.csv"]
+RERANK += ["--dev_file", "rank.csv"]
 OWN = ["finetune", "--task", "classification", "--checkpoint", "model", "--output_dir", "out", "--train_file"]
 PREPARE = ["prepare", "--output_dir", "out", "--vocab"]
 PRETRAIN = ["pretrain", "--recipe", "quickstart", "--output_dir", "out", "--data_dir"]
@@ -65,6 +67,8 @@ CASES = [
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "label"], "name a column twice"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "text,text"], "name a column twice"),
     ([*OWN, "none.csv", "--dev_file", "a.csv"], "cannot read none.csv"),
+    ([*RERANK, "--text_columns", "text"], "--text_columns text: --task reranking expects two names"),
+    (RERANK, "rank.csv: a label is 5; --task reranking expects relevance from 0 to 1"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "body"], "no column 'body', its columns are"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--label_column", "stars"], "no column 'stars', its columns are"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "none"], "--checkpoint: there is none at none"),
@@ -177,6 +181,7 @@ def files(tmp_path) -> Path:
     write_toy_store(tmp_path / "store")
     (tmp_path / "a.txt").write_text("A cat.")
     (tmp_path / "a.csv").write_text(TEXT)
+    (tmp_path / "rank.csv").write_text("query,passage,label\na,A cat.,5\na,A.,0\n")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "a.XLSX").write_bytes(b"PK\x03\x04\x00")
     (tmp_path / "a.jsonl").write_text('{"body": "A cat."}\n')

@@ -50,6 +50,7 @@ class Request:
     separator: str = ","  # between labels, for multilabel
     label_columns: tuple[str, ...] = ()  # instead of label_column, for multilabel: of each label a column of 0 and 1
     dialect: Dialect = PLAIN  # of the gold file
+    text_columns: tuple[str, ...] = ()  # of the gold file, for reranking
 
 
 class Kind:

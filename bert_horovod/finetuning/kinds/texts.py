@@ -37,7 +37,7 @@ SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than ber
 _BASE_WIDTH = 768
 _CONFUSION = DEV_PREDICTIONS.with_stem("confusion")
 _MOST_CONFUSED = 1000  # labels of a confusion matrix
-_OWN = tuple(OWN_METRICS)
+_OWN = tuple(name for name in OWN_METRICS if name != "reranking")
 
 
 class Texts(Kind):
@@ -73,7 +73,7 @@ class Texts(Kind):
 
     @classmethod
     def score_flags(cls, task: str) -> tuple[str, ...]:
-        return cls.flags(task)
+        return tuple(name for name in cls.flags(task) if name != "text_columns")
 
     @classmethod
     def claims(cls, config: dict[str, Any]) -> bool:

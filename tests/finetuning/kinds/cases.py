@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.kinds.rerankers import Rerankers
 from bert_horovod.finetuning.kinds.spans import Spans, squad_data
 from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.kinds.texts import Texts
@@ -88,12 +89,30 @@ def counts(directory: Path) -> Kind:
     return Counts.read("counts", Files(None, directory / "train.txt", (directory / "dev.txt",)), {})
 
 
+def rerankers(directory: Path) -> Kind:
+    def write(directory: Path) -> None:
+        random = np.random.default_rng(3)
+        directory.mkdir()
+        for name, count in (("train", TRAIN), ("dev", DEV)):
+            lines = ["query,passage,label"]
+            for number in range(count):
+                query, *passage = random.choice(WORDS[5:13], 5).tolist()
+                relevance = 0.5 * (query in passage) + 0.5 * (number % 2)
+                lines.append(f"{query} {number % 4},{' '.join(passage)},{relevance}")
+            (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+    written(directory, write)
+    files = Files(None, directory / "train.csv", (directory / "dev.csv",), (directory / "dev.csv",))
+    return Rerankers.read("reranking", files, {})
+
+
 CASES = {
     "sst2": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER),
     "mnli": Case(glue("mnli", write_mnli), CLASSIFIER),
     "heads": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER, ("objective.heads=3",), False),
     "regression": Case(numbers, CLASSIFIER),
     "multilabel": Case(labels(None), CLASSIFIER),
+    "reranking": Case(rerankers, CLASSIFIER, (), False),
     "documents": Case(labels(), None, ("objective.label_attention=2", "phase.0.sequence_length=8")),
     "tags": Case(tags, "AutoModelForTokenClassification"),
     "squad1": Case(spans("1.1"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
