@@ -5,6 +5,7 @@ bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json
 bert-horovod plan --recipe F --device A100                                   one quick look: one GPU
 bert-horovod plan --recipe F --device A100 --link 25Gb/s                     hosts of one GPU
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
+bert-horovod plan --recipe F --cluster C --spot 0.4 --hours_between_losses 12     hosts that are taken away
 
 Nothing runs, and no GPU is needed. Where exchange.method sends different data in different stages of a phase, each
 stage is planned, and the tables show the mean over the phase's steps. Below the tables stand
@@ -37,6 +38,7 @@ from bert_horovod.costs.choices import (
     worth_until,
 )
 from bert_horovod.costs.clusters import Bill, Cluster, DeviceSheet, bill, device_of, parse_rate, read_cluster
+from bert_horovod.costs.losses import Losses, SpotPlan, spot_plan
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
     HOP_LATENCY_S,
@@ -54,6 +56,7 @@ from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
+from bert_horovod.reporting.spot_table import spot_text
 from bert_horovod.storage.writing import write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file
@@ -121,6 +124,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         read_with(action, "without --compute", lambda it: it.compute is None or it.cluster)
     for action in (link_share, latency_ms):
         read_with(action, "with --link RATE", lambda it: it.cluster or (it.link is not None and _is_rate(it.link)))
+    spot = parser.add_argument_group("machines that are taken away, as spot and preemptible ones")
+    spot.add_argument("--spot", type=float, metavar="SHARE", help="plan for them; their price as a share of the usual")
+    of_spot = [
+        spot.add_argument(f"--{name}", type=float, default=default, metavar="X", help=f"{words} (default: %(default)s)")
+        for name, default, words in (
+            ("hours_between_losses", 24.0, "mean hours that a host stays"),
+            ("save_s", 10.0, "seconds that training waits for a save: saving_s of metrics.jsonl, times steps"),
+            ("restart_s", 300.0, "seconds from a loss to the next step, with the wait for another host"),
+        )
+    ]
+    for action in of_spot:
+        read_with(action, "with --spot", lambda it: it.spot is not None)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the parts of a step's time")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
@@ -128,6 +143,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the plan of each phase."""
     _check_share("--efficiency", arguments.efficiency)
+    if arguments.spot is not None:
+        _check_share("--spot", arguments.spot)
+    for name in ("hours_between_losses", "save_s", "restart_s"):
+        if not 0 < getattr(arguments, name) < math.inf:
+            raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
     if arguments.plot:
@@ -154,12 +174,19 @@ def run(arguments: argparse.Namespace) -> None:
         _advice(recipe, [plan for plan in plans if plan.phase == i], device, network, arguments.efficiency)
         for i in range(len(recipe.phase))
     ]
+    taken = [] if arguments.spot is None else [_spot(arguments, recipe, plan, cluster) for plan in plans]
     if arguments.plot is not None:
         _draw(arguments.plot, f"{arguments.recipe.name} on {device.name}", plans)
     if arguments.json:
-        print(json.dumps(_finite(_table(device, network, plans, bills, advice))))
+        print(
+            json.dumps(
+                _finite(_table(device, network, plans, bills, advice) | {"spot": list(map(dataclasses.asdict, taken))})
+            )
+        )
     else:
         print(plan_text(recipe, device, network, plans, bills, prices, advice))
+        if taken:
+            print(spot_text(taken, arguments.spot, arguments.hours_between_losses, prices))
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
@@ -239,6 +266,13 @@ def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Net
         int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network, METHODS),
         least=plans[0].world_size,
     )
+
+
+def _spot(arguments: argparse.Namespace, recipe: Recipe, plan: PhasePlan, cluster: Cluster | None) -> SpotPlan:
+    hosts = math.ceil(plan.world_size / (cluster.hosts.devices if cluster else 1))
+    losses = Losses(3600 * arguments.hours_between_losses / hosts, arguments.save_s, arguments.restart_s)
+    prices = cluster.costs if cluster else None
+    return spot_plan(recipe, plan, hosts, losses, prices, arguments.spot)
 
 
 def _table(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.commands.shared.flags import RECIPE
+from bert_horovod.commands.shared.parser import takes_urls
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.recipe.sections import Recipe
@@ -30,12 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )
-    parser.add_argument(
+    start = parser.add_argument(
         "--init_checkpoint",
         type=Path,
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
+    takes_urls(start)
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )

@@ -10,27 +10,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.parser import read_with, takes_urls
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.places import is_url
 
 if TYPE_CHECKING:
-    from bert_horovod.costs.clusters import Cluster
+    from bert_horovod.costs.clusters import Prices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
+    runs = parser.add_argument(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUN",
         help="output_dir of a run, which may be running, its execution.mirror, or a directory with runs below it",
     )
+    takes_urls(runs)
     parser.add_argument("--output", type=Path, metavar="FILE", help="HTML file to write (default: report.html)")
-    parser.add_argument(
-        "--cluster", type=Path, metavar="FILE", help="prices and power, as for plan; adds costs to the page"
-    )
+    add_price_arguments(parser)
     parser.add_argument(
         "--scaling", type=Path, metavar="FILE", help="what `bench scaling --output` wrote; adds its table"
     )
@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the page, or serve it until Ctrl-C."""
     from bert_horovod.commands.shared.output_flags import require_output_file
-    from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.reporting.page import page
     from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
@@ -57,13 +56,13 @@ def run(arguments: argparse.Namespace) -> None:
     output = arguments.output = arguments.output or Path("report.html")
     if not arguments.watch:
         require_output_file(arguments)
-    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    prices, ranks = read_prices(arguments)
     tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
 
     if arguments.watch:
-        serve(lambda: _found(arguments.runs, cluster, tables, watched=True), arguments.port)
+        serve(lambda: _found(arguments.runs, prices, ranks, tables, watched=True), arguments.port)
         return
-    found = _found(arguments.runs, cluster, tables)
+    found = _found(arguments.runs, prices, ranks, tables)
     for reason in found["left_out"]:
         print(f"bert-horovod: warning: left out: {reason}", file=sys.stderr)
     text = page(found)
@@ -73,7 +72,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _found(
-    paths: list[Path], cluster: "Cluster | None", tables: list[dict[str, Any]], watched: bool = False
+    paths: list[Path],
+    prices: "Prices | None",
+    ranks: int | None,
+    tables: list[dict[str, Any]],
+    watched: bool = False,
 ) -> dict[str, Any]:
     """The page's content; raises ReportedError if a run that is named, or if every run that is found, is unreadable."""
     from bert_horovod.reporting.page import content
@@ -87,7 +90,7 @@ def _found(
     left_out: list[str] = []
     for directory, name in zip(directories, names_of(directories), strict=True):
         try:
-            read = read_run(directory, cluster, points_of_each(len(directories)))
+            read = read_run(directory, prices, ranks, points_of_each(len(directories)))
             runs.append(read | {"name": name, "directory": named(directory)})
         except ReportedError as error:
             if directory in paths or len(left_out) + 1 == len(directories):

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.shared.parser import takes_urls
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import printable_line
 from bert_horovod.storage.places import is_url
 from bert_horovod.wording import counted
@@ -16,12 +18,14 @@ from bert_horovod.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bert_horovod.costs.clusters import Prices
     from bert_horovod.reporting.run_status import RunStatus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("RUN", type=Path, help="a run's --output_dir, or its execution.mirror")
+    takes_urls(parser.add_argument("RUN", type=Path, help="a run's --output_dir, or its execution.mirror"))
+    add_price_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -30,18 +34,22 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.reporting.run_status import run_status
     from bert_horovod.runs.mirror import fetched, is_mirror, named
 
+    prices, _ = read_prices(arguments)
     run = fetched(arguments.RUN, "RUN", run_alone=True) if is_mirror(arguments.RUN) else arguments.RUN
     status = run_status(run)
     if status.last_checkpoint:
         status = dataclasses.replace(status, last_checkpoint=named(status.last_checkpoint))
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(status), indent=1))
+        table = dataclasses.asdict(status)
+        if status.spent is not None:
+            table["spent"] |= {"effective": status.spent.effective, **status.spent.bill(prices)._asdict()}
+        print(json.dumps(table, indent=1))
         return
-    for line in _lines(status, named(run)):
+    for line in _lines(status, named(run), prices):
         print(printable_line(line))  # names and messages are of the run's files, which anybody may have written
 
 
-def _lines(status: "RunStatus", run: str) -> "Iterator[str]":
+def _lines(status: "RunStatus", run: str, prices: "Prices | None") -> "Iterator[str]":
     """The status for people."""
     from bert_horovod.training.console import duration
 
@@ -73,6 +81,8 @@ def _lines(status: "RunStatus", run: str) -> "Iterator[str]":
         when = "doing" if status.state == "running" else "its last doing"
         yield f"{when}: {sign.doing}, for {duration(sign.time - sign.doing_since)}"
         yield from (f"  {line}" for line in sign.waits)
+    if status.spent is not None:
+        yield from (f"{name}: {value}" for name, value in status.spent.lines(prices))
     if status.last_checkpoint and status.checkpoint_age_s is not None:
         yield f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago"
     else:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.costs.clusters import Cluster, bill
+from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_clock import RunClock
 from bert_horovod.reporting.run_status import newest_checkpoint, state_of
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
 from bert_horovod.runs.mirror import lag_of
+from bert_horovod.runs.sessions import Spent
 from bert_horovod.runs.status_files import Sign
 from bert_horovod.storage.reading import read_json
 
@@ -37,7 +38,23 @@ def newest_evaluations(log: Log) -> dict[str, float | None]:
     return newest
 
 
-def tiles(recipe: Recipe, log: Log, clock: RunClock, cluster: Cluster | None, sign: Sign | None) -> list[Tile]:
+class Costs(NamedTuple):
+    """What the costs of a run are computed from, as far as it is known."""
+
+    prices: Prices | None
+    taken: Spent | None  # None: the run's starts were not recorded; then all of its hours were on as many ranks:
+    ranks: int | None
+
+    def bill(self, clock: RunClock, more_s: float = 0.0) -> Bill | None:
+        """The bill of the run so far, and of `more_s` further seconds; None: not known."""
+        before = self.taken.bill(None).device_hours if self.taken else None
+        if self.ranks is None:
+            return None if before is None or more_s else bill(self.prices, before / 24, 1)
+        before = clock.end["hours"] * self.ranks if before is None else before
+        return bill(self.prices, (before + more_s / 3600 * self.ranks) / 24, 1)
+
+
+def tiles(recipe: Recipe, log: Log, clock: RunClock, costs: Costs, sign: Sign | None) -> list[Tile]:
     """The figures that a reader looks for first.
 
     Where the loss is a sum, the training loss is that of masked tokens, as the held-out one beside it.
@@ -61,10 +78,9 @@ def tiles(recipe: Recipe, log: Log, clock: RunClock, cluster: Cluster | None, si
     ]
     if end["bytes"]:
         found.append(Tile("sent by a rank", f"{_short(end['bytes'])}B"))
-    if cluster is not None:
-        costs = bill(cluster.costs, end["hours"] / 24, cluster.ranks)
-        if costs.price is not None:
-            found.append(Tile("cost so far", f"{costs.price:,.2f} {cluster.costs.currency}".strip()))
+    so_far = costs.bill(clock)
+    if costs.prices is not None and so_far is not None and so_far.price is not None:
+        found.append(Tile("cost so far", f"{so_far.price:,.2f} {costs.prices.currency}".strip()))
     return found
 
 
@@ -82,7 +98,7 @@ def _evaluation_tiles(newest: dict[str, float | None]) -> list[Tile]:
 
 
 def figures(
-    directory: Path, recipe: Recipe, log: Log, clock: RunClock, cluster: Cluster | None, sign: Sign | None
+    directory: Path, recipe: Recipe, log: Log, clock: RunClock, costs: Costs, sign: Sign | None
 ) -> list[list[str]]:
     """Names and values of all else, for the part of the page about machines."""
     unreadable = [["unreadable lines", f"{log.unreadable:,} of metrics.jsonl"]] if log.unreadable else []
@@ -110,15 +126,17 @@ def figures(
     if last.get("memory_bytes") is not None:
         rows.append(["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"])
     rows += [["pauses", f"{len(clock.pauses)}, {span(sum(pause['seconds'] for pause in clock.pauses))}"], *unreadable]
-    if cluster is not None:
-        ends = [("so far", hours)] + ([] if left_s is None else [("at the end", hours + left_s / 3600)])
-        for words, when_h in ends:
-            costs = bill(cluster.costs, when_h / 24, cluster.ranks)
-            rows.append([f"device-hours {words}", f"{costs.device_hours:,.1f}"])
-            if costs.price is not None:
-                rows.append([f"cost {words}", f"{costs.price:,.2f} {cluster.costs.currency}".strip()])
-            if costs.kwh is not None:
-                rows.append([f"energy {words}", f"{costs.kwh:,.1f} kWh"])
+    rows += costs.taken.lines() if costs.taken else []
+    for words, more_s in [("so far", 0.0)] + ([] if left_s is None else [("at the end", left_s)]):
+        known = costs.bill(clock, more_s)
+        if known is None or costs.prices is None:
+            continue
+        if more_s or costs.taken is None:
+            rows.append([f"device-hours {words}", f"{known.device_hours:,.1f}"])
+        if known.price is not None:
+            rows.append([f"cost {words}", f"{known.price:,.2f} {costs.prices.currency}".strip()])
+        if known.kwh is not None:
+            rows.append([f"energy {words}", f"{known.kwh:,.1f} kWh"])
     return [*rows, *place]
 
 

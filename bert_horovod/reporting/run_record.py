@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.costs.clusters import Cluster
+from bert_horovod.costs.clusters import Prices
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_clock import RunClock
-from bert_horovod.reporting.run_figures import ending_of, figures, newest_evaluations, tiles
+from bert_horovod.reporting.run_figures import Costs, ending_of, figures, newest_evaluations, tiles
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, read_log
 from bert_horovod.runs.reference_curves import Bounds, references_of
+from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
 from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.storage.reading import read_json, read_text
@@ -37,12 +38,15 @@ def points_of_each(runs: int) -> int:
     return max(_LEAST_POINTS, min(MOST_POINTS, 6 * MOST_POINTS // max(runs, 1)))
 
 
-def read_run(directory: Path, cluster: Cluster | None = None, most_points: int = MOST_POINTS) -> dict[str, Any]:
+def read_run(
+    directory: Path, prices: Prices | None = None, ranks: int | None = None, most_points: int = MOST_POINTS
+) -> dict[str, Any]:
     """The page's data of a run, in types that JSON can hold.
 
     Args:
         directory: an output_dir; its run may be running.
-        cluster: prices and power, if they are known.
+        prices: prices and power, if they are known.
+        ranks: of a run whose last sign of life does not tell them.
         most_points: of a curve.
 
     Raises:
@@ -54,11 +58,12 @@ def read_run(directory: Path, cluster: Cluster | None = None, most_points: int =
     log = _read(directory / "metrics.jsonl")
     clock = RunClock(log.columns)
     sign = read_sign(directory)
+    costs = Costs(prices, spent(directory), sign.ranks if sign else ranks)
     return {
         "directory": str(directory),
         "notes": _notes(directory),
-        "tiles": [list(tile) for tile in tiles(recipe, log, clock, cluster, sign)],
-        "figures": figures(directory, recipe, log, clock, cluster, sign),
+        "tiles": [list(tile) for tile in tiles(recipe, log, clock, costs, sign)],
+        "figures": figures(directory, recipe, log, clock, costs, sign),
         "totals": _totals(recipe, log, clock, ending_of(sign, recipe)),
         "curves": _curves(log, clock, most_points),
         "points": _points(log, clock),

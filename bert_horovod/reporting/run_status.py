@@ -12,6 +12,7 @@ from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.mirror import lag_of
+from bert_horovod.runs.sessions import Spent, spent
 from bert_horovod.runs.status_files import Sign, read_sign
 
 _TAIL_BYTES = 1 << 18  # read from the end of metrics.jsonl: more than its last lines
@@ -32,6 +33,7 @@ class RunStatus:
     checkpoint_age_s: float | None
     left_s: float | None  # until the last step
     mirror: str | None  # how far execution.mirror is behind, for people
+    spent: Spent | None = None  # None: the run's starts were not recorded
 
 
 def run_status(run: Path) -> RunStatus:
@@ -55,6 +57,7 @@ def run_status(run: Path) -> RunStatus:
         now - saved_s if saved else None,
         _time_left(run, step, sign, read) if running == "running" else None,
         lag_of(run),
+        spent(run),
     )
 
 

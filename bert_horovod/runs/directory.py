@@ -16,7 +16,7 @@ from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_t
 from bert_horovod.runs.best_record import BEST
 from bert_horovod.runs.checkpoint import NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
-from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
+from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
@@ -46,6 +46,7 @@ CONTENTS = (
     BEST,
     IDS,
     STATUS,
+    SESSIONS,
     COMMAND,
     NOTES,
     PAGE,
@@ -139,7 +140,7 @@ def _is_a_runs(recipe: Path) -> bool:
 def give_up(output_dir: Path) -> None:
     """Remove the files of `claim` if the run cannot begin and no run has begun in the directory before."""
     if not (output_dir / "metrics.jsonl").exists() and not (output_dir / "checkpoints").exists():
-        for name in ("recipe.toml", "run.json", COMMAND):
+        for name in ("recipe.toml", "run.json", COMMAND, SESSIONS):
             (output_dir / name).unlink(missing_ok=True)
 
 

@@ -23,7 +23,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.best_record import BEST
 from bert_horovod.runs.checkpoint import OTHER_FILE, path_of, step_of, whole_checkpoints
 from bert_horovod.runs.directory import RunRecord, refuse_another_run
-from bert_horovod.runs.status_files import COMMAND, NOTES, STATUS
+from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, is_url, parse
@@ -33,7 +33,14 @@ from bert_horovod.storage.writing import sync, write_atomically
 
 COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
 LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
-_NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS)  # by a start that goes on from the checkpoint
+_NEEDED = (
+    "run.json",
+    "metrics.jsonl",
+    "autotuning.json",
+    BEST,
+    IDS,
+    SESSIONS,
+)  # by a start that goes on from the checkpoint
 RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
 _fetched: dict[str, Path] = {}  # directories of this process, by URL
 

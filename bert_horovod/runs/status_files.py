@@ -16,7 +16,7 @@ from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import write_atomically
 
-STATUS, COMMAND = "status.json", "command.json"
+STATUS, COMMAND, SESSIONS = "status.json", "command.json", "sessions.json"
 NOTES = "notes.txt"  # what people write about the run; `report` shows it
 BEAT_S = 10.0  # seconds between two signs of life
 LAUNCHED_BY = "BERT_HOROVOD_COMMAND"  # environment variable in which `launch` gives ranks its command line, as JSON

@@ -21,6 +21,7 @@ from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
+from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.tasks.base import Task
@@ -207,6 +208,8 @@ class Run:
             f"at step {progress.step} of {self.recipe.total_steps}: {steps:,} steps in "
             f"{duration(time.monotonic() - self._started)}; {progress.skipped_steps} skipped{figures}"
         )
+        if self.world.rank == 0 and (taken := spent(self.job.output_dir, time.time())):
+            self.say("; ".join(f"{name} {value}" for name, value in taken.lines()))
         self.say(f"checkpoint: {path_of(self.job.output_dir, progress.step)}")
 
     def close(self) -> None:

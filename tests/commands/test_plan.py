@@ -106,6 +106,25 @@ def test_without_prices_the_line_to_add_is_said(capsys, tmp_path):
     assert as_json["network"]["bytes_per_s"] is None  # one device has no link, and JSON no infinity
 
 
+def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
+    words = ("--recipe", LARGE, "--cluster", CLUSTER, "--world_size", "4", "32", "--spot", "0.4")
+    words = (*words, "--hours_between_losses", "12", "--save_s", "20")
+    output = plan(capsys, *words)
+    assert "on hosts that are taken away after 12 h in the mean, for 40% of the price" in output
+    as_json = json.loads(plan(capsys, *words, "--json"))
+    usual = {(each["phase"], each["world_size"]): each for each in as_json["plans"]}
+    assert [(each["phase"], each["world_size"], each["hosts"]) for each in as_json["spot"]] == [
+        *((0, 4, 1), (0, 32, 8), (1, 4, 1), (1, 32, 8))
+    ]
+    for each in as_json["spot"]:
+        days = usual[each["phase"], each["world_size"]]["days"]
+        assert days < each["best_days"] <= each["days"]
+        assert each["losses"] == pytest.approx(each["days"] * 2 * each["hosts"])
+        assert each["price"] == pytest.approx(0.4 * each["usual_price"] * each["days"] / days)
+    assert f"--set execution.checkpoint_steps={as_json['spot'][-1]['best_steps']} (" in output
+    assert "cost USD" not in plan(capsys, *FLAGS, "--device", "V100", "--spot", "0.4")
+
+
 def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
     recipe = load_recipe(LARGE)
     measured = {"configuration": describe(recipe), "step_s": 1.1, "forward_backward_s": 1.0}

@@ -62,7 +62,8 @@ def test_what_is_left_and_what_it_costs(tmp_path):
         '[costs]\ndevice_hour = 3600.0\ncurrency = "EUR"\ndevice_w = 1000.0\n',
         encoding="utf-8",
     )
-    record = read_run(write_run(tmp_path / "run", steps=50), read_cluster(cluster))
+    prices = read_cluster(cluster).costs
+    record = read_run(write_run(tmp_path / "run", steps=50), prices, ranks=2)
     summary = dict(record["figures"])
     done_s, left_s = 30 + 49 * 0.5, 25.0
     assert summary["hours left"] == f"{left_s / 3600:.2f}"
@@ -118,7 +119,7 @@ def test_a_last_loss_that_is_not_finite_and_lines_that_no_run_writes_are_told(tm
 def test_before_the_second_line_nothing_is_said_of_the_time_that_is_left(tmp_path):
     cluster = tmp_path / "cluster.toml"
     cluster.write_text('[hosts]\ncount = 2\n[device]\nname = "T4"\n[between]\nrate = "10Gb/s"\n', encoding="utf-8")
-    summary = dict(read_run(write_run(tmp_path / "run", steps=1), read_cluster(cluster))["figures"])
+    summary = dict(read_run(write_run(tmp_path / "run", steps=1), read_cluster(cluster).costs, ranks=2)["figures"])
     assert "hours left" not in summary
     assert "device-hours so far" in summary
     assert "device-hours at the end" not in summary

@@ -177,7 +177,7 @@ def refuse_urls(arguments: argparse.Namespace) -> None:
                 flag = max(action.option_strings, key=len, default=str(action.metavar or action.dest))
                 raise UserError(
                     f"{flag} {parse_place(value, flag)}: expected a path on this machine, because this flag takes no "
-                    "URL (--input of prepare and vocab does): copy the files here first"
+                    "URL: copy the files here first"
                 )
 
 

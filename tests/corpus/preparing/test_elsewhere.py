@@ -13,8 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from bert_horovod.corpus.preparing.dealing import Share
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.sources import SourceReader
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import learn_vocabulary
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage import connections, remote
@@ -147,6 +151,16 @@ def test_a_file_that_changes_while_it_is_read_is_noticed_and_only_its_parts_are_
     make_store(directory, shard_bytes=9000)
     assert "finished already" in capsys.readouterr().out
     make_store(texts.files, output=tmp_path / "local", shard_bytes=9000)
+    assert without_origins(tmp_path / "store") == tree(tmp_path / "local")
+
+
+def test_parts_of_the_work_are_made_from_text_elsewhere(texts, make_store, vocabulary, tmp_path):
+    make_store(texts.files, output=tmp_path / "local", shard_bytes=9000)
+    tokens = vocabulary.read_text(encoding="utf-8").split()
+    settings = Settings(tokenizer=TokenizerSettings(True), shard_bytes=9000)
+    inputs = [f"{texts.url('sftp')}/"]
+    for number in (2, 1):
+        Preparation(inputs, vocabulary, tmp_path / "store", tokens, settings, 1).make_share(Share(number, 2), "CALL")
     assert without_origins(tmp_path / "store") == tree(tmp_path / "local")
 
 
