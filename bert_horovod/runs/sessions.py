@@ -16,7 +16,7 @@ import numpy as np
 from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.errors import ReportedError
 from bert_horovod.runs.metrics_lines import Log, read_log
-from bert_horovod.runs.status_files import SESSIONS, read_sign
+from bert_horovod.runs.status_files import SESSIONS, Sign, read_sign
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import write_atomically
@@ -78,11 +78,20 @@ class Spent:
         return found
 
 
-def begin_session(output_dir: Path, started: float, everyone: Sequence[Sequence[str]]) -> None:
-    """Record a start, before its first sign of life; `everyone`: each rank's host and kind of device."""
+def begin_session(
+    output_dir: Path, started: float, everyone: Sequence[Sequence[str]], earlier: Sign | None = None
+) -> None:
+    """Record a start.
+
+    Args:
+        output_dir: the run's.
+        started: seconds since the epoch.
+        everyone: each rank's host and kind of device.
+        earlier: the last sign of life before this start.
+    """
     counts = Counter((host, kind) for host, kind in everyone)
     devices = [Devices(host, kind, ranks) for (host, kind), ranks in counts.items()]
-    sessions = [*_read(output_dir, None), Session(started, started, devices)]
+    sessions = [*_read(output_dir, _log(output_dir), earlier), Session(started, started, devices)]
     with contextlib.suppress(ReportedError):
         write_atomically(output_dir / SESSIONS, json.dumps([asdict(session) for session in sessions], indent=1) + "\n")
 
@@ -90,7 +99,7 @@ def begin_session(output_dir: Path, started: float, everyone: Sequence[Sequence[
 def spent(output_dir: Path, now: float | None = None) -> Spent | None:
     """What the run has taken; None: its starts were not recorded. `now`: it lives; None: its last sign tells."""
     log = _log(output_dir)
-    sessions = _read(output_dir, log)
+    sessions = _read(output_dir, log, read_sign(output_dir))
     if not sessions:
         return None
     if now is not None:
@@ -131,8 +140,8 @@ def _log(output_dir: Path) -> Log:
         return Log()
 
 
-def _read(output_dir: Path, log: Log | None) -> list[Session]:
-    """The recorded starts; the last one lasts until its sign in status.json, or until its last line of metrics."""
+def _read(output_dir: Path, log: Log, sign: Sign | None) -> list[Session]:
+    """The recorded starts; the last one lasts until its sign of life, or until its last line of metrics."""
     try:
         content = read_json(output_dir / SESSIONS, inside=output_dir)
         check_type(content, list[Session], "it")
@@ -145,9 +154,8 @@ def _read(output_dir: Path, log: Log | None) -> list[Session]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
     if sessions:
-        last, sign = sessions[-1], read_sign(output_dir)
-        ends = [last.ended, *(_log(output_dir) if log is None else log).columns.get("time", ())[-1:]]
-        if sign is not None and sign.started == last.started:
+        last, ends = sessions[-1], [sessions[-1].ended, *log.columns.get("time", ())[-1:]]
+        if sign is not None:
             ends.append(sign.time)
         sessions[-1] = replace(last, ended=max(end for end in ends if end == end and end <= time.time()))
     return sessions

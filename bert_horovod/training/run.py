@@ -21,12 +21,14 @@ from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
-from bert_horovod.runs.sessions import spent
+from bert_horovod.runs.sessions import PROCESSOR, begin_session, spent
+from bert_horovod.runs.status_files import read_sign
 from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
+from bert_horovod.training.device_kinds import device_kind
 from bert_horovod.training.growth import grown_state
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
@@ -91,10 +93,15 @@ class Run:
                 f"--max_steps {job.max_steps}: with [exchange] of this recipe ranks are equal only every {agreement} "
                 "steps; expected a multiple of it"
             )
+        began, earlier = time.time(), read_sign(job.output_dir)  # before a hook writes its own
         self.hooks = [make(self) for make in (*job.hooks, *hooks)]
         try:
             require_same_data(job.dataset, world)
-            self.hosts: list[str] = from_all_ranks([socket.gethostname()], world, "host names")  # by rank
+            here = [socket.gethostname(), device_kind() or PROCESSOR]
+            everyone = from_all_ranks([here], world, "hosts and devices")
+            self.hosts: list[str] = [host for host, _ in everyone]  # by rank
+            if world.rank == 0:
+                begin_session(job.output_dir, began, everyone, earlier)
             self.load()
             self._open()
         except BaseException as error:

@@ -25,7 +25,7 @@ def run(tmp_path):
     sign = Sign(50, 100, "saving", FIRST, FIRST, FIRST + 3600, 3)
     begin_session(tmp_path, FIRST, [["node1", "A100"], ["node1", "A100"], ["node2", "A100"]])
     sign.write(tmp_path)
-    begin_session(tmp_path, SECOND, [["node3", "H100"]])
+    begin_session(tmp_path, SECOND, [["node3", "H100"]], sign)
     dataclasses.replace(sign, started=SECOND, time=SECOND + 1800).write(tmp_path)
     first_steps = [(1, 600.0, 0.0, FIRST + 700), (50, 20.0, 2.0, FIRST + 3000)]
     later_steps = [(51, 300.0, 0.0, SECOND + 300), (100, 20.0, 0.0, SECOND + 1700)]

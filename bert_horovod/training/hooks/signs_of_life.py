@@ -6,12 +6,9 @@ import time
 from typing import Any
 
 from bert_horovod.collectives.rendezvous import RendezvousBoard
-from bert_horovod.collectives.world import from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.runs.checkpoint import paths, step_of
-from bert_horovod.runs.sessions import PROCESSOR, begin_session
 from bert_horovod.runs.status_files import BEAT_S, Sign
-from bert_horovod.training.device_kinds import device_kind
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.watchdog import Status, explain
 from bert_horovod.training.run import Run
@@ -31,10 +28,7 @@ class SignHook(Hook):
         self._answers: dict[int, Any] = {}  # each other rank's status at the last beat
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        here = [socket.gethostname(), device_kind() or PROCESSOR]
-        everyone = from_all_ranks([here], run.world, "hosts and devices")
         if run.world.rank == 0:
-            begin_session(run.job.output_dir, self._started, everyone)
             self._board = RendezvousBoard()
             self._write()
             self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
