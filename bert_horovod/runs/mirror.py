@@ -33,14 +33,7 @@ from bert_horovod.storage.writing import sync, write_atomically
 
 COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
 LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
-_NEEDED = (
-    "run.json",
-    "metrics.jsonl",
-    "autotuning.json",
-    BEST,
-    IDS,
-    SESSIONS,
-)  # by a start that goes on from the checkpoint
+_NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS, SESSIONS)  # by a start from the checkpoint
 RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
 _fetched: dict[str, Path] = {}  # directories of this process, by URL
 
