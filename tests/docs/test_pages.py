@@ -1,7 +1,9 @@
 """The pages: links lead somewhere, made pages and pictures are current, commands parse, and they stay short."""
 
+import ast
 import csv
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -149,6 +151,27 @@ def test_commands_that_pages_show_parse(page):
             parse(shlex.split(re.split(r" [>|] ", line)[0]))
         except SystemExit:
             pytest.fail(f"does not parse: {line}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_python_that_pages_show_parses(page):
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        ast.parse(block, str(page))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("recipe", "row", "hours"), [("bert-base", "from scratch", 24), ("domain", "from a published", 1)]
+)
+def test_the_days_for_one_node_are_the_plans(tmp_path, recipe, row, hours):
+    page = (DOCS / "large_corpora.md").read_text(encoding="utf-8")
+    [shown] = re.findall(rf"^\| {row}.*\| ([\d.]+) / ([\d.]+) \w+ \| [\d.]+ / [\d.]+ \w+ \|$", page, re.MULTILINE)
+    (tmp_path / "node.toml").write_text(re.search(r"^```toml\n(.*?)^```", page, re.M | re.S)[1], encoding="utf-8")
+    [line] = [line for line in commands(DOCS / "large_corpora.md") if f"plan --recipe {recipe}" in line]
+    words = [sys.executable, "-m", "bert_horovod", *shlex.split(line)[1:], "--json"]
+    plan = json.loads(subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    days = [sum(phase["days"] for phase in plan["plans"] if phase["world_size"] == ranks) for ranks in (1, 4)]
+    assert [round(value * 24 / hours, 1) for value in days] == [float(value) for value in shown]
 
 
 def test_the_tutorials_show_commands():

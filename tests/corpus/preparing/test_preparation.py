@@ -341,6 +341,15 @@ def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
     assert (store.path / "index" / "0123").is_dir()
 
 
+def test_what_datatrove_writes_is_read(make_store, tmp_path):
+    filtered = tmp_path / "filtered"
+    filtered.mkdir()
+    for rank, text in enumerate(["A page.\nIts line.", "Another."]):  # as its JsonlWriter does
+        document = {"text": text, "id": f"<urn:{rank}>", "metadata": {"url": "https://a.example/", "language": "en"}}
+        (filtered / f"{rank:05d}.jsonl.gz").write_bytes(gzip.compress(json.dumps(document).encode() + b"\n"))
+    assert make_store(filtered).manifest["totals"]["documents"] == 2
+
+
 def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):
     settings = TokenizerSettings(True, strip_accents=False, chinese_apart=False, added=(Added("cat", True),))
     made = prepare([str(text)], vocabulary, tmp_path / "store", settings=Settings(tokenizer=settings))
