@@ -26,7 +26,7 @@ from bert_horovod.commands.shared.words import lines_of, whole_text
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.finetuning.kinds.kinds import kind_of_checkpoint, open_predictor
+from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_predictor
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
@@ -111,10 +111,10 @@ def run(arguments: argparse.Namespace) -> None:
     )
     config = _configuration(arguments.checkpoint)
     kind = kind_of_checkpoint(config)
-    kind_of_predictor = kind.predictor if kind else Predictor
-    _refuse_flags(arguments, kind_of_predictor, str(config.get("architectures")))
+    if kind:
+        _refuse_flags(arguments, kind.predictor, str(config.get("architectures")))
     if not lines:
-        _look(arguments, kind_of_predictor, config, options)
+        _look(arguments, kind.predictor if kind else Predictor, config, options)
     from tqdm import tqdm
 
     from bert_horovod.runtime.devices import use_devices
@@ -142,9 +142,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], named: str) -> None:
-    """Raise UserError for a flag that this kind of checkpoint, whose class is `named`, does not read."""
-    for name in predictor.unread:
-        if (value := getattr(arguments, name)) not in _LEFT_OUT:
+    """Raise UserError for a flag that only other kinds of checkpoints than this one, whose class is `named`, read."""
+    for name in dict.fromkeys(flag for kind in KINDS for flag in kind.predictor.reads):
+        if name not in predictor.reads and (value := getattr(arguments, name)) not in _LEFT_OUT:
             given = f"--{name}" if value is True else f"--{name} {value}"
             raise UserError(f"{given}: a checkpoint {named} does not read it; leave it out")
 

@@ -36,7 +36,7 @@ class Predictor:
         ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
-    unread: ClassVar[tuple[str, ...]] = ()  # flags of `predict` that it does not read
+    reads: ClassVar[tuple[str, ...]] = ("keep", "encoding", "quoted_tsv")  # flags of `predict` that not all kinds read
     usual_length: ClassVar[int | None] = None  # of rows, if that of the training is unknown; None: the model's
     least_length: ClassVar[int] = 8
     noun: ClassVar[str] = "predictions"

@@ -39,7 +39,7 @@ class Answered(NamedTuple):
 class SpanPredictor(Predictor):
     """See Predictor; of BertForQuestionAnswering."""
 
-    unread = ("threshold",)
+    reads = (*Predictor.reads, "doc_stride", "null_score_threshold")
     usual_length, least_length = 384, 16
     fills_directories = True
 

@@ -51,7 +51,7 @@ class Span(NamedTuple):
 class TagPredictor(Predictor):
     """See Predictor; of BertForTokenClassification."""
 
-    unread = ("keep", "encoding", "quoted_tsv", "threshold", "doc_stride", "null_score_threshold")
+    reads = ()
 
     def make_task(self) -> TokenClassification:
         task = TokenClassification(classifier_labels(self.directory, self.config))

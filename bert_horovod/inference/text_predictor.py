@@ -27,7 +27,7 @@ _LABELS = 256  # with more, a block has fewer texts, because each text has a num
 class TextPredictor(Predictor):
     """See Predictor; of BertForSequenceClassification, or of a BertModel with label attention."""
 
-    unread = ("doc_stride", "null_score_threshold")
+    reads = (*Predictor.reads, "threshold")
 
     def make_task(self) -> Classification | Multilabel | Regression:
         task, threshold = text_task(self.directory, self.config), self.options.threshold

@@ -5,11 +5,11 @@ Each task is a module of this package. The loop, the step and the exchange use o
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from bert_horovod.costs.products import Product
+from bert_horovod.costs.products import HEAD, Product, matrix_products
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Model
@@ -69,3 +69,35 @@ class PredictingTask(Task, Protocol):
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The model's outputs, float32 [rows, ...] each, by Hugging Face's names, such as "logits"."""
+
+
+class Means:
+    """What tasks of labelled data share: an item of weight 1 counts once, and metrics are sums by that one count."""
+
+    counts: tuple[str, ...]
+    sum_names: tuple[str, ...]  # the loss is the mean of the first
+    means: ClassVar[dict[str, str]]  # names in metrics.jsonl of the means of sums
+
+    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
+        return {self.counts[0]: int(np.count_nonzero(batch["weights"]))}
+
+    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
+        return sums[self.sum_names[0]] / counts[self.counts[0]]
+
+    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        return {metric: sums[name] / counts[self.counts[0]] for name, metric in self.means.items()}
+
+
+def labels_configuration(labels: tuple[str, ...]) -> dict[str, Any]:
+    """The names of a head's outputs, as config.json has them."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+        "num_labels": len(labels),
+    }
+
+
+def encoder_products(model: Model, rows: int, length: int) -> list[Product]:
+    """The matrix products of an encoder whose head reads every position, without the head's."""
+    products = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
+    return [product for product in products if not product.name.startswith(HEAD)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums
@@ -24,6 +24,7 @@ class Classification(TextTask):
     class_weights: tuple[float, ...] = ()
     problem_type = "single_label_classification"
     sum_names = ("label_loss", "label_correct")
+    means: ClassVar = {"label_loss": "label_loss", "label_correct": "accuracy"}
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -34,10 +35,3 @@ class Classification(TextTask):
         labels, weights = (tf.reshape(batch[name], [-1]) for name in ("labels", "weights"))
         totals = label_sums(logits, labels, weights, self.class_weights)
         return dict(zip(self.sum_names, totals, strict=True))
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["label_loss"] / counts["examples"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        examples = counts["examples"]
-        return {"label_loss": sums["label_loss"] / examples, "accuracy": sums["label_correct"] / examples}

@@ -14,7 +14,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
@@ -24,6 +24,7 @@ from bert_horovod.model.parameters import LABEL_OUTPUT, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import encoder_shapes, label_attention_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.base import encoder_products
 from bert_horovod.tasks.multilabel import Multilabel
 
 WINDOWS = "label_attention"  # our key of config.json: the windows of a document
@@ -45,11 +46,8 @@ class LabelAttention(Multilabel):
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         rows *= self.windows
-        encoder = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
-        return [
-            *(product for product in encoder if not product.name.startswith(HEAD)),
-            Product(f"{HEAD}label attention", 1, 1, rows * length, 2 * len(self.labels), model.hidden_size),
-        ]
+        head = Product(f"{HEAD}label attention", 1, 1, rows * length, 2 * len(self.labels), model.hidden_size)
+        return [*encoder_products(model, rows, length), head]
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`logits`, float32 [documents, 1, labels]."""

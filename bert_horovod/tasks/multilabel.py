@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_horovod.model.forward import Forward
 from bert_horovod.recipe.sections import Model
@@ -33,6 +33,8 @@ class Multilabel(TextTask):
     class_weights: tuple[float, ...] = ()
     problem_type = "multi_label_classification"
     sum_names = ("label_loss", "label_correct")
+    # label_accuracy: the fraction of (example, label) that is right at a threshold of 0.5
+    means: ClassVar = {"label_loss": "label_loss", "label_correct": "label_accuracy"}
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -52,11 +54,3 @@ class Multilabel(TextTask):
         means = (tf.reduce_mean(each, -1) for each in (losses, correct))
         totals = [tf.reduce_sum(mean * batch["weights"]) for mean in means]
         return dict(zip(self.sum_names, totals, strict=True))
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["label_loss"] / counts["examples"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        """`label_accuracy`: the fraction of (example, label) that is right at a threshold of 0.5."""
-        examples = counts["examples"]
-        return {"label_loss": sums["label_loss"] / examples, "label_accuracy": sums["label_correct"] / examples}

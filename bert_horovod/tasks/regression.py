@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from bert_horovod.model.forward import Forward
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -21,6 +21,7 @@ class Regression(TextTask):
     text_columns: tuple[str, ...] = ()
     problem_type = "regression"
     sum_names = ("squared_error",)
+    means: ClassVar = {"squared_error": "squared_error"}
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -29,9 +30,3 @@ class Regression(TextTask):
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         errors = self.outputs(forward, batch)["logits"][..., 0] - batch["targets"]
         return {"squared_error": tf.reduce_sum(batch["weights"] * errors**2)}
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["squared_error"] / counts["examples"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        return {"squared_error": sums["squared_error"] / counts["examples"]}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from bert_horovod.batches.examples.span_windows import STRIDE
-from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
@@ -17,12 +15,13 @@ from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.base import Means, encoder_products
 
 ARCHITECTURE = "BertForQuestionAnswering"
 
 
 @dataclass(frozen=True)
-class Span:
+class Span(Means):
     """See tasks.base.Task; batches/examples/span_rows.py makes the rows.
 
     `packed`: several windows share a row, and the softmax is over a window's own tokens; without it the softmax is over
@@ -35,6 +34,7 @@ class Span:
     stride: int = STRIDE
     counts = ("windows",)
     sum_names = ("start_loss", "end_loss", "span_correct")
+    means: ClassVar = {"start_loss": "start_loss", "end_loss": "end_loss", "span_correct": "span_accuracy"}
 
     def parameters(self, model: Model) -> Shapes:
         return encoder_shapes(model, pooler=False) | span_head_shapes(model)
@@ -47,16 +47,12 @@ class Span:
         }
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
-        every_position = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
-        before = [Product(f"{HEAD}transform", 1, 1, rows * length, model.hidden_size, model.hidden_size)]
+        shared = [Product(f"{HEAD}transform", 1, 1, rows * length, model.hidden_size, model.hidden_size)]
         return [
-            *(product for product in every_position if not product.name.startswith(HEAD)),
-            *(before if family_of(model).shared_head else []),
+            *encoder_products(model, rows, length),
+            *(shared if family_of(model).shared_head else []),
             Product(f"{HEAD}span", 1, 1, rows * length, 2, model.hidden_size),
         ]
-
-    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        return {"windows": int(np.count_nonzero(batch["weights"]))}
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rows, length = batch["input_ids"].shape
@@ -75,14 +71,6 @@ class Span:
 
     def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
         return (sums["start_loss"] + sums["end_loss"]) / (2 * counts["windows"])
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        windows = counts["windows"]
-        return {
-            "start_loss": sums["start_loss"] / windows,
-            "end_loss": sums["end_loss"] / windows,
-            "span_accuracy": sums["span_correct"] / windows,
-        }
 
     def _by_window(self, logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Logits by window: [rows, length] to [rows, windows of a row, length], -1e9 outside the window's tokens.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.model import heads
 from bert_horovod.model.architectures.families import class_name, family_of
@@ -17,11 +15,12 @@ from bert_horovod.model.parameters import CLASSIFIER, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.base import Means, labels_configuration
 
 ARCHITECTURE = "BertForSequenceClassification"
 
 
-class TextTask:
+class TextTask(Means):
     """What classification and regression share, see tasks.base.Task; batches/examples/labelled.py makes the rows."""
 
     output_names: tuple[str, ...]  # of the head's outputs, in the order of their numbers
@@ -35,9 +34,7 @@ class TextTask:
     def configuration(self, model: Model) -> dict[str, Any]:
         return {
             "architectures": [class_name(model, ARCHITECTURE)],
-            "id2label": {str(number): name for number, name in enumerate(self.output_names)},
-            "label2id": {name: number for number, name in enumerate(self.output_names)},
-            "num_labels": len(self.output_names),
+            **labels_configuration(self.output_names),
             "problem_type": self.problem_type,
             "text_columns": list(self.text_columns),
         }
@@ -52,9 +49,6 @@ class TextTask:
             Product("head: pooler", 1, 1, rows * examples, hidden, hidden),
             Product("head: classifier", 1, 1, rows * examples, len(self.output_names), hidden),
         ]
-
-    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        return {"examples": int(np.count_nonzero(batch["weights"]))}
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The head's outputs, `logits`, float32 [rows, examples, outputs]; arguments: see text_features."""

@@ -6,11 +6,9 @@ Dropout and a linear layer at every position; the loss is the cross-entropy at t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
@@ -20,38 +18,29 @@ from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.base import Means, encoder_products, labels_configuration
 
 ARCHITECTURE = "BertForTokenClassification"
 
 
 @dataclass(frozen=True)
-class TokenClassification:
+class TokenClassification(Means):
     """See tasks.base.Task; batches/examples/tag_rows.py makes the rows. `labels`: in the order of their numbers."""
 
     labels: tuple[str, ...]
     counts = ("words",)
     sum_names = ("tag_loss", "tag_correct")
+    means: ClassVar = {"tag_loss": "tag_loss", "tag_correct": "tag_accuracy"}
 
     def parameters(self, model: Model) -> Shapes:
         return encoder_shapes(model, pooler=False) | classifier_shapes(model, len(self.labels))
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return {
-            "architectures": [class_name(model, ARCHITECTURE)],
-            "id2label": {str(number): name for number, name in enumerate(self.labels)},
-            "label2id": {name: number for number, name in enumerate(self.labels)},
-            "num_labels": len(self.labels),
-        }
+        return {"architectures": [class_name(model, ARCHITECTURE)]} | labels_configuration(self.labels)
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
-        every_position = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
-        return [
-            *(product for product in every_position if not product.name.startswith(HEAD)),
-            Product(f"{HEAD}classifier", 1, 1, rows * length, len(self.labels), model.hidden_size),
-        ]
-
-    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        return {"words": int(np.count_nonzero(batch["weights"]))}
+        head = Product(f"{HEAD}classifier", 1, 1, rows * length, len(self.labels), model.hidden_size)
+        return [*encoder_products(model, rows, length), head]
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         model = forward.model
@@ -66,10 +55,3 @@ class TokenClassification:
         logits = tf.reshape(self.outputs(forward, batch)["logits"], [-1, len(self.labels)])
         totals = label_sums(logits, *(tf.reshape(batch[name], [-1]) for name in ("labels", "weights")))
         return dict(zip(self.sum_names, totals, strict=True))
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["tag_loss"] / counts["words"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        words = counts["words"]
-        return {"tag_loss": sums["tag_loss"] / words, "tag_accuracy": sums["tag_correct"] / words}

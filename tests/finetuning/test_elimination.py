@@ -20,7 +20,8 @@ from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.training.loop import train
-from tests.finetuning.test_classifier import job_of, numbered
+from tests.finetuning.test_classifier import job_of
+from tests.toy_glue import numbered
 from tests.toy_runs import metrics
 
 HEADS = "objective.heads=6"

@@ -7,23 +7,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bert_horovod.batches.examples.span_windows import STRIDE as USUAL_STRIDE
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.finetuning.kinds.spans import Spans
 from bert_horovod.finetuning.squad_scores import squad_scores
-from bert_horovod.inference.options import Options
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.span import Span
 from bert_horovod.training.loop import train
-from tests.horovod_runs import run_ranks
 from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_runs import logged, metrics, newest
 from tests.toy_squad import DEV, STRIDE, job_of, paragraph, squad, train_rank, write_json, write_squad
@@ -73,26 +69,6 @@ def answers(output_dir: Path, name: str = "predictions.json") -> dict:
     return json.loads((output_dir / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
-def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predictions(data, first):
-    evaluated = evaluations(first)
-    assert len(evaluated) == 3
-    losses = [line["loss"] for line in metrics(first)]
-    assert evaluated[-1]["held_out_exact_match"] > 80
-    assert losses[-1] < 0.3 * losses[0]
-    questions = read_squad(data["1.1"] / "dev-v1.1.json")
-    scores = squad_scores(questions, answers(first))
-    assert {f"held_out_{name}": value for name, value in scores.items()} == {
-        name: value for name, value in evaluated[-1].items() if name.startswith("held_out")
-    }
-    n_best = answers(first, "nbest_predictions.json")
-    for number, best, context in zip(questions.ids, answers(first).values(), questions.contexts, strict=True):
-        assert best == n_best[number][0]["text"]
-        assert all(one["text"] in context for one in n_best[number])
-        assert math.isclose(sum(one["probability"] for one in n_best[number]), 1, rel_tol=1e-9)
-    assert not (first / "null_odds.json").exists()
-
-
 def test_version_2_is_noticed_and_learns_to_abstain(data, second):
     evaluation = evaluations(second)[-1]
     questions = read_squad(data["2.0"] / "dev-v2.0.json")
@@ -131,14 +107,6 @@ def test_the_best_thresholds_are_of_the_real_null_odds(data, second):
     assert last["held_out_best_f1_thresh"] in set(odds.values()) - {0.0}
 
 
-def test_predict_answers_with_what_evaluation_wrote(data, second, tmp_path):
-    predictor = open_predictor(second, Options())
-    predictor.predict_file(data["2.0"] / "dev-v2.0.json", tmp_path, lambda *progress: None)
-    assert answers(tmp_path) == answers(second)
-    odds = answers(second, "null_odds.json")
-    assert answers(tmp_path, "null_odds.json") == pytest.approx(odds, abs=1e-4)
-
-
 def test_packing_puts_each_window_into_an_epoch_once_and_steps_follow(data, checkpoint, tmp_path):
     packed = job_of(data["1.1"], checkpoint, tmp_path / "a", "data.packing=true")
     plain = job_of(data["1.1"], checkpoint, tmp_path / "b", "data.packing=false")
@@ -165,36 +133,12 @@ def test_rows_are_packed_where_it_pays_and_settings_decide(checkpoint, tmp_path)
     assert not long.recipe.data.packing
 
 
-@pytest.mark.slow
-def test_micro_batches_change_nothing_beyond_rounding(data, first, checkpoint, tmp_path):
-    train_rank(
-        World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", "execution.micro_batch=7", max_steps=8
-    )
-    for one, other in zip(own_values(first)[:8], own_values(tmp_path / "out"), strict=True):
-        assert math.isclose(one[2], other[2], rel_tol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(data, first, checkpoint, tmp_path):
-    for steps in (5, 20):
-        train_rank(World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", max_steps=steps)
-    assert own_values(tmp_path / "out") == own_values(first)[:20]
-
-
 def without_answers(run: Path, copy: Path) -> Path:
     """A finished run whose answers are lost: who starts it again answers the dev set, and trains nothing."""
     shutil.copytree(run, copy)
     for name in FILES:
         (copy / name).unlink(missing_ok=True)
     return copy
-
-
-@pytest.mark.full
-def test_two_ranks_answer_each_question_once_and_as_one_rank_does(two_ranks, data, second, checkpoint, tmp_path):
-    again = without_answers(second, tmp_path / "out")
-    two_ranks.run(train_rank, data["2.0"], checkpoint, again)
-    for name in FILES:
-        assert (again / name).read_bytes() == (second / name).read_bytes()
 
 
 def answer_on_two_hosts(world: World, data_dir: Path, checkpoint: Path, output_dirs: list[Path]) -> None:
@@ -213,36 +157,6 @@ def test_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_a_local_r
     for name in FILES:
         assert (again / name).read_bytes() == (second / name).read_bytes()
     assert not list((tmp_path / "elsewhere").iterdir())
-
-
-@pytest.mark.slow
-def test_three_ranks_answer_as_one_rank_does(data, second, checkpoint, tmp_path):
-    again = without_answers(second, tmp_path / "out")
-    script = f"""
-from pathlib import Path
-from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.starting import connect
-from tests.toy_squad import train_rank
-world = connect(launch())
-train_rank(world, Path({str(data["2.0"])!r}), Path({str(checkpoint)!r}), Path({str(again)!r}))
-world.shutdown()
-"""
-    run_ranks(3, script)
-    for name in FILES:
-        assert (again / name).read_bytes() == (second / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_two_ranks_train_as_one_and_evaluate_a_dev_set_of_one_window(two_ranks, checkpoint, tmp_path):
-    data_dir = write_squad(tmp_path / "data", dev=1)
-    write_json(data_dir / "dev-v1.1.json", [paragraph("the good film", ("a", "plot", "good"))])
-    train_rank(World(), data_dir, checkpoint, tmp_path / "one", epochs=0.3)
-    two_ranks.run(train_rank, data_dir, checkpoint, tmp_path / "two", epochs=0.3)
-    pairs = list(zip(own_values(tmp_path / "one"), own_values(tmp_path / "two"), strict=True))
-    assert len(pairs) > 3
-    for one, other in pairs:
-        np.testing.assert_allclose(one, other, rtol=1e-4)
-    assert answers(tmp_path / "one") == answers(tmp_path / "two")
 
 
 def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_path, capfd):

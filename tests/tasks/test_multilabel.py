@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.tasks.classification import Classification
@@ -19,40 +18,6 @@ TARGETS = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0,
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("model") / "multilabel", Multilabel(LABELS, threshold=0.25))
-
-
-def test_logits_loss_and_configuration_are_those_of_transformers(directory):
-    reference = AutoModelForSequenceClassification.from_pretrained(directory).eval()
-    assert reference.config.problem_type == "multi_label_classification"
-    assert reference.config.id2label == dict(enumerate(LABELS))
-    assert (reference.config.label_threshold, reference.config.label_separator) == (0.25, ",")
-    task = Multilabel(LABELS)
-    rows = {name: array for name, array in batch().items() if name != "labels"} | {"targets": TARGETS[:, None]}
-    ids = {
-        theirs: torch.tensor(rows[ours][:3], dtype=torch.long)
-        for theirs, ours in (
-            ("input_ids", "input_ids"),
-            ("token_type_ids", "token_type_ids"),
-            ("attention_mask", "sequence_ids"),
-        )
-    }
-    with torch.no_grad():
-        expected = reference(**ids, labels=torch.tensor(TARGETS[:3]))
-    parameters = read_directory(directory, task).parameters
-    tensors = {name: tf.constant(array) for name, array in rows.items()}
-    logits = task.outputs(forward(parameters), tensors)["logits"].numpy()
-    np.testing.assert_allclose(logits[:3, 0], expected.logits.numpy(), rtol=1e-4, atol=1e-5)
-    assert np.ptp(logits, axis=0).max() > 0.1
-
-    sums, counts = task.sums(forward(parameters), tensors), task.batch_counts(rows)
-    assert counts == {"examples": 3}
-    assert float(task.loss(sums, counts)) == pytest.approx(float(expected.loss), rel=1e-4)
-    x, y = logits[:3, 0].astype(np.float64), TARGETS[:3].astype(np.float64)
-    shares = 1 / (1 + np.exp(-x))
-    by_hand = -np.mean(y * np.log(shares) + (1 - y) * np.log(1 - shares))
-    metrics = task.metrics({name: float(value) for name, value in sums.items()}, counts)
-    assert metrics["label_loss"] == pytest.approx(by_hand, rel=1e-5)
-    assert metrics["label_accuracy"] == pytest.approx(np.mean((shares > 0.5) == (y > 0)))
 
 
 def test_class_weights_are_the_pos_weight_of_torch(directory):

@@ -39,13 +39,3 @@ def test_windows_hold_all_tokens_up_to_the_limit():
     np.testing.assert_array_equal(batch["position_ids"], np.arange(LENGTH) * (batch["input_ids"] > 0))
     np.testing.assert_array_equal(batch["targets"][:, 0], np.eye(6)[number])
     np.testing.assert_array_equal(source.by_item(np.eye(6)[number][:, None]), np.eye(6))
-
-
-def test_a_row_does_not_depend_on_the_others_and_padding_weighs_nothing():
-    source = rows()
-    whole, part = source.assemble(np.arange(6, 12)), source.assemble(np.array([9, -1]))
-    assert part["weights"].tolist() == [[1], [0]]
-    assert part["input_ids"].shape == (2 * WINDOWS, LENGTH)
-    np.testing.assert_array_equal(part["input_ids"][:WINDOWS], whole["input_ids"][9:12])
-    assert not part["input_ids"][WINDOWS:].any()
-    assert not part["targets"][1].any()

@@ -66,24 +66,3 @@ def test_an_epoch_shows_each_window_once_and_rows_hold_what_windows_are(tokens, 
     assert sorted(seen[0]) == sorted(seen[1]) == list(range(len(rows.windows.question)))
     assert seen[0] != seen[1]
     assert (rows.count < len(seen[0])) == packing
-
-
-def test_places_say_where_each_window_is_in_the_first_epoch(tokens):
-    rows = rows_of(tokens, True)
-    batch = rows.assemble(np.arange(rows.count))
-    for number, (row, place) in enumerate(zip(*rows.places(), strict=True)):
-        ids, _, _ = window(tokens, rows.windows, number)
-        assert batch["input_ids"][row, place : place + len(ids)].tolist() == ids
-
-
-def test_a_position_of_none_is_a_row_of_padding_that_does_not_count(tokens):
-    rows = rows_of(tokens, True)
-    batch = rows.assemble(np.array([-1, 3]))
-    assert not any(array[0].any() for array in batch.values())
-    for name, array in rows.assemble(np.array([3])).items():
-        np.testing.assert_array_equal(array[0], batch[name][1])
-
-
-def test_another_seed_gives_another_order(tokens):
-    orders = [rows_of(tokens, True, seed).members(np.arange(20)).tolist() for seed in (1, 2)]
-    assert orders[0] != orders[1]

@@ -1,6 +1,6 @@
 """The second file of a toy kind: a count by Poisson's distribution; its mean is e to the head's output."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -14,6 +14,7 @@ class Counting(TextTask):
 
     output_names, text_columns, problem_type = ("log_mean",), (), "regression"
     sum_names = ("count_loss",)
+    means: ClassVar = {"count_loss": "count_loss"}
 
     def configuration(self, model: Any) -> dict[str, Any]:
         return super().configuration(model) | {KEY: True}
@@ -21,9 +22,3 @@ class Counting(TextTask):
     def sums(self, forward: Any, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         log_mean, counts = self.outputs(forward, batch)["logits"][..., 0], tf.cast(batch["counts"], tf.float32)
         return {"count_loss": tf.reduce_sum(batch["weights"] * (tf.exp(log_mean) - counts * log_mean))}
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["count_loss"] / counts["examples"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        return {"count_loss": sums["count_loss"] / counts["examples"]}
