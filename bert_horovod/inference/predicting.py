@@ -1,6 +1,6 @@
 """What the predictors of all kinds of checkpoints share: finetuning/kinds/table.py says which one reads which."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,6 +54,7 @@ class Predictor:
         self.special = special_ids(self.vocabulary, self.tokenizer_settings)
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+        self.computes: Callable[..., dict[str, np.ndarray]] | None = None  # in place of the model, as RowOutputs
         self.prepare()
 
     def make_task(self) -> Any:
@@ -133,6 +134,8 @@ class Predictor:
 
     def outputs(self, rows: PackedRows, packing: bool, progress: Progress | None = None) -> dict[str, np.ndarray]:
         """The task's outputs for all rows; not `packing`: one row at once."""
+        if self.computes:
+            return self.computes(self._parameters, rows, progress)
         if rows.length not in self._outputs:
             at_once = block_rows(rows.positions) if packing else 1
             self._outputs[rows.length] = RowOutputs(self.task, self.model, ComputePolicy(), at_once, World())

@@ -16,6 +16,7 @@ from tests.toys import write_toy_store
 pytestmark = pytest.mark.full
 
 TEXT = "text,label\ngood,1\nbad,0\n"
+EXPORT = ["export", "--checkpoint", "model", "--output", "out"]
 RERANK = ["finetune", "--task", "reranking", "--checkpoint", "model", "--output_dir", "out", "--train_file", "rank.csv"]
 RERANK += ["--dev_file", "rank.csv"]
 OWN = ["finetune", "--task", "classification", "--checkpoint", "model", "--output_dir", "out", "--train_file"]
@@ -69,6 +70,9 @@ CASES = [
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "label"], "name a column twice"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "text,text"], "name a column twice"),
     ([*OWN, "none.csv", "--dev_file", "a.csv"], "cannot read none.csv"),
+    ([*EXPORT, "--format", "savedmodel", "--int8"], "--int8"),
+    ([*EXPORT, "--format", "onnx", "--int8", "--task", "sst2"], "--task and --dev_file belong together"),
+    ([*EXPORT, "--format", "onnx", "--limit", "1"], "--limit"),
     ([*RERANK, "--text_columns", "text"], "--text_columns text: --task reranking expects two names"),
     (RERANK, "rank.csv: a label is 5; --task reranking expects relevance from 0 to 1"),
     ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "body"], "no column 'body', its columns are"),

@@ -43,10 +43,9 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a user's own labelled files: columns, labels, the dev part, and those of `add_dialect`."""
     text_columns = parser.add_argument(
         "--text_columns",
-        default="text",
         metavar="A[,B]",
-        help="one or two columns of text in your own files (default: text); for ner that of words: in CoNLL files a "
-        "number from 1 (default: the first), in JSON Lines a key (default: tokens)",
+        help="one or two columns of text in your own files (default: text; reranking: query,passage); for ner that of "
+        "words: in CoNLL files a number from 1 (default: the first), in JSON Lines a key (default: tokens)",
     )
     label_column = parser.add_argument(
         "--label_column",

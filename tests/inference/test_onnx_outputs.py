@@ -1,0 +1,52 @@
+"""An exported file computes a predictor's packed rows as the model does; with weights of 8 bits it nearly does."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.collectives.world import World
+from bert_horovod.inference.onnx_outputs import OnnxOutputs
+from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.interchange.exporting import export
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model.policy import ComputePolicy
+from tests.finetuning.kinds.cases import CASES
+from tests.finetuning.kinds.test_kinds import dataset_of
+from tests.toy_glue import MODEL, write_checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnli", "tags", "squad1"])
+def test_packed_rows_are_computed_sequence_by_sequence(tmp_path, name):
+    pytest.importorskip("tf2onnx")
+    kind = CASES[name].read(tmp_path / "data")
+    dataset = dataset_of(name, kind)
+    task, rows = kind.task(dataset.recipe), dataset.open(0, "held_out")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", task)
+    export(checkpoint, tmp_path / "export", "onnx")
+    parameters = {key: tf.constant(each) for key, each in read_directory(checkpoint, task).parameters.items()}
+    expected = RowOutputs(task, MODEL, ComputePolicy(), block_rows(rows.length), World())(parameters, rows)
+    outputs = OnnxOutputs(tmp_path / "export", MODEL)(parameters, rows)
+    batch = rows.assemble(np.arange(rows.count))
+    assert (batch["sequence_ids"].max(-1) > 1).any()
+    real = batch["sequence_ids"] > 0 if name != "mnli" else batch["weights"] > 0
+    assert outputs.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(outputs[key][real], array[real], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+def test_8_bits_are_a_third_of_the_size_with_the_score_before_and_after_or_refused(tmp_path, capsys):
+    pytest.importorskip("tf2onnx")
+    kind = CASES["sst2"].read(tmp_path / "data")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", kind.task(dataset_of("sst2", kind).recipe))
+    words = ["export", "--checkpoint", str(checkpoint), "--format", "onnx", "--int8", "--output"]
+    scored = ["--task", "sst2", "--dev_file", str(kind.data.dev[""].path)]
+    assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "int8"), *scored])) == 0
+    said = capsys.readouterr().out
+    assert "score       accuracy 0." in said
+    assert "outputs differ by at most" in said
+    assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "none"), "--limit", "1e-9"])) == 1
+    assert "raise --limit" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
