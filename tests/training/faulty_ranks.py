@@ -8,6 +8,7 @@ from step FIRST to step LAST the device computes a layer wrongly: see `wrong_dev
 """
 
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import Iterator
@@ -84,15 +85,20 @@ def wrong_device(kind: str, first: int, last: int) -> Iterator[None]:
     "gradient-bit" flips a bit of a number of PARAMETER's gradient; "tile" makes 4 x 4 numbers of it larger by 1 %;
     "stale" computes with the parameter's first values. From step 0 on means: also when ranks are compared at the start.
     """
-    wrong, steps, stale = tf.Variable(first == 0, trainable=False), itertools.count(1), {}
+    steps, stale = itertools.count(1), {}
     start, forward_backward, values = TrainStep.start, TrainStep.forward_backward, CastWeights.values
+
+    @functools.cache
+    def wrong() -> tf.Variable:  # made late: this may be called before a rank has chosen its devices
+        with tf.init_scope():
+            return tf.Variable(first == 0, trainable=False)
 
     def start_wrong(self: TrainStep, *arguments, **named):
         step = next(steps)
-        wrong.assign(first <= step <= last)
+        wrong().assign(first <= step <= last)
         started = start(self, *arguments, **named)
         if first == last:  # a fault that happens once: what is computed afterwards is right
-            wrong.assign(False)
+            wrong().assign(False)
         return started
 
     def forward_backward_wrong(self: TrainStep, *arguments, **named):
@@ -108,14 +114,14 @@ def wrong_device(kind: str, first: int, last: int) -> Iterator[None]:
             other = right * factors
         else:
             other = right
-        return {**gradients, PARAMETER: tf.where(wrong, other, right)}, lookups, sums
+        return {**gradients, PARAMETER: tf.where(wrong(), other, right)}, lookups, sums
 
     def values_wrong(self: CastWeights, parameters):
         weights = values(self, parameters)
         if kind == "stale" and not tf.executing_eagerly():
             with tf.init_scope():
                 stale.setdefault(PARAMETER, values(self, parameters)[PARAMETER].numpy())
-            weights[PARAMETER] = tf.where(wrong, stale[PARAMETER], weights[PARAMETER])
+            weights[PARAMETER] = tf.where(wrong(), stale[PARAMETER], weights[PARAMETER])
         return weights
 
     with pytest.MonkeyPatch.context() as patch:
