@@ -104,24 +104,3 @@ class Toy:
         variables = {name: variable.numpy() for name, variable in self.state.variables().items()}
         variables |= {name: variable.numpy() for name, variable in self.state.per_rank.items()}
         return variables | {"notice": np.array(notice), "finite": np.array(finite)}
-
-
-def toy_run(world: World, recipe: Recipe, steps: int = STEPS, fused: bool = False) -> list[dict[str, np.ndarray]]:
-    """What Toy.step gives, step by step."""
-    toy = Toy(world, recipe, fused)
-    return [toy.step(number) for number in range(1, steps + 1)]
-
-
-def assert_follows(ranks: list[list[dict[str, np.ndarray]]], expected: list[dict[str, np.ndarray]]) -> None:
-    """Assert that each rank's toy_run has the states of a rule after each step."""
-    for step, state in enumerate(expected, 1):
-        for rank, computed in enumerate(states[step - 1] for states in ranks):
-            assert bool(computed["finite"]) == (step != BROKEN)
-            for key, value in state.items():
-                if key.startswith("error."):
-                    if key not in computed:
-                        assert not value.any()  # nothing is encoded
-                        continue
-                    value = value[rank]
-                scale = max(1e-3, np.abs(value).max())
-                np.testing.assert_allclose(computed[key], value, rtol=1e-3, atol=2e-5 * scale, err_msg=f"{key} {step}")

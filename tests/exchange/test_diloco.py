@@ -1,9 +1,8 @@
-"""DiLoCo: local updates and an outer step, at once and in fragments that are summed while training goes on."""
+"""DiLoCo: what it does not share with others, which test_promises.py has."""
 
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,118 +12,27 @@ from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.local.row_cut import cut
 from bert_horovod.measuring.synthetic import LoneRank
-from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.hooks.base import Hook, StepEvent
-from tests.exchange.local_jobs import (
-    RATE,
-    SHAPES,
-    exchange_recipe,
-    initial,
-    share,
-    trained,
-    trained_in_parts,
-)
+from tests.exchange.exchange_jobs import PLAIN, RATE, SHAPES, Tensors, initial, share, trained
+from tests.exchange.promises import SGD, STREAMING, outer
+from tests.exchange.transcribed import diloco, flat
 from tests.toy_runs import logged, metrics, newest, train_rank, train_recipe
 from tests.toys import toy_recipe, toy_recipe_table
 
 SLOW = pytest.mark.slow
-STEPS, BAD = 50, 7
-ADAMW = {"beta_2": 0.99, "epsilon": 1e-3, "weight_decay": 0.1, "max_grad_norm": 30.0}
-SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
-PLAIN = {"interval": 4}
-STREAMING = {"interval": 12, "fragments": 3, "delay": 2, "mixing": 0.25}
-ALWAYS_SENDING = {"interval": 12, "fragments": 2, "delay": 6}
-RULES = {"plain": PLAIN, "streaming": STREAMING, "always sending": ALWAYS_SENDING}
-
-
-def diloco_recipe(settings: dict[str, Any], steps: int = STEPS, optimizer: dict = ADAMW, **sections: Any) -> Recipe:
-    return exchange_recipe(steps, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
-
-
-def flat(parameters: dict[str, np.ndarray]) -> np.ndarray:
-    return np.concatenate([parameters[name].reshape(-1) for name in SHAPES])
-
-
-def places(fragments: int) -> list[np.ndarray]:
-    """Of each fragment, which of all numbers belong to it: bool."""
-    masks = []
-    for pieces in cut(SHAPES, fragments):
-        marks = {name: np.zeros(shape, bool) for name, shape in SHAPES.items()}
-        for name, begin, end in pieces:
-            marks[name][begin:end] = True
-        masks.append(flat(marks))
-    return masks
-
-
-def transcribed(ranks: int, interval: int, fragments: int = 1, delay: int = 0, mixing: float = 0.5):
-    """The published rules: by step, what ranks train [ranks, numbers] and what they have in common, float64."""
-    decayed = flat({name: np.full(shape, 0.1 * decays(name)) for name, shape in SHAPES.items()})
-    common = flat(initial()).astype(np.float64)
-    x = np.tile(common, (ranks, 1))
-    m, v, b = np.zeros_like(x), np.zeros_like(x), np.zeros_like(common)
-    parts, on_the_way, history, t = places(fragments), {}, [], 0
-    for step in range(1, STEPS + 1):
-        t += step != BAD
-        for rank in range(ranks if step != BAD else 0):
-            g = ranks * flat(share(rank, step)).astype(np.float64)
-            g /= max(1.0, np.linalg.norm(g) / 30.0)
-            m[rank] = 0.9 * m[rank] + 0.1 * g
-            v[rank] = 0.99 * v[rank] + 0.01 * g**2
-            x[rank] -= RATE * (m[rank] / (1 - 0.9**t) / (np.sqrt(v[rank] / (1 - 0.99**t)) + 1e-3) + decayed * x[rank])
-        due = [step] if step % (interval // fragments) == 0 else []
-        for begun in due:
-            on_the_way[begun] = common - x.mean(0)
-        for begun in [begun for begun in on_the_way if step == begun + delay]:
-            part = parts[(begun // (interval // fragments) - 1) % fragments]
-            d = on_the_way.pop(begun)[part]
-            b[part] = 0.9 * b[part] + d
-            common[part] -= 0.7 * (d + 0.9 * b[part])
-            own = mixing if delay else 0.0
-            x[:, part] = own * x[:, part] + (1 - own) * common[part]
-        history.append((x.copy(), common.copy()))
-    at_once = STEPS % (interval // fragments) == 0 and not delay
-    kept = parts[(STEPS // (interval // fragments) - 1) % fragments] & at_once
-    common[~kept] = x.mean(0)[~kept]  # at the last step, what is not due becomes the mean
-    history[-1] = (np.tile(common, (ranks, 1)), common)
-    return history
-
-
-def assert_transcribed(records: list[dict], expected) -> None:
-    for step, (own, common) in enumerate(expected):
-        for rank, record in enumerate(records):
-            said = f"step {step + 1}, rank {rank}"
-            np.testing.assert_allclose(flat(record["parameters"][step]), own[rank], rtol=1e-4, atol=1e-5, err_msg=said)
-            np.testing.assert_allclose(flat(record["common"][step]), common, rtol=1e-4, atol=1e-5, err_msg=said)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("rule", "micro_batches"),
-    [("plain", 1), ("streaming", 3), *(pytest.param(rule, 1, marks=SLOW) for rule in ("streaming", "always sending"))],
-)
-def test_it_is_the_transcription_of_the_published_rule(two_ranks, rule, micro_batches):
-    answers = two_ranks.run(trained, diloco_recipe(RULES[rule]), STEPS, bad=BAD, micro_batches=micro_batches)
-    records = [answer.value for answer in answers]
-    assert_transcribed(records, transcribed(2, **RULES[rule]))
-    mine, others = records
-    for step in range(STEPS):
-        np.testing.assert_array_equal(flat(mine["common"][step]), flat(others["common"][step]))
-    equal = [i + 1 for i in range(STEPS) if (flat(mine["parameters"][i]) == flat(others["parameters"][i])).all()]
-    assert equal == ([*range(4, STEPS, 4), STEPS] if rule == "plain" else [STEPS])
-    assert mine["traces"] == 1
-    assert not np.isfinite(mine["norms"][BAD - 1])
-    assert mine["stated_bytes"][-1] == pytest.approx(np.mean(mine["bytes"][12:24]))
-    assert mine["wire_bytes"] == mine["stated_bytes"][-1]  # 2 (n - 1) / n of it
+BAD = 7
+RULES = {"plain": {"interval": 4}, "streaming": STREAMING}
 
 
 @pytest.mark.parametrize("rule", [pytest.param("plain", marks=SLOW), "streaming"])
 def test_one_rank_alone_makes_outer_steps(rule):
-    record = trained(World(), diloco_recipe(RULES[rule]), BAD - 1)
-    assert_transcribed([record], transcribed(1, **RULES[rule])[: BAD - 1])
+    record = trained(World(), outer(RULES[rule]), BAD - 1)
+    for step, [expected] in enumerate(diloco(50, BAD, 1, **RULES[rule])[: BAD - 1]):
+        for name, value in expected.items():
+            np.testing.assert_allclose(record["states"][step][name], value, rtol=1e-4, atol=1e-5)
     assert (record["bytes"], record["wire_bytes"]) == ([0] * (BAD - 1), 0)
 
 
@@ -139,10 +47,10 @@ def dyadic_share(rank: int, step: int) -> dict[str, np.ndarray]:
 @pytest.mark.full
 def test_an_outer_rate_of_1_without_momentum_is_the_average_bit_for_bit(two_ranks):
     """All numbers are multiples of a power of two, so that no sum is rounded."""
-    recipe = diloco_recipe({"interval": 3, "outer_rate": 1.0, "outer_momentum": 0.0}, optimizer=SGD)
-    numbers = {"first": dyadic_initial, "gradients": dyadic_share, "rate": 0.25}
+    recipe = outer({"interval": 3, "outer_rate": 1.0, "outer_momentum": 0.0}, optimizer=SGD)
+    dyadic = Tensors(dyadic_initial, dyadic_share, 0.25, PLAIN.buckets)
     x = np.tile(flat(dyadic_initial()).astype(np.float64), (2, 1))
-    records = [answer.value for answer in two_ranks.run(trained, recipe, 9, **numbers)]
+    records = [answer.value for answer in two_ranks.run(trained, recipe, 9, tensors=dyadic)]
     for step in range(1, 10):
         for rank in range(2):
             x[rank] -= 0.25 * 2 * flat(dyadic_share(rank, step))
@@ -156,8 +64,9 @@ def test_an_outer_rate_of_1_without_momentum_is_the_average_bit_for_bit(two_rank
 @pytest.mark.parametrize("reduction", [pytest.param("ring", marks=SLOW), "two_step"])
 def test_float16_rounds_the_distance_and_nothing_else(two_ranks, reduction):
     sections = {"numerics": {"wire": "float16"}, "execution": {"reduction": reduction}}
-    record = two_ranks.run(trained, diloco_recipe(STREAMING, **sections), 24, bad=BAD)[0].value
-    _, exact = transcribed(2, **STREAMING)[23]
+    record = two_ranks.run(trained, outer(STREAMING, **sections), 24, bad=BAD)[0].value
+    after = diloco(50, BAD, 2, **STREAMING)[23][0]
+    exact = flat({name: after[f"common/{name}"] for name in SHAPES})
     moved = np.abs(exact - flat(initial())).max()
     np.testing.assert_allclose(flat(record["common"][-1]), exact, atol=moved / 2**10)
     if reduction == "ring":
@@ -169,7 +78,7 @@ def test_float16_rounds_the_distance_and_nothing_else(two_ranks, reduction):
 def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     """The sgd's gradients here do not depend on the parameters: what was not sent yet is all that is missing."""
     settings = {"interval": 6, "delay": 3, "mixing": 0.0, "outer_rate": 1.0, "outer_momentum": 0.0}
-    recipe = diloco_recipe(settings, optimizer=SGD, numerics={"wire": "int8"})
+    recipe = outer(settings, optimizer=SGD, numerics={"wire": "int8"})
     answers = two_ranks.run(trained, recipe, 9, micro_batches=micro_batches)  # the first sum: steps 1 to 6
     size = len(flat(initial()))
     owed = np.mean([answer.value["own"]["errors"].reshape(-1)[:size] for answer in answers], 0)
@@ -177,20 +86,6 @@ def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     for answer in answers:
         np.testing.assert_allclose(flat(answer.value["common"][-1]) - owed, mean, rtol=1e-5, atol=1e-5)
     assert np.abs(owed).max() > 1e-4
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("rule", "stop", "wire"), [pytest.param("plain", 6, "float32", marks=SLOW), ("streaming", 9, "int8")]
-)
-def test_a_run_resumes_bit_for_bit_in_the_middle_of_an_interval_or_a_delay(two_ranks, rule, stop, wire):
-    recipe = diloco_recipe(RULES[rule], numerics={"wire": wire})
-    for answer in two_ranks.run(trained_in_parts, recipe, 20, stop=stop):
-        whole, parts = answer.value
-        for kind in ("parameters", "common"):
-            np.testing.assert_array_equal(flat(whole[kind][-1]), flat(parts[kind][-1]))
-        for kind in ("own", "slots", "progress"):
-            np.testing.assert_equal(whole[kind], parts[kind])
 
 
 TOY = {

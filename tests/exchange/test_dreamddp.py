@@ -8,83 +8,10 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.local.dreamddp import judged
 from bert_horovod.exchange.local.row_cut import cut
-from tests.exchange.local_jobs import (
-    RANKS,
-    RATE,
-    SHAPES,
-    exchange_recipe,
-    initial,
-    share,
-    trained,
-    trained_in_parts,
-)
+from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, trained
+from tests.exchange.promises import SGD, dream
 from tests.toy_runs import metrics, newest, train_rank
 from tests.toys import toy_recipe
-
-STEPS, BAD, INTERVAL, FULL = 18, 7, 3, 12
-SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
-
-
-def dreamddp_recipe(optimizer: dict = SGD, **exchange):
-    exchange = {"method": "dreamddp", "interval": INTERVAL, "full_interval": FULL, **exchange}
-    return exchange_recipe(12 * STEPS, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
-
-
-def transcribed() -> list[list[dict[str, np.ndarray]]]:
-    """Parameters by step and rank, float64."""
-    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    parts, history = cut(SHAPES, INTERVAL), []
-    for step in range(1, STEPS + 1):
-        if step != BAD:
-            for name, begin, end in parts[(step - 1) % INTERVAL]:
-                mean = sum(of_rank[name][begin:end] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = of_rank[name].copy()
-                    of_rank[name][begin:end] = mean
-            for rank in range(RANKS):
-                for name, g in share(rank, step).items():
-                    x[rank][name] = x[rank][name] - RATE * RANKS * g.astype(np.float64)
-        if step % FULL == 0:
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = mean
-        history.append([dict(of_rank) for of_rank in x])
-    return history
-
-
-@pytest.fixture(scope="module", params=[1, 3])
-def ranks(two_ranks, request) -> list[dict]:
-    """With one micro-batch a step and with three, between which a part is divided."""
-    answers = two_ranks.run(trained, dreamddp_recipe(), STEPS, bad=BAD, micro_batches=request.param)
-    return [answer.value for answer in answers]
-
-
-@pytest.mark.full
-def test_it_is_the_transcription_on_every_rank(ranks):
-    for step, expected in enumerate(transcribed()):
-        for rank in range(RANKS):
-            for name in SHAPES:
-                computed = ranks[rank]["parameters"][step][name]
-                np.testing.assert_allclose(
-                    computed, expected[rank][name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}"
-                )
-
-
-@pytest.mark.full
-def test_ranks_are_equal_after_a_full_average_alone(ranks):
-    mine, others = (record["parameters"] for record in ranks)
-    equal = [i + 1 for i in range(STEPS) if all((mine[i][name] == others[i][name]).all() for name in SHAPES)]
-    assert equal == [FULL]
-
-
-@pytest.mark.full
-def test_bytes_are_those_that_collectives_were_given(ranks):
-    for record in ranks:
-        assert record["stated_bytes"][0] == pytest.approx(np.mean(record["bytes"][:FULL]))
-        assert record["traces"] == 1
-        assert record["wire_bytes"] == record["stated_bytes"][0]  # 2 (n - 1) / n of it
-        assert [step for step, _ in record["notices"]] == [13]
 
 
 @pytest.mark.full
@@ -92,20 +19,11 @@ def test_bytes_are_those_that_collectives_were_given(ranks):
     "optimizer", [SGD, pytest.param({"name": "adamw", "max_grad_norm": 1.0}, marks=pytest.mark.slow)]
 )
 def test_a_full_average_each_step_is_that_of_local_updates(two_ranks, optimizer):
-    every_step = dreamddp_recipe(optimizer, interval=1, full_interval=1)
-    local = exchange_recipe(12 * STEPS, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
+    every_step = dream(optimizer, interval=1, full_interval=1)
+    local = exchange_recipe(216, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
     record, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
     for name in SHAPES:
         np.testing.assert_array_equal(record["parameters"][-1][name], expected["parameters"][-1][name])
-
-
-@pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks):
-    recipe = dreamddp_recipe({"name": "adamw"})
-    for answer in two_ranks.run(trained_in_parts, recipe, STEPS, stop=FULL):
-        whole, parts = answer.value
-        for name in SHAPES:
-            np.testing.assert_array_equal(whole["parameters"][-1][name], parts["parameters"][-1][name])
 
 
 @pytest.mark.slow

@@ -8,10 +8,9 @@ import safetensors.numpy
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.base import Hook, StepEvent
-from tests.exchange.local_jobs import RANKS, RATE, SHAPES, exchange_recipe, initial, share, trained
+from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, trained
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
@@ -63,47 +62,6 @@ def test_ranks_differ_between_averages_and_are_equal_after_them(two_ranks, store
     lines = metrics(tmp_path / "run")
     assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]])
     assert {line["bytes_reduced"] for line in lines} == {metrics_bytes(tmp_path / "run") / 4}
-
-
-def transcribed(steps: int, interval: int, bad: int) -> list[list[dict[str, np.ndarray]]]:
-    """Local adamw, clipped by each rank's norm: parameters by step and rank, float64."""
-    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    m, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
-    history, t = [], 0
-    for step in range(1, steps + 1):
-        t += step != bad
-        for rank in range(RANKS):
-            gradients = {name: RANKS * value.astype(np.float64) for name, value in share(rank, step).items()}
-            norm = np.sqrt(sum((value**2).sum() for value in gradients.values()))
-            for name, g in gradients.items() if step != bad else ():
-                g = g / max(1.0, norm / 30.0)
-                m[rank][name] = 0.9 * m[rank][name] + 0.1 * g
-                v[rank][name] = 0.99 * v[rank][name] + 0.01 * g**2
-                direction = m[rank][name] / (1 - 0.9**t) / (np.sqrt(v[rank][name] / (1 - 0.99**t)) + 1e-6)
-                x[rank][name] = x[rank][name] - RATE * (direction + 0.1 * decays(name) * x[rank][name])
-        for values in (x, m, v) if step % interval == 0 else ():
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in values) / RANKS
-                for of_rank in values:
-                    of_rank[name] = mean
-        history.append([dict(of_rank) for of_rank in x])
-    return history
-
-
-@pytest.mark.full
-def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ranks):
-    adamw = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
-    recipe = exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=adamw)
-    expected = transcribed(12, 4, bad=6)
-    for rank, answer in enumerate(two_ranks.run(trained, recipe, 12, bad=6)):
-        record = answer.value
-        for step in range(12):
-            for name in SHAPES:
-                np.testing.assert_allclose(
-                    record["parameters"][step][name], expected[step][rank][name], rtol=3e-4, atol=3e-6
-                )
-        assert record["stated_bytes"][0] == np.mean(record["bytes"])
-        assert not np.isfinite(record["norms"][5])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""PowerSGD: on real ranks sums, factors and what is owed are those of a transcription to NumPy."""
+"""PowerSGD: what it does not share with others, which test_promises.py has."""
 
-import json
 import math
 import pickle
 import subprocess
@@ -12,186 +11,47 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_horovod.collectives.world import World
 from bert_horovod.costs.exchanges import sent_bytes, sent_shapes
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT
-from bert_horovod.exchange.owed import Layout, shares, total
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, initial_values
+from bert_horovod.exchange.compressed.payload_parts import LEFT
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.rank_parts import part_file
-from tests.exchange.powersgd_jobs import (
-    RATE,
-    SHAPES,
-    initial,
-    powersgd_recipe,
-    share,
-    trained,
-    trained_in_parts,
-)
+from tests.exchange.exchange_jobs import trained
+from tests.exchange.promises import low_rank
+from tests.exchange.transcribed import WORDS, WORDS_SHAPES, powersgd, words_initial, words_share
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_script
 from tests.toy_runs import metrics, newest, pretrain_arguments, train_rank
 from tests.toys import toy_recipe
 
-STEPS, BAD, CHUNK = 50, 9, 16
-NARROW = {
-    "float16": ("float16", {}),
-    "int8": ("int8", {}),
-    "int8 words": ("float16", {"words": "int8", "dense_wire": "int8"}),
-}
-
-
-def started(recipe: Recipe, slot: str) -> dict[str, np.ndarray]:
-    """The random factors at the phase's beginning, by parameter, float64."""
-    ranks = {name: recipe.exchange.rank_of(name, shape) for name, shape in SHAPES.items()}
-    shapes = {f"{slot}/{name}": (SHAPES[name][slot == RIGHT], rank) for name, rank in ranks.items() if rank}
-    values = initial_values(shapes, 1.0, recipe.data.seed)
-    return {name.removeprefix(f"{slot}/"): value.astype(np.float64) for name, value in values.items()}
-
-
-def chunked(matrix: np.ndarray) -> np.ndarray:
-    return np.pad(matrix.reshape(-1), (0, -matrix.size % CHUNK)).reshape(-1, CHUNK)
-
-
-def transcribed(recipe: Recipe, ranks: int, steps: int, bad: int = 0) -> tuple[list[dict], list[dict], dict]:
-    """Parameters by step; what is owed by rank, and the factors, in the end; all in float64."""
-    settings = recipe.exchange
-    x = {name: value.astype(np.float64) for name, value in initial().items()}
-    owed = [{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(ranks)]
-    left, right = started(recipe, LEFT), started(recipe, RIGHT)
-    count, sent = settings.chunks(70 * 24)
-    chosen, history = np.arange(sent), []
-    for step in range(1, steps + 1):
-        m = [{name: owed[rank][name] + share(rank, step)[name] for name in SHAPES} for rank in range(ranks)]
-        after = step - settings.dense_steps(recipe.phase[0])
-        if step != bad:
-            norms = np.zeros(count)
-            for name in SHAPES:
-                if after <= 0 or (name not in left and name != WORD_EMBEDDINGS):
-                    g = sum(each[name] for each in m)
-                    if name == WORD_EMBEDDINGS:
-                        norms = np.abs(chunked(g)).sum(1)
-                elif name not in left:
-                    g, own = np.zeros((count, CHUNK)), []
-                    for rank in range(ranks):
-                        rest = chunked(m[rank][name])
-                        g[chosen] += rest[chosen]
-                        rest[chosen] = 0
-                        norms = norms + np.abs(rest + chunked(share(rank, step)[name].astype(np.float64))).sum(1)
-                        owed[rank][name] = rest.reshape(-1)[: 70 * 24].reshape(70, 24)
-                    g = g.reshape(-1)[: 70 * 24].reshape(70, 24)
-                elif after % 2:
-                    basis = np.linalg.qr(left[name])[0]
-                    own = [each[name].T @ basis for each in m]
-                    for rank in range(ranks):
-                        owed[rank][name] = m[rank][name] - basis @ own[rank].T
-                    right[name] = sum(own)
-                    g = basis @ right[name].T
-                else:
-                    basis = np.linalg.qr(right[name])[0]
-                    own = [each[name] @ basis for each in m]
-                    for rank in range(ranks):
-                        owed[rank][name] = m[rank][name] - own[rank] @ basis.T
-                    left[name] = sum(own)
-                    g = left[name] @ basis.T
-                x[name] = x[name] - RATE * g
-            chosen = np.argsort(-norms, kind="stable")[:sent]
-        history.append(dict(x))
-    return history, owed, {LEFT: left, RIGHT: right}
-
-
-def assert_transcribed(records: list[list[dict]], recipe: Recipe, bad: int = 0) -> None:
-    """`records`: by rank and step."""
-    parameters, owed, factors = transcribed(recipe, len(records), len(records[0]), bad)
-    for rank, steps in enumerate(records):
-        for step, expected in enumerate(parameters):
-            for name in SHAPES:
-                np.testing.assert_allclose(
-                    steps[step]["parameters"][name], expected[name], rtol=1e-4, atol=3e-4, err_msg=f"{step} {name}"
-                )
-        for name, residual in steps[-1]["own"].items():
-            np.testing.assert_allclose(residual, owed[rank][name.removeprefix("residual/")], rtol=1e-3, atol=1e-3)
-        for slot, by_name in factors.items():
-            for name, factor in by_name.items():  # equal to a turn, because a basis is any one of its space
-                space = steps[-1]["slots"][slot][name].astype(np.float64)
-                np.testing.assert_allclose(space @ space.T, factor @ factor.T, rtol=1e-2, atol=1e-2 * (factor**2).max())
-        for name, value in steps[-1]["parameters"].items():
-            np.testing.assert_array_equal(value, records[0][-1]["parameters"][name])
-
-
-@pytest.fixture(scope="module")
-def ranks(two_ranks) -> list[list[dict]]:
-    return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS), STEPS, bad=BAD)]
-
-
-@pytest.mark.full
-def test_it_is_the_transcription(ranks):
-    assert_transcribed(ranks, powersgd_recipe(STEPS), BAD)
-
-
-@pytest.mark.full
-def test_words_in_a_rank_of_their_own_and_in_chunks_are_the_transcription(two_ranks):
-    for words in ({"words_rank": 5}, {"words": "largest_chunks", "fraction": 0.2}):
-        recipe = powersgd_recipe(12, **words)
-        assert_transcribed([answer.value for answer in two_ranks.run(trained, recipe, 12)], recipe)
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.slow
-def test_the_layout_of_the_products_does_not_change_the_numbers(two_ranks, ranks):
+def test_the_layout_of_the_products_does_not_change_the_numbers(two_ranks):
     """Matrices of one shape as one batch, compiled, as on a GPU, and one by one."""
-    recipe = powersgd_recipe(STEPS)
-    for answer, alone in zip(two_ranks.run(trained, recipe, 9, fused=True, at_once=True), ranks, strict=True):
-        for name, value in answer.value[-1]["parameters"].items():
-            np.testing.assert_allclose(value, alone[8]["parameters"][name], rtol=1e-4, atol=1e-4)
+    as_on_a_gpu = two_ranks.run(trained, low_rank(), 9, tensors=WORDS, fused=True, at_once=True)
+    for answer, alone in zip(as_on_a_gpu, two_ranks.run(trained, low_rank(), 9, tensors=WORDS), strict=True):
+        for name, value in answer.value["parameters"][-1].items():
+            np.testing.assert_allclose(value, alone.value["parameters"][-1][name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["float16", "int8", pytest.param("int8 words", marks=pytest.mark.slow)],
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("wire", "exchange"),
+    [("float16", {}), ("int8", {}), pytest.param("float16", {"words": "int8", "dense_wire": "int8"}, marks=SLOW)],
 )
-def narrow(two_ranks, request) -> list[list[dict]]:
-    wire, exchange = NARROW[request.param]
-    return [answer.value for answer in two_ranks.run(trained, powersgd_recipe(STEPS, wire, **exchange), 12, bad=BAD)]
-
-
-@pytest.mark.full
-def test_narrow_wires_are_near(narrow, ranks):
-    for name in SHAPES:
-        value, expected = (of_ranks[0][11]["parameters"][name] for of_ranks in (narrow, ranks))
-        in_low_rank = name in narrow[0][11]["slots"][LEFT] or name != WORD_EMBEDDINGS
+def test_narrow_wires_are_near(two_ranks, wire, exchange):
+    narrow, wide = (
+        two_ranks.run(trained, recipe, 12, tensors=WORDS)[0].value
+        for recipe in (low_rank(wire=wire, **exchange), low_rank())
+    )
+    for name, first in words_initial().items():
+        value, expected = (each["parameters"][-1][name] for each in (narrow, wide))
+        in_low_rank = name in narrow["slots"][LEFT] or name != WORD_EMBEDDINGS
         close = 0.1 if in_low_rank else 1.0  # else the words' gradients are whole
-        assert 0 < np.abs(value - expected).max() < close * np.abs(expected - initial()[name]).max(), name
-
-
-@pytest.mark.full
-def test_what_is_owed_and_what_was_sent_is_all_there_was(narrow):
-    """The sum of all gradients is what parameters moved by and what ranks still owe; in float16 to its rounding."""
-    for name in SHAPES:
-        steps = [step for step in range(1, 13) if step != BAD]
-        exact = sum(share(rank, step)[name].astype(np.float64) for rank in range(2) for step in steps)
-        owed = sum(steps[-1]["own"].get(f"residual/{name}", np.zeros(SHAPES[name])) for steps in narrow)
-        moved = (initial()[name] - narrow[0][-1]["parameters"][name].astype(np.float64)) / RATE
-        np.testing.assert_allclose(moved + owed, exact, rtol=1e-3, atol=2e-3)
-        np.testing.assert_array_equal(*(steps[-1]["parameters"][name] for steps in narrow))
-        for slot in (LEFT, RIGHT):
-            if name in narrow[0][-1]["slots"][slot]:
-                np.testing.assert_array_equal(*(steps[-1]["slots"][slot][name] for steps in narrow))
-
-
-@pytest.mark.full
-def test_what_is_not_finite_on_one_rank_leaves_all_as_it_was(narrow, ranks):
-    for steps in (*narrow, *ranks):
-        before, bad, after = steps[BAD - 2 : BAD + 1]
-        assert bad["progress"]["skipped_steps"] == 1
-        for kind in ("parameters", "own"):
-            for name, value in before[kind].items():
-                np.testing.assert_array_equal(bad[kind][name], value)
-        for slot, by_name in before["slots"].items():
-            for name, value in by_name.items():
-                np.testing.assert_array_equal(bad["slots"][slot][name], value)
-        assert np.isfinite(after["norm"])
-        assert all(np.isfinite(value).all() for value in after["own"].values())
+        assert 0 < np.abs(value - expected).max() < close * np.abs(expected - first).max(), name
 
 
 def planned_bytes(recipe: Recipe, shapes: Shapes) -> list[float]:
@@ -204,56 +64,14 @@ def planned_bytes(recipe: Recipe, shapes: Shapes) -> list[float]:
 
 
 @pytest.mark.full
-def test_bytes_are_those_that_collectives_were_given_and_that_a_plan_computes(ranks):
-    planned = planned_bytes(powersgd_recipe(STEPS), SHAPES)
-    for steps in ranks:
-        assert [record["stated_bytes"] for record in steps] == planned
-        assert [record["bytes"] for record in steps[:5]] == planned[:5]
-        for right, left in zip(steps[5::2], steps[6::2], strict=False):
-            assert right["bytes"] < left["bytes"]  # the sides of the word embeddings
-            assert right["bytes"] + left["bytes"] == planned[5] + planned[6]
-        assert steps[-1]["traces"] == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("wire", "exchange", "stops"),
-    [
-        ("float16", {"words": "largest_chunks", "dense_wire": "int8"}, (3, 6)),
-        pytest.param("float16", {"words": "int8"}, (3, 5, 6, 7), marks=pytest.mark.slow),
-        pytest.param("int8", {}, (3, 5, 6, 7), marks=pytest.mark.slow),
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one_in_each_stage(two_ranks, wire, exchange, stops):
-    """Stopped in the dense steps, after the last of the five, and after a right and a left step."""
-    recipe = powersgd_recipe(STEPS, wire, **exchange)
-    for answer in two_ranks.run(trained_in_parts, recipe, 9, stops):
-        whole, *parts = answer.value
-        for part in parts:
-            for kind in ("parameters", "own"):
-                for name, value in whole[kind].items():
-                    np.testing.assert_array_equal(value, part[kind][name])
-            for slot, by_name in whole["slots"].items():
-                for name, value in by_name.items():
-                    np.testing.assert_array_equal(value, part["slots"][slot][name])
-            assert whole["progress"] == part["progress"]
-
-
-@pytest.mark.full
-def test_another_number_of_ranks_shares_what_was_owed(two_ranks):
-    kept = [answer.value[-1] for answer in two_ranks.run(trained, powersgd_recipe(STEPS), 10)]
-    names = list(kept[0]["own"])
-    before, after = Layout(2, 1, [list(SHAPES)]), Layout(3, 1, [list(SHAPES)])
-    owed = total([record["own"] for record in kept], before, SHAPES)
-    again = total([shares(owed, names, after, rank) for rank in range(3)], after, SHAPES)
-    for name in SHAPES:
-        expected = sum(record["own"].get(f"residual/{name}", 0 * initial()[name]) for record in kept)
-        np.testing.assert_allclose(again[name], expected, rtol=1e-5, atol=1e-5)
-    alone = trained(World(), powersgd_recipe(STEPS), 12, known=kept[0] | {"own": shares(owed, names, after, 0)})
-    for name in SHAPES:  # one rank sends nothing, so that it leaves nothing out
-        moved = (kept[0]["parameters"][name] - alone[-1]["parameters"][name]) / RATE
-        np.testing.assert_allclose(moved, sum(share(0, step)[name] for step in (11, 12)), rtol=1e-3, atol=1e-3)
-    assert alone[-1]["bytes"] == alone[-1]["stated_bytes"] == 0
+def test_bytes_of_each_step_are_those_that_a_plan_computes(two_ranks):
+    planned = planned_bytes(low_rank(), WORDS_SHAPES)
+    record = two_ranks.run(trained, low_rank(), 9, tensors=WORDS)[0].value
+    assert record["stated_bytes"] == planned[:9]
+    assert record["bytes"][:5] == planned[:5]
+    right, left = record["bytes"][5:7]
+    assert right < left  # the sides of the word embeddings
+    assert right + left == planned[5] + planned[6]
 
 
 @pytest.mark.slow
@@ -303,13 +121,15 @@ def test_a_killed_run_resumes_to_the_bits_of_one_that_was_not(store, tmp_path):
 
 @pytest.mark.slow
 def test_three_ranks_and_hosts_of_two_ranks_are_the_transcription_too(tmp_path):
-    arguments = [{"steps": 12}, {"steps": 12, "words": "largest_chunks"}, {"steps": 12, "wire": "int8"}]
+    recipes = [low_rank(12), low_rank(12, words="largest_chunks"), low_rank(12, "int8")]
+    jobs = tmp_path / "jobs"
+    jobs.write_bytes(pickle.dumps([(recipe, WORDS) for recipe in recipes]))
     for count, hosts in ((3, []), (4, ["-H", "localhost:2,127.0.0.1:2"])):
         directory = tmp_path / str(count)
         directory.mkdir()
-        command = [*horovodrun(count), *hosts, sys.executable, "-m", "tests.exchange.powersgd_jobs", str(directory)]
+        command = [*horovodrun(count), *hosts, sys.executable, "-m", "tests.exchange.exchange_jobs", directory, jobs]
         done = subprocess.run(
-            command + [json.dumps(each) for each in arguments],
+            list(map(str, command)),
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -318,18 +138,21 @@ def test_three_ranks_and_hosts_of_two_ranks_are_the_transcription_too(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        for number, each in enumerate(arguments):
+        for number, recipe in enumerate(recipes):
             of_ranks = [pickle.loads(Path(directory, f"{number}.{rank}").read_bytes()) for rank in range(count)]
             assert {inside for inside, _ in of_ranks} == {count - 2 if hosts else 1}
-            records = [steps for _, steps in of_ranks]
-            if "wire" not in each:
-                assert_transcribed(records, powersgd_recipe(**each))
-            for name in SHAPES:
+            records = [record for _, record in of_ranks]
+            if recipe.numerics.wire == "float32":
+                for record, expected in zip(records, powersgd(recipe, 12, ranks=count)[-1], strict=True):
+                    for name, value in expected.items():
+                        if "@" not in name:
+                            np.testing.assert_allclose(record["states"][-1][name], value, rtol=1e-3, atol=1e-3)
+            for name, first in words_initial().items():
                 exact = sum(
-                    share(rank, step)[name].astype(np.float64) for rank in range(count) for step in range(1, 13)
+                    words_share(rank, step)[name].astype(np.float64) for rank in range(count) for step in range(1, 13)
                 )
-                owed = sum(steps[-1]["own"].get(f"residual/{name}", np.zeros(SHAPES[name])) for steps in records)
-                moved = (initial()[name] - records[0][-1]["parameters"][name].astype(np.float64)) / RATE
+                owed = sum(record["own"].get(f"residual/{name}", np.zeros(first.shape)) for record in records)
+                moved = (first - records[0]["parameters"][-1][name].astype(np.float64)) / WORDS.rate
                 np.testing.assert_allclose(moved + owed, exact, rtol=1e-3, atol=2e-3)
 
 
