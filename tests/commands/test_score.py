@@ -16,7 +16,7 @@ from tests.horovod_runs import PATIENCE_S, clean_environment
 
 def test_the_tasks_of_the_commands_are_those_of_the_tables():
     assert tuple(TASKS) == GLUE_TASKS
-    assert tasks() == (*GLUE_TASKS, *OWN_METRICS, "ner", "squad")
+    assert {*GLUE_TASKS, *OWN_METRICS, "ner", "squad"} <= set(tasks())
 
 
 def test_scores_are_a_json_object(tmp_path, capsys):

@@ -8,9 +8,12 @@ import pytest
 
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.tag_data import ner_data
 from bert_horovod.finetuning.text_data import glue_data, own_data
 from tests.toy_glue import MODEL, write_checkpoint, write_glue, write_labels
+from tests.toy_ner import write_ner
 
 pytestmark = pytest.mark.full
 
@@ -47,6 +50,14 @@ def test_so_are_those_of_any_number_of_labels(tmp_path):
     ours, theirs = losses(finetuning, tmp_path / "runs")
     assert len(ours) == 20
     assert np.ptp(ours) > 0.03
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_so_are_those_of_tagged_words(tmp_path):
+    (tmp_path / "runs").mkdir()
+    data = ner_data(Files(write_ner(tmp_path / "ner")))
+    ours, theirs = losses(Finetuning(Tags(data), write_checkpoint(tmp_path / "checkpoint")), tmp_path / "runs")
+    assert np.ptp(ours) > 0.3
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 

@@ -5,6 +5,7 @@ The toy kind of toy_rows.py, toy_task.py and toy_kind.py shows that three files 
 
 import contextlib
 import io
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.toy_runs import logged, metrics, newest
 from tests.toys import toy_recipe_table
 
 EPOCHS = 3
+EARLIER = json.loads(Path(__file__).with_name("earlier.json").read_text())
 IS_PACKED = [name for name in CASES if name != "documents"]
 
 
@@ -280,6 +282,26 @@ def test_predict_gives_the_scores_of_the_evaluation(name, kind, whole, tmp_path)
     predictor = kinds.open_predictor(output_dir, Options())
     predictor.predict_file(source, output, lambda done, of: None)
     assert_same_scores(scored(kind, output), held_out(output_dir))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EARLIER, scope="module")
+def test_what_earlier_versions_left_is_read(name, kind, tmp_path):
+    """A checkpoint's configuration, its data's hash, and a file of predictions, made before kinds were classes."""
+    earlier, dataset = EARLIER[name], dataset_of(name, kind)
+    splits = {f"held_out{suffix}": split for suffix, split in kind.data.dev.items()}
+    tokens = {key: kind.tokens(split, kind.tokenizer(WORDS, UNCASED)) for key, split in splits.items()}
+    assert replace(dataset, splits=dataset.splits | tokens).hash == earlier["data"]  # else the run would not go on
+    task = kind.task(dataset.recipe)
+    directory = write_checkpoint(tmp_path / "model", task)
+    config = json.loads((directory / "config.json").read_text())
+    changed = {key for key, value in earlier["config"].items() if config[key] != value}
+    assert changed <= {"label_threshold"}  # which follows from training
+    (directory / "config.json").write_text(json.dumps(config | earlier["config"]))
+    predictor = kinds.open_predictor(directory, Options())
+    assert type(predictor) is kind.predictor
+    (tmp_path / kind.last_file.name).write_text(earlier["predictions"])
+    assert_same_scores(scored(kind, tmp_path / kind.last_file.name), earlier["scores"])
 
 
 @pytest.mark.full
