@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write docs/commands.md and docs/metrics.md: the flags of every command, and the metrics of a run, from the code.
+"""The pages that come from the code: metrics of a run, flags of every command, and lines of every room.
 
-python docs/make_reference_pages.py
+python docs/make_reference_pages.py writes docs/metrics.md; the site has the other two, made when it is built.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from bert_horovod import commands  # noqa: E402
 from bert_horovod.commands.shared.parser import Parser, add_commands  # noqa: E402
 from bert_horovod.runs.step_metrics import StepMetrics  # noqa: E402
 
-COMMANDS, METRICS = ROOT / "docs" / "commands.md", ROOT / "docs" / "metrics.md"
+METRICS = ROOT / "docs" / "metrics.md"
 OF_LAYERS = {  # with execution.layer_norms
     "gradient_norm_PART": "as gradient_norm, or exchange_norm, of a part of the model",
     "update_ratio_PART": "norm of the step's update over that of the parameters before it",
@@ -76,8 +76,7 @@ def commands_page() -> str:
     add_commands(whole, commands, "COMMAND", "run")
     parts = [
         "# Commands",
-        "`bert-horovod COMMAND --help` prints the same.\n"
-        "This page is made from the code by `python docs/make_reference_pages.py`.",
+        "`bert-horovod COMMAND --help` prints the same.",
     ]
     for name, parser in parsers(whole):
         parts.append(f"## {name}\n\n```text\n{parser.description.strip()}\n```")
@@ -153,7 +152,30 @@ def metrics_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def lines_page() -> str:
+    """The page of lines of Python: each room of the package with its tests, then what stands beside them."""
+
+    def lines(folder: Path) -> int:
+        return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in folder.rglob("*.py"))
+
+    package, tests = ROOT / "bert_horovod", ROOT / "tests"
+    rooms = sorted(folder.name for folder in package.iterdir() if (folder / "__init__.py").exists())
+    counted = sorted(((lines(package / room), lines(tests / room), room) for room in rooms), reverse=True)
+    whole = f"| **all, with what lies beside the rooms** | **{lines(package):,}** | **{lines(tests):,}** |"
+    table = [f"| {room} | {own:,} | {of_tests:,} |" for own, of_tests, room in counted]
+    parts = [
+        "# Lines",
+        "Lines of Python, docstrings and blank ones included.\n"
+        "A change that adds more than 1,000 says what it takes away.",
+        "\n".join(["| room | package | tests |", "|---|---|---|", *table, whole]),
+        "Beside them: " + ", ".join(f"`{name}/` {lines(ROOT / name):,}" for name in ("lab", "run", "docs")) + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+# What the site makes by itself: a page, and its words.
+MADE_WITH_THE_SITE = {"commands.md": commands_page, "lines.md": lines_page}
+
 if __name__ == "__main__":
-    for page, text in ((COMMANDS, commands_page()), (METRICS, metrics_page())):
-        page.write_text(text, encoding="utf-8")
-        print(f"{page}: {len(text.splitlines())} lines")
+    METRICS.write_text(metrics_page(), encoding="utf-8")
+    print(f"{METRICS}: {len(METRICS.read_text(encoding='utf-8').splitlines())} lines")

@@ -1,5 +1,6 @@
-"""A hook of mkdocs: README, CONTRIBUTING and the like are pages of the site, with links that fit there."""
+"""A hook of mkdocs: README, CONTRIBUTING and the like are pages of the site, and so are those that the code makes."""
 
+import importlib.util
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,9 +33,22 @@ def docs_page(markdown: str, folder: PurePosixPath) -> str:
     return markdown
 
 
+def made_pages() -> dict[str, str]:
+    """The pages that are made from the code, and their text."""
+    spec = importlib.util.spec_from_file_location(
+        "make_reference_pages", Path(__file__).parent / "make_reference_pages.py"
+    )
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    return {page: make() for page, make in maker.MADE_WITH_THE_SITE.items()}
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Add the root's pages."""
+    """Add the root's pages, and those that are made from the code."""
     from mkdocs.structure.files import File
+
+    for page, text in made_pages().items():
+        files.append(File.generated(config, page, content=text))
 
     for name, target in PAGES.items():
         files.append(File.generated(config, target, content=root_page((ROOT / name).read_text(encoding="utf-8"))))

@@ -18,7 +18,7 @@ from bert_horovod.__main__ import parse
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 DOCS = PROJECT / "docs"
-MADE = ("recipe.md", "commands.md", "metrics.md")
+MADE = ("recipe.md", "metrics.md")
 PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name not in MADE]
 FRONT = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
@@ -87,11 +87,20 @@ def test_results_name_no_commits():
             assert '<details markdown="1">' in text, page.name
 
 
-@pytest.mark.parametrize("page", ["commands", "metrics"])
-def test_pages_of_the_code_are_current(page):
-    maker = load(DOCS / "make_reference_pages.py")
-    made = {"commands": maker.commands_page, "metrics": maker.metrics_page}[page]()
-    assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == made, "run: python docs/make_reference_pages.py"
+def test_the_page_of_metrics_is_current():
+    made = load(DOCS / "make_reference_pages.py").metrics_page()
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == made, "run: python docs/make_reference_pages.py"
+
+
+def test_the_site_makes_the_pages_of_commands_and_of_lines():
+    made = load(DOCS / "site_pages.py").made_pages()
+    flags = json.loads((PROJECT / "tests" / "golden" / "flags.json").read_text(encoding="utf-8"))
+    for command, names in flags.items():
+        section = made["commands.md"].split(f"\n## {command}\n")[1].split("\n## ")[0]
+        assert [name for name in names if name.startswith("--") and name not in section] == []
+    rows = dict(re.findall(r"^\| (\w+) \| ([\d,]+) \|", made["lines.md"], flags=re.MULTILINE))
+    exchange = sorted((PROJECT / "bert_horovod" / "exchange").rglob("*.py"))
+    assert int(rows["exchange"].replace(",", "")) == sum(len(file.read_text().splitlines()) for file in exchange)
 
 
 @pytest.fixture(scope="module")
