@@ -56,19 +56,6 @@ def random_model(kind: str, sizes: dict, scale: float = 0.05, **settings):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("sizes", "length"), [(TWO_LAYERS, 40), (TOY, 64), ETTIN], ids=["two-layers", "five-layers", "ettin-17m"]
-)
-def test_a_directory_of_transformers_gives_its_logits_and_gradients(tmp_path, sizes, length):
-    original = random_model("ModernBertForMaskedLM", sizes, 0.02)
-    original.save_pretrained(tmp_path)
-    pretrained = read_directory(tmp_path)
-    assert isinstance(pretrained.model, ModernBertModel)
-    assert {name: getattr(pretrained.model, name) for name in sizes} == sizes
-    compare_masked_tokens(original, pretrained, length)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("sizes", "length"), [(TWO_LAYERS, 40), ETTIN], ids=["two-layers", "ettin-17m"])
 def test_transformers_loads_our_directory_and_gives_our_logits_and_gradients(tmp_path, sizes, length):
     transformers = pytest.importorskip("transformers")

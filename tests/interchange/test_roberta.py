@@ -45,7 +45,6 @@ def random_model(kind: str, configuration: str = "RobertaConfig", **settings):
 @pytest.mark.parametrize(
     ("kind", "configuration", "activation"),
     [
-        ("RobertaForMaskedLM", "RobertaConfig", "gelu"),
         ("RobertaForMaskedLM", "RobertaConfig", "gelu_new"),
         pytest.param("XLMRobertaForMaskedLM", "XLMRobertaConfig", "gelu_new", marks=pytest.mark.full),
         pytest.param("CamembertForMaskedLM", "CamembertConfig", "gelu_new", marks=pytest.mark.full),
@@ -113,7 +112,6 @@ def test_names_come_back_from_files():
     in_file = [family.name_in_file(name) for name in names]
     assert in_file[0] == "roberta.embeddings.word_embeddings.weight"
     assert in_file[-1] == "lm_head.bias"
-    assert [family.name_of_parameter(name) for name in in_file] == names
     assert names_of_heads(model, name_of_bert("XLMRobertaForSequenceClassification")) == {
         "bert.pooler.dense.weight": "classifier.dense.weight",
         "bert.pooler.dense.bias": "classifier.dense.bias",

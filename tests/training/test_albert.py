@@ -39,15 +39,6 @@ def test_a_checkpoint_is_of_its_own_class_with_the_pair_head(whole):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
-    train_recipe(RECIPE, store, tmp_path, max_steps=4)
-    train_recipe(RECIPE, store, tmp_path)
-    assert losses(tmp_path) == losses(whole)
-    resumed, expected = (newest(each) / "model.safetensors" for each in (tmp_path, whole))
-    assert resumed.read_bytes() == expected.read_bytes()
-
-
-@pytest.mark.slow
 def test_two_ranks_have_the_same_losses_and_send_each_parameter_once(whole, store, two_ranks, tmp_path):
     two_ranks.run(train_rank, store.path, tmp_path, RECIPE)
     assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-5)
