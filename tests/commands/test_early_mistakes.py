@@ -37,8 +37,11 @@ CASES = [
     ([*PREPARE, "vocab.txt", "--input", "s3://id:hidden@lab/a.txt"], "a user or a password before @; expected a URL"),
     ([*PREPARE, "vocab.txt", "--input", "https://host/a.txt?sig=hidden"], "in its parameter sig; expected a URL"),
     ([*PREPARE, "vocab.txt", "--input", "ftp://host/a.txt"], "no such scheme, ftp://; expected a path, or s3://"),
-    (["status", "gs://lab/run"], "gs://lab/run needs gcsfs"),
-    (["predict", "--checkpoint", "gs://lab/run", "--input", "a.csv", "--output", "b.csv"], "gs://lab/run needs gcsfs"),
+    (["status", "gs://lab/run"], "needs gcsfs, which cannot be imported"),
+    (
+        ["predict", "--checkpoint", "gs://lab/run", "--input", "a.csv", "--output", "b.csv"],
+        "needs gcsfs, which cannot be imported",
+    ),
     ([*PREPARE, "s3://lab/vocab.txt", "--input", "a.txt"], "--vocab s3://lab/vocab.txt: expected a path on this"),
     ([*OWN, "s3://lab/a.csv"], "--train_file s3://lab/a.csv: expected a path on this machine"),
     (
