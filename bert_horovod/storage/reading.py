@@ -20,6 +20,9 @@ from bert_horovod.errors import UserError, file_error
 
 TEXT_BYTES = 32 << 20  # largest text file: JSON may take 20 times that in memory when it is parsed
 _SHOWN = 200  # most characters of a value in a message
+# As NumPy writes it for arrays in C order: {'descr': '<i4', 'fortran_order': False, 'shape': (3,), }
+_NPY_HEADER = re.compile(rb"\{'descr': '([<>|=]?\w+)', 'fortran_order': False, 'shape': \(([\d, ]{0,99})\), \} *\n")
+_NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -95,12 +98,8 @@ def load_array(
 ) -> np.ndarray:
     """Map a .npy file of this dtype and shape (None: any length); raises OSError and ValueError."""
     with open_regular(path, inside) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(file)
-        except Exception as error:  # NumPy parses the header as Python code, which may raise many exceptions
-            raise ValueError(f"no header of a .npy file: {shown(str(error))}") from error
-        if version != (1, 0) or fortran or found_dtype != np.dtype(dtype):
+        found_dtype, found_shape = _npy_header(file)
+        if found_dtype != np.dtype(dtype):
             raise ValueError(f"it holds {str(found_dtype)[:_SHOWN]}, expected {np.dtype(dtype)} in C order")
         fits = len(found_shape) == len(shape) and all(
             n is None or n == m for n, m in zip(shape, found_shape, strict=True)
@@ -119,6 +118,22 @@ def load_array(
         if not size:  # an empty array cannot be mapped
             return np.zeros(found_shape, dtype)
         return np.asarray(np.memmap(file, dtype, "r", begin, found_shape))
+
+
+def _npy_header(file: io.BufferedReader) -> tuple[np.dtype, tuple[int, ...]]:
+    """Dtype and shape in the head of a .npy file; raises ValueError.
+
+    Not by NumPy, which parses it as Python code: in several threads at once CPython 3.11 fails at that.
+    """
+    magic = file.read(len(_NPY_MAGIC))
+    header = file.read(int.from_bytes(file.read(2), "little"))
+    found = _NPY_HEADER.fullmatch(header)
+    if magic != _NPY_MAGIC or not found:
+        raise ValueError(f"no header of a .npy file: {shown(header[:_SHOWN])}")
+    try:
+        return np.dtype(found[1].decode()), tuple(map(int, filter(str.strip, found[2].decode().split(","))))
+    except TypeError as error:
+        raise ValueError(f"no header of a .npy file: {shown(str(error))}") from error
 
 
 def hash_file(path: Path, inside: Path | None = None) -> str:
