@@ -152,9 +152,9 @@ def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], nam
 def _look(arguments: argparse.Namespace, predictor: type[Predictor], config: dict[str, Any], options: Options) -> None:
     """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
     output = arguments.output
-    if output.is_dir() and predictor.fills_directories:
+    if output.is_dir():
         require_output(arguments)
-    else:
+    if not (output.is_dir() and predictor.fills_directories):
         if predictor.writes_table(Path(arguments.input), options):
             require_table_name("--output", output)
         require_output_file(arguments)
