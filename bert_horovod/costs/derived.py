@@ -44,13 +44,14 @@ def derive(
     trained = trained_shapes(shapes, model, phase.trained_layers)
     full = full_row_slots(recipe, phase) if DECODER_BIAS in shapes else RowSlots(0, 0)
     most, sequences = slots or (full.most, 1)
+    mean = round(most * full.mean / full.most) if full.most else most  # less where the mask rate falls
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * length,
         parameters=sum(map(math.prod, shapes.values())),
         trained=sum(map(math.prod, trained.values())),
-        flops_per_row=flops_per_row(model, length, min(full.mean, most), sequences, pairs, phase.trained_layers),
+        flops_per_row=flops_per_row(model, length, mean, sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
             recipe,
             shapes,
