@@ -39,6 +39,11 @@ from tests.toys import toy_recipe_table
 EPOCHS = 3
 EARLIER = json.loads(Path(__file__).with_name("earlier.json").read_text())
 IS_PACKED = [name for name in CASES if name != "documents"]
+# Whole runs again and again take a minute a case: one of each class is in the full tier.
+RUNS = [
+    pytest.param(name, marks=pytest.mark.full if name in ("heads", "tags", "squad2", "toy") else pytest.mark.slow)
+    for name in CASES
+]
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +323,7 @@ def test_a_finished_run_writes_lost_files_again(name, kind, whole, checkpoint, t
     assert verdict[0] in whole[1]
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("name", RUNS, scope="module")
 def test_a_resumed_run_equals_one_that_was_not_stopped_and_micro_batches_change_nothing(
     name, kind, whole, checkpoint, tmp_path
 ):
@@ -336,7 +341,7 @@ def train_rank(world: World, name: str, data: Path, checkpoint: Path, output_dir
     train(job_of(name, CASES[name].read(data), checkpoint, output_dir, world_size=world.size, **options), world)
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("name", RUNS, scope="module")
 def test_two_ranks_train_as_one_and_answer_to_the_last_byte(name, kind, whole, two_ranks, checkpoint, tmp_path):
     data = kind.data.train.path.parent
     two_ranks.run(train_rank, name, data, checkpoint, tmp_path / "two", max_steps=3)
