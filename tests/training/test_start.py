@@ -186,7 +186,7 @@ def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store
 
 
 def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(UserError, match=r"there is none at .* expected a Hugging Face directory"):
         load(tmp_path, RECIPE, store)
 
 
