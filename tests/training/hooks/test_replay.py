@@ -28,17 +28,16 @@ def gone_back_to(output_dir: Path, step: int, words: str) -> None:
     assert words in last["incident"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "first", "last", "found"),
     [
-        ("gradient-bit", 5, ALWAYS, 6),
-        ("gradient-bit", 8, 8, 8),
-        ("gradient-bit", 5, 5, 0),
-        ("tile", 7, ALWAYS, 8),
-        ("tile", 8, 8, 8),
-        ("stale", 5, ALWAYS, 6),
-        ("stale", 8, 8, 8),
+        pytest.param("gradient-bit", 5, ALWAYS, 6, marks=pytest.mark.full),
+        pytest.param("gradient-bit", 8, 8, 8, marks=pytest.mark.slow),
+        pytest.param("gradient-bit", 5, 5, 0, marks=pytest.mark.slow),
+        pytest.param("tile", 7, ALWAYS, 8, marks=pytest.mark.slow),
+        pytest.param("tile", 8, 8, 8, marks=pytest.mark.full),
+        pytest.param("stale", 5, ALWAYS, 6, marks=pytest.mark.slow),
+        pytest.param("stale", 8, 8, 8, marks=pytest.mark.slow),
     ],
 )
 def test_of_two_ranks_both_are_named_at_the_first_check_and_the_run_goes_back(
