@@ -183,6 +183,6 @@ def _rows_of(pretrained: Pretrained, first: list[str], second: list[str] | None 
     tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings))
     length = min(_TEXT_LENGTH, pretrained.model.max_position_embeddings)
     rows = LabelledRows(tokens, _special(pretrained), length, seed=0, packing=False)
-    batch = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))
+    batch = rows.assemble(np.argsort(rows.members(np.arange(len(first)))[:, 0]))
     names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}
     return {name: batch[source] for name, source in names.items()}
