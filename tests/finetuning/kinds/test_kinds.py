@@ -9,6 +9,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +58,16 @@ def name(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def kind(name, tmp_path_factory) -> Kind:
-    return CASES[name].read(tmp_path_factory.mktemp(name) / "data")
+def made() -> dict[tuple[str, str], Any]:
+    """What cases share, by fixture and case: a fixture of the module does not see that a test has cases of its own."""
+    return {}
+
+
+@pytest.fixture
+def kind(name, made, tmp_path_factory) -> Kind:
+    if ("kind", name) not in made:
+        made["kind", name] = CASES[name].read(tmp_path_factory.mktemp(name) / "data")
+    return made["kind", name]
 
 
 @pytest.fixture(scope="module")
@@ -212,13 +221,15 @@ def job_of(name: str, kind: Kind, checkpoint: Path, output_dir: Path, *more: str
     return Finetuning(kind, checkpoint).job(output_dir, EPOCHS, (*FAST, *CASES[name].settings, *more), **options)
 
 
-@pytest.fixture(scope="module")
-def whole(name, kind, checkpoint, tmp_path_factory) -> tuple[Path, str]:
+@pytest.fixture
+def whole(name, kind, checkpoint, made, tmp_path_factory) -> tuple[Path, str]:
     """A whole run, and what it said."""
-    output_dir, said = tmp_path_factory.mktemp("whole") / "run", io.StringIO()
-    with contextlib.redirect_stdout(said):
-        train(job_of(name, kind, checkpoint, output_dir), World())
-    return output_dir, said.getvalue()
+    if ("whole", name) not in made:
+        output_dir, said = tmp_path_factory.mktemp("whole") / "run", io.StringIO()
+        with contextlib.redirect_stdout(said):
+            train(job_of(name, kind, checkpoint, output_dir), World())
+        made["whole", name] = output_dir, said.getvalue()
+    return made["whole", name]
 
 
 def own_values(output_dir: Path) -> list[tuple]:
