@@ -99,6 +99,7 @@ class Mirror:
             self._at_once = True
             self._changed.notify()
         while steps := self.holds():
+            self.check()
             if self._failures > failures and (must_end() or time.monotonic() > end):
                 raise RunError(
                     f"execution.mirror = {self._place} lacks the checkpoint of step {max(steps)}: {self._error}. It is "

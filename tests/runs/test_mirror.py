@@ -282,9 +282,9 @@ def test_commands_take_a_mirrors_url(box, capsys):
     for path in (box.url, f"{box.url}/checkpoints/step-00000010"):
         assert read_checkpoint(Path(path), lambda directory: len(read_pretrained(directory).parameters)) > 10
     mirror._fetched.clear()
-    (run,) = report._found([Path(box.url)], None, [])["runs"]
+    (run,) = report._found([Path(box.url)], None, None, [])["runs"]
     assert run["directory"] == str(parse(box.url, ""))
-    (run,) = report._found([box.output_dir], None, [])["runs"]
+    (run,) = report._found([box.output_dir], None, None, [])["runs"]
     assert ["mirror", f"{parse(box.url, '')} has step 10, the newest"] in run["figures"]
     parser = status.argparse.ArgumentParser()
     status.add_arguments(parser)

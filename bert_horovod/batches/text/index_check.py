@@ -20,7 +20,7 @@ from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.verified import Verified, identity
 
 TABLES = ("windows_by_class", "windows_by_shard", "cell_start", "cell_place", "cell_shard")  # for each class and shard
-LARGE = ("start", "first", "by_length")  # an element for each window
+LARGE = {"start": np.uint32, "first": np.uint16, "by_length": np.uint32}  # an element for each window
 RECORD = "verified.jsonl"
 
 
@@ -57,9 +57,7 @@ def read_split(
     known = record.names() if check is not None else {}
     try:
         for name, dtype, shape in (
-            ("start", np.uint32, (None,)),
-            ("first", np.uint16, (None,)),
-            ("by_length", np.uint32, (None,)),
+            *((name, dtype, (None,)) for name, dtype in LARGE.items()),
             ("classes", np.int64, (5, sequence_length + 1)),
             ("template_rows", np.int64, (None,)),
             ("template_lengths", np.uint16, (None, None)),

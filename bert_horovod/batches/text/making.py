@@ -35,7 +35,7 @@ from bert_horovod.corpus.earlier_verification import require_whole
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.storage.reading import hash_file
+from bert_horovod.storage.reading import hash_file, load_array
 from bert_horovod.storage.verified import Verified, identity
 from bert_horovod.storage.writing import lock, sync, write_atomically
 
@@ -160,6 +160,7 @@ def cut_piece(plan: Plan, number: int) -> None:
     splits = cut_shard(store, number, plan.sequence_length, plan.pair, plan.shares)
     crcs = np.array([[zlib.crc32(getattr(split, name).data) for name in LARGE] for split in splits], np.uint32)
     with open(_piece(plan, number, "arrays"), "wb") as file:
+        file.write(np.array([len(split.start) for split in splits]).data)
         for split in splits:
             for name in LARGE:
                 file.write(getattr(split, name).data)
@@ -216,7 +217,7 @@ def _sum_up(plan: Plan, crew: Crew) -> None:
         for name, array in arrays.items():
             write_array(directory / f"{name}.npy", array)
         _write_cells(directory, [of_shard[split] for of_shard in counts], windows)
-        for name, dtype in zip(LARGE, (np.uint32, np.uint16, np.uint32), strict=True):
+        for name, dtype in LARGE.items():
             with open(directory / f"{name}.npy", "wb") as file:
                 header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (int(classes.windows.sum()),)}
                 np.lib.format.write_array_header_1_0(file, header)
@@ -271,23 +272,26 @@ def _large_files(plan: Plan) -> list[Path]:
 
 def copy_piece(plan: Plan, number: int) -> None:
     """Copy a shard's windows to their place in the index."""
-    with np.load(_piece(plan, number, "counts.npz")) as counts:
-        windows, cells = counts["classes"][:, 0].sum(axis=1).tolist(), counts["classes"].shape[2]
+    cells = plan.sequence_length + 1
     with open(_piece(plan, number, "arrays"), "rb") as piece:
-        for split, count in zip(SPLITS, windows, strict=True):
+        counts = np.fromfile(piece, np.int64, len(SPLITS)).tolist()
+        for split, count in zip(SPLITS, counts, strict=True):
             directory = plan.directory / split
-            if not directory.is_dir():  # refused
-                continue
-            first = int(np.load(directory / "windows_by_shard.npy", mmap_mode="r")[number * cells])
-            for name in LARGE:
-                file = directory / f"{name}.npy"
-                array = np.load(file, mmap_mode="r")
-                _write_at(file, array.offset + first * array.itemsize, piece, count * array.itemsize)
+            is_made = directory.is_dir()  # else it is refused
+            if is_made:
+                first = int(load_array(directory / "windows_by_shard.npy", np.int64, (None,))[number * cells])
+            for name, dtype in LARGE.items():
+                size = count * np.dtype(dtype).itemsize
+                if is_made:
+                    array = load_array(directory / f"{name}.npy", dtype, (None,))
+                    _write_at(directory / f"{name}.npy", first * array.itemsize - array.nbytes, piece, size)
+                else:
+                    piece.seek(size, os.SEEK_CUR)
 
 
-def _write_at(path: Path, place: int, source: BinaryIO, size: int) -> None:
+def _write_at(path: Path, before_end: int, source: BinaryIO, size: int) -> None:
     with open(path, "r+b") as file:
-        file.seek(place)
+        file.seek(before_end, os.SEEK_END)
         while size:
             block = source.read(min(size, _BLOCK))
             file.write(block)
