@@ -5,9 +5,10 @@ python lab/soak.py --directory soak --minutes 60       adds faults to soak/fault
 python lab/soak.py --directory soak --table            what happened so far
 
 Two hosts of lab/cluster.py train a small BERT on made-up text: two phases, dropout, float16 with overflows, buckets by
-size, evaluations, a checkpoint every few steps. A seed decides which faults happen, and when. In every second run
-`launch --restarts` starts the ranks again, in the others the same command does. A run that a host has left is compared
-to rounding, every other one bit for bit: metrics, evaluations, the last checkpoint.
+size, evaluations, a checkpoint every few steps, copied to execution.mirror where a fault needs it. A seed decides which
+faults happen, and when. In every second run `launch --restarts` starts the ranks again, in the others the same command
+does. A run that a host has left is compared to rounding, every other one bit for bit: metrics, evaluations, the last
+checkpoint and its copy.
 """
 
 import argparse
@@ -21,7 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -35,7 +35,7 @@ from lab.rounds import PROJECT
 from lab.soak_ranks import MARK
 
 STEPS = 120
-FAULTS = 4  # in a run
+FAULTS = 10  # in a run
 PATIENCE_S = 1500.0  # for whatever must follow a fault
 TOLERANCE = 2e-3  # relative, of losses of a run that another number of ranks has finished
 STEP = "step "
@@ -43,19 +43,19 @@ RECIPE = """
 [model]
 vocab_size = {words}
 hidden_size = 64
-num_hidden_layers = 2
+num_hidden_layers = 1
 num_attention_heads = 2
 intermediate_size = 128
 max_position_embeddings = 64
 [optimizer]
-name = "lans"
+name = "adamw"
 [numerics]
 precision = "float16"
 wire = "float16"
 initial_loss_scale = 16777216.0
 loss_scale_growth_steps = 10
 [execution]
-micro_batch = 8
+micro_batch = 16
 threads = 1
 xla = "off"
 log_steps = 1
@@ -150,9 +150,12 @@ def environment() -> dict[str, str]:
 class Soak:
     """A run, from its first start to its end; `directory` has the input, `disk` the output directory."""
 
-    def __init__(self, box: Cluster, directory: Path, disk: Path, restarts: bool, draw: random.Random) -> None:
+    def __init__(
+        self, box: Cluster, directory: Path, disk: Path, restarts: bool, mirrors: bool, draw: random.Random
+    ) -> None:
         self.box, self.directory, self.restarts, self.draw = box, directory, restarts, draw
         self.output_dir, self.log = disk / "run", directory / "log"
+        self.mirror = directory / "mirror" if mirrors else None
         self.starts, self.rounds_only = 0, False
         self.process: subprocess.Popen | None = None
         self.read_from = 0  # of the log: where the last fault began
@@ -164,6 +167,7 @@ class Soak:
         words += ["--restarts", "20"] if self.restarts else []
         words += ["--env", "LD_PRELOAD", "--", "pretrain", "--recipe", self.directory / "recipe.toml"]
         words += ["--data_dir", self.directory / "store", "--output_dir", self.output_dir]
+        words += ["--set", f"execution.mirror={self.mirror}"] if self.mirror else []
         library = self.directory / "patches" / "clock.so"
         path = os.pathsep.join([str(self.directory / "patches"), str(PROJECT)])
         variables = environment() | {"PYTHONPATH": path, "LD_PRELOAD": str(library)}
@@ -354,30 +358,58 @@ def damage_store(run: Soak) -> list[str]:
     return ["is missing or damaged"]
 
 
+def lose_mirror(run: Soak) -> list[str]:
+    """The mirror is away for a while: an empty place, or one where nothing can be written."""
+    away, words = run.mirror.with_name("away"), ["is not in execution.mirror yet"] if run.draw.random() < 0.5 else []
+    os.rename(run.mirror, away)
+    if words:
+        run.mirror.touch()
+        await_words(run, words)
+    else:
+        run.await_steps(run.draw.randint(5, 12))
+    with contextlib.suppress(FileNotFoundError):
+        run.mirror.unlink() if words else shutil.rmtree(run.mirror)
+    os.rename(away, run.mirror)
+    return words
+
+
+def lose_directory(run: Soak) -> list[str]:
+    """A machine vanishes with its disk."""
+    had_copy = next(run.mirror.glob("checkpoints/*/complete.json"), None)
+    send(run.rank(None), signal.SIGKILL)
+    while run.output_dir.exists():
+        shutil.rmtree(run.output_dir, ignore_errors=True)
+    return ["all as their hashes say"] if had_copy else ["SIGKILL"]
+
+
 def jump_clock(run: Soak) -> list[str]:
     place = run.directory / "jump"
     place.write_text(str(run.draw.choice([-86400, -3600, -5, 5, 3600, 86400])))
     return []
 
 
-KINDS: dict[str, Callable[[Soak], list[str]]] = {
-    "kill -9 of one rank": kill_rank,
-    "kill -9 of all ranks": kill_all,
-    "kill -9 of a host's ssh": kill_ssh,
-    "kill -9 of the launcher": kill_launcher,
-    "SIGTERM": terminate,
-    "SIGSTOP for seconds": stop_seconds,
-    "SIGSTOP for minutes": stop_minutes,
-    "link cut for seconds": cut_seconds,
-    "link cut for good": cut_for_good,
-    "disk full and freed": fill_disk,
-    "bit of a parameter": flip_parameter,
-    "bit of a slot": flip_slot,
-    "wrong gradients": flip_gradients,
-    "bit of a checkpoint": damage_checkpoint,
-    "bits of the store": damage_store,
-    "clock jump": jump_clock,
+# Kinds, and how often each comes in a round: more often what takes seconds, once what takes minutes.
+KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
+    "kill -9 of one rank": (3, kill_rank),
+    "kill -9 of all ranks": (2, kill_all),
+    "kill -9 of a host's ssh": (2, kill_ssh),
+    "kill -9 of the launcher": (2, kill_launcher),
+    "SIGTERM": (2, terminate),
+    "SIGSTOP for seconds": (4, stop_seconds),
+    "SIGSTOP for minutes": (1, stop_minutes),
+    "link cut for seconds": (4, cut_seconds),
+    "link cut for good": (1, cut_for_good),
+    "disk full and freed": (4, fill_disk),
+    "bit of a parameter": (2, flip_parameter),
+    "bit of a slot": (2, flip_slot),
+    "wrong gradients": (2, flip_gradients),
+    "bit of a checkpoint": (2, damage_checkpoint),
+    "bits of the store": (2, damage_store),
+    "clock jump": (4, jump_clock),
+    "mirror gone": (3, lose_mirror),
+    "output directory gone, with a mirror": (2, lose_directory),
 }
+OF_MIRRORS = ("mirror gone", "output directory gone, with a mirror")
 
 
 def await_words(run: Soak, words: list[str]) -> None:
@@ -407,8 +439,13 @@ def outcome(output_dir: Path) -> tuple[list[list], dict[str, bytes]]:
     values = [
         list(takewhile(lambda item: item[0] != "rows_per_s", line.items())) for line in text if "incident" not in line
     ]
-    newest = max((output_dir / "checkpoints").glob("step-*"))
-    return values, {str(path.relative_to(newest)): path.read_bytes() for path in newest.rglob("*.safetensors")}
+    return values, checkpoint(output_dir)
+
+
+def checkpoint(directory: Path) -> dict[str, bytes]:
+    """The tensors' files of the newest checkpoint of an output directory, or of a mirror."""
+    newest = max((directory / "checkpoints").glob("step-*"))
+    return {str(path.relative_to(newest)): path.read_bytes() for path in newest.rglob("*.safetensors")}
 
 
 def differences(
@@ -430,48 +467,57 @@ def differences(
 
 def drawn(seed: int, count: int) -> str:
     """The kind of fault number `count`: all kinds come in each round of them, in another order."""
-    order = list(KINDS)
+    order = [kind for kind, (times, _) in KINDS.items() for _ in range(times)]
     random.Random(f"{seed} {count // len(order)}").shuffle(order)
     return order[count % len(order)]
 
 
-def disturbed_run(box: Cluster, directory: Path, disk: Path, seed: int, done: list[dict], expected) -> Iterator[dict]:
-    """Train with faults; yields a record of each fault, the last one with what came out."""
-    number = len({each["run"] for each in done})
-    run = Soak(box, directory, disk, number % 2 == 0, random.Random(f"{seed} run {number}"))
-    shutil.rmtree(run.output_dir, ignore_errors=True)
+def disturbed_run(
+    box: Cluster, directory: Path, disk: Path, seed: int, done: list[dict[str, Any]], expected
+) -> Iterator[dict[str, Any]]:
+    """Train with faults; yields a record of each fault, at last one of the run with what was not as expected."""
+    number = 1 + max((each["run"] for each in done), default=-1)
+    faults = sum("kind" in each for each in done)
+    kinds = [drawn(seed, faults + each) for each in range(FAULTS)]
+    mirrors = not set(kinds).isdisjoint(OF_MIRRORS)
+    run = Soak(box, directory, disk, number % 2 == 0, mirrors, random.Random(f"{seed} run {number}"))
+    for leftover in (run.output_dir, directory / "mirror", directory / "away"):
+        shutil.rmtree(leftover, ignore_errors=True)
     for leftover in (run.log, directory / "jump", directory / "patches" / MARK):
         leftover.unlink(missing_ok=True)
     run.start()
-    faults: list[dict[str, Any]] = []
-    problem = ""
+    problems, kind = [], ""
     try:
-        for each in range(FAULTS):
-            if run.rounds_only or not run.await_steps(run.draw.randint(1, 15)):
+        for kind in kinds:
+            if run.rounds_only or not run.await_steps(run.draw.randint(1, 8)):
                 break  # one host is left: there is nothing between hosts to disturb
             time.sleep(run.draw.uniform(0, 0.3))
-            kind, began = drawn(seed, len(done) + each), time.time()
+            began = time.time()
             run.begin_fault()
-            faults.append({"run": number, "restarts": run.restarts, "kind": kind})
-            words = KINDS[kind](run)
+            words = KINDS[kind][1](run)
             goes_on = run.await_steps(3)
+            if words and not any(word in run.said() for word in words):
+                goes_on = run.await_steps(12)
             found = next((word for word in words if word in run.said()), "")
-            faults[-1] |= {"seconds": time.time() - began, "found": found}
             if words and not found and (goes_on or kind != "SIGTERM"):
-                faults[-1]["problem"] = f"nothing said {words}"
+                problems.append(f"{kind}: nothing said {words}")
+            seconds = time.time() - began
+            yield {"run": number, "restarts": run.restarts, "kind": kind, "seconds": seconds, "found": found}
+            kind = ""
         run.await_steps(10**6)
-        differ = differences(outcome(run.output_dir), expected, TOLERANCE if run.rounds_only else 0.0)
-        problem = "; ".join(differ)
+        actual = outcome(run.output_dir)
+        problems += differences(actual, expected, TOLERANCE if run.rounds_only else 0.0)
+        if run.mirror and checkpoint(run.mirror) != actual[1]:
+            problems.append("the mirror")
     except (TimeoutError, RuntimeError, OSError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
+        problems.append(f"{kind}: {type(error).__name__}: {error}")
     finally:
         box.mend("node2")
         send([*run.launcher(), *run.rank(None)], signal.SIGKILL)
         run.process.wait()
-    if problem or any("problem" in fault for fault in faults):
+    if problems:
         shutil.copy(run.log, directory / f"log-{number}")
-    for fault in faults:
-        yield fault | ({"difference": problem} if problem else {})
+    yield {"run": number, "problem": "; ".join(problems)}
 
 
 def prepare(directory: Path) -> None:
@@ -488,17 +534,14 @@ def prepare(directory: Path) -> None:
 
 
 def table(done: list[dict[str, Any]]) -> str:
-    """Faults by kind: how many there were, found in words, and after how many the run was not as it should be."""
-    rows = [("fault", "times", "named", "the run went on to the same end", "problems")]
-    total = Counter()
-    for kind in KINDS:
-        of_kind = [each for each in done if each["kind"] == kind]
-        bad = [each for each in of_kind if "problem" in each or "difference" in each]
-        numbers = Counter(times=len(of_kind), named=sum(bool(each.get("found")) for each in of_kind), bad=len(bad))
-        total += numbers
-        rows.append((kind, *(str(n) for n in (numbers["times"], numbers["named"], len(of_kind) - len(bad), len(bad)))))
-    times = total["times"]
-    rows.append(("all", *(str(n) for n in (times, total["named"], times - total["bad"], total["bad"]))))
+    """Faults by kind: how many there were, were named, and in how many the run ended as the undisturbed one."""
+    rows = [("fault", "times", "named", "the run went on to the same end")]
+    ended = {each["run"]: not each["problem"] for each in done if "problem" in each}  # others were interrupted
+    faults = [each for each in done if "kind" in each and each["run"] in ended]
+    for kind in (*KINDS, "all"):
+        of_kind = [each for each in faults if kind in ("all", each["kind"])]
+        counts = len(of_kind), sum(bool(each["found"]) for each in of_kind), sum(ended[each["run"]] for each in of_kind)
+        rows.append((kind, *map(str, counts)))
     return lines(rows)
 
 
@@ -509,6 +552,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the faults (default: %(default)s)")
     parser.add_argument("--table", action="store_true", help="print what happened so far, and start nothing")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     directory, end = arguments.directory.resolve(), time.monotonic() + 60 * arguments.minutes
     record = directory / "faults.jsonl"
     done = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
@@ -524,7 +568,7 @@ def main() -> int:
         finally:
             subprocess.run(["umount", "--lazy", disk], check=True)
     print(table(done))
-    return 1 if any("problem" in each or "difference" in each for each in done) else 0
+    return 1 if any(each.get("problem") for each in done) else 0
 
 
 def soak(
@@ -533,7 +577,7 @@ def soak(
     """Train and disturb until the time is over; adds to `done` and to the file `record`."""
     kept = directory / "undisturbed"
     if not kept.exists():
-        run = Soak(box, directory, disk, False, random.Random(seed))
+        run = Soak(box, directory, disk, False, False, random.Random(seed))
         run.start()
         if run.process.wait() != 0:
             raise SystemExit(run.said())

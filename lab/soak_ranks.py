@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 MARK = "mark.json"
-NAME = "bert.encoder.layer.1.output.dense.weight"
+NAME = "bert.encoder.layer.0.output.dense.weight"
 
 
 def patch(directory: Path) -> None:

@@ -215,11 +215,14 @@ class Mirror:
         return number
 
     def _require_ours(self) -> None:
-        """Raise UserError if another start has taken the mirror; an emptied one is taken again."""
+        """Raise UserError if another start has taken the mirror; an emptied one is taken again, until it is back."""
         found = owner(self._place)
         if found is None:
             self._number, self._complete = self._take(), {}
-        elif found[0] != self._number or found[1]["writer"] != self._writer:
+        elif found[1]["writer"] == self._writer:
+            if found[0] != self._number:  # the place is back that was emptied: a disk that was away
+                self._number, self._complete = found[0], {copy.step: copy for copy in copies(self._place)}
+        else:
             self._lost = (
                 f"execution.mirror = {self._place} was taken over by a run on {found[1].get('host')}: two write to it. "
                 f"This one ends; its checkpoints are in {self._output_dir}. Stop one, or give it another mirror"

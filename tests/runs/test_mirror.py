@@ -251,6 +251,22 @@ def test_another_runs_mirror_and_other_things_are_refused(box, store):
         bring_newest(box.output_dir, str(box.output_dir / "mirror"), box.recipe, box.run)
 
 
+def test_a_mirror_that_was_away_for_a_while_is_not_taken_for_that_of_another_run(saved, store, tmp_path):
+    box = Box(saved, tmp_path, str(tmp_path / "mirror"), store)
+    box.open().close()
+    copying = box.open()
+    for step in (10, 20, 30):
+        copying.offer(box.save(step))
+        settle(copying)
+        if step == 10:
+            (tmp_path / "mirror").rename(tmp_path / "away")
+        elif step == 20:  # into an empty place, which vanishes as the disk is back
+            shutil.rmtree(tmp_path / "mirror")
+            (tmp_path / "away").rename(tmp_path / "mirror")
+    copying.close()
+    assert box.steps() == [10, 30]
+
+
 def test_of_two_runs_on_one_mirror_the_older_ends(box):
     older = box.open()
     newer = box.open()

@@ -79,7 +79,7 @@ def test_of_three_ranks_the_one_that_differs_from_two_is_named(store, tmp_path, 
     done = run_ranks(3, script, recipe, data_dir, str(output_dir), kind, "8", last)
     assert "step 8: rank 1 on " in done.stderr, done.stderr
     assert "computes wrongly: " in done.stderr
-    assert "exit with status code 4" in done.stderr
+    assert "Exit code: 4" in done.stderr
     gone_back_to(output_dir, 6, "step 8: rank 1 on ")
 
 
