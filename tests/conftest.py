@@ -138,8 +138,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{total:.0f} s {file}")
 
 
-def pytest_collection_finish() -> None:
-    """Give TensorFlow the toy recipe's one thread: there is a worker on each core."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Give TensorFlow the toy recipe's one thread: there is a worker on each core. Tell pytest-xdist the groups.
+
+    pytest-xdist 3.8 writes an item's group where pytest 9.2 does not read its name any more: it would send each test to
+    the next worker that is free, so that each worker makes the fixtures of all modules.
+    """
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            group = f"@{item.get_closest_marker('xdist_group').args[0]}"
+            if not item.nodeid.endswith(group):
+                item._id = type(item._id).parse(item.nodeid + group)
     if "tensorflow" in sys.modules:
         from bert_horovod.runtime.devices import use_devices
 

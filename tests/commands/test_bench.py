@@ -76,51 +76,8 @@ def test_steps_on_rows_of_a_store_are_timed(tmp_path, store, capsys):
     assert timing["configuration"].startswith("2 x 32, 8 rows x 32")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--steps", "0"], "--steps 0: expected at least 1"),
-        (["--warm_up", "0"], "--warm_up 0: expected at least 1"),
-        (["--world_size", "0"], "--world_size 0: expected at least 1"),
-        (["--phase", "1"], "--phase 1: the recipe has phases 0 to 0"),
-        (["--memory", "much"], "--memory much: expected a size in bytes"),
-        (["--tuned", "absent.toml"], "cannot read --tuned absent.toml"),
-        (["--set", "phase.0.sequence_length=1000"], "phase.0.sequence_length = 1000: expected at most"),
-        (["--set", "numerics.precision=int8"], "numerics.precision = 'int8': expected one of"),
-        (["--recipe", "absent.toml"], "cannot read the recipe absent.toml"),
-        (["--trace", __file__], "that is a file"),
-    ],
-)
-def test_a_bad_value_is_one_message(words, message, capsys):
-    assert dispatch(parse(["bert-horovod", "bench", "step", *words])) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_world_is_either_started_or_pretended(monkeypatch, capsys):
     for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2")):
         monkeypatch.setenv(f"HOROVOD_{name}", value)
     assert dispatch(parse(["bert-horovod", "bench", "step", "--world_size", "4"])) == 2
     assert "--world_size 4: 2 ranks are started" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["step", "--model", "huge"], "--model"),
-        (["step", "--model", "mini", "--recipe", "r"], "--recipe"),
-        (["step", "--steps", "few"], "--steps"),
-        (["step", "--communication", "maybe"], "--communication"),
-        # Names of earlier versions.
-        (["compute", "--model", "base"], "did you mean step?"),
-        (["comm"], "did you mean step --communication on off held_back?"),
-        (["throughput"], "did you mean step --data_dir DIR?"),
-        (["step", "--rows", "4"], "instead of --rows give --set execution.micro_batch=N"),
-        (["scaling", "--length", "64"], "instead of --length give --set phase.0.sequence_length=N"),
-        (["step", "--profile", "p"], "instead of --profile give --trace DIR"),
-    ],
-)
-def test_flags_that_cannot_be_read_are_refused(words, message, capsys):
-    with pytest.raises(SystemExit) as end:
-        parse(["bert-horovod", "bench", *words])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from tests.horovod_runs import PATIENCE_S, PROJECT
 from tests.reporting.toy_record import write_run
@@ -79,27 +78,3 @@ def test_hosts_are_measured_one_after_another(recipe, tmp_path, start_cluster, c
     assert [line["layout"] for line in measurements["lines"]] == ["1M1G", "2M1G"]
     assert [line["exposed_s"] == 0 for line in measurements["lines"]] == [True, False]  # one rank sends nothing
     assert 8 * measurements["link"]["bytes_per_s"] < 2e8
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "which hosts"),
-        (("-H", "a:1", "--layout", "2M1G"), "--layout 2M1G: of 1 host"),
-        (("-H", "a:1", "--rounds", "0"), "--rounds 0: expected at least 1"),
-        (("-H", "a:1", "--micro_batches", "0"), "--micro_batches 0: expected at least 1"),
-        (("-H", "a:1", "--cluster", "none.toml"), "none.toml"),
-    ],
-)
-def test_mistakes_are_told_before_anything_runs(recipe, words, message, monkeypatch, capsys):
-    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
-    assert bench("--recipe", recipe, *words) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_report_refuses_another_file(tmp_path, recipe):
-    run = write_run(tmp_path / "run")
-    for name, message in (("none.json", "No such file"), ("toy.toml", "expected what `bert-horovod bench scaling")):
-        arguments = parse(["bert-horovod", "report", str(run), "--scaling", str(tmp_path / name)])
-        with pytest.raises(UserError, match=message):
-            arguments.run(arguments)

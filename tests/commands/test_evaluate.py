@@ -118,33 +118,6 @@ def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--rows", "0"), "--rows 0: expected at least 1"),
-        (("--micro_batch", "0"), "--micro_batch 0: expected at least 1"),
-        (("--sequence_length", "33"), "--sequence_length 33: expected 8 to 32"),
-        (("--sequence_length", "7"), "--sequence_length 7: expected 8 to 32"),
-        (
-            ("--checkpoint", "none"),
-            "--checkpoint: there is none at none; expected a Hugging Face directory",
-        ),
-        (("--data_dir", "none"), "none is not a token store"),
-    ],
-)
-def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
-    assert command(toys, *words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
-def test_a_run_without_a_checkpoint_is_named_as_such(toys, tmp_path, capsys):
-    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
-    assert command(toys._replace(checkpoint=tmp_path)) == 2
-    assert f"{tmp_path} is a run without a checkpoint yet" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"vocabulary": [*WORDS[:-2], WORDS[-1], WORDS[-2]]}, "(they first differ at id 13); prepare the data with"),

@@ -77,21 +77,6 @@ def test_an_export_that_computes_other_numbers_leaves_nothing(tmp_path, capsys, 
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    for more, message in (
-        (("onnx", "--with_tokenizer"), "an ONNX file holds no tokenizer; export a savedmodel"),
-        (("savedmodel", "--with_tokenizer"), "is a BertForPreTraining, expected BertForSequenceClassification or"),
-        (("savedmodel", "--architecture", ANSWERS), "has the parameters of BertForPreTraining and BertForMaskedLM and"),
-    ):
-        assert command(checkpoint, tmp_path / "made", *more) == 2
-        assert message in capsys.readouterr().err
-    (checkpoint / "vocab.txt").unlink()
-    assert command(checkpoint, tmp_path / "made", "savedmodel") == 2
-    assert "has no vocabulary; expected vocab.txt or tokenizer.json" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["savedmodel", "onnx"])
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.interchange.huggingface import write_directory
@@ -56,7 +55,6 @@ def test_probabilities_are_those_of_transformers(toys, monkeypatch):
         (("The cat sat.",), "no [MASK] in the text 'The cat sat.'"),
         (("[MASK] sat", "The [mask] sat."), "no [MASK] in the text 'The [mask] sat.'"),
         (("[MASK] " + "a cat " * 15,), "a text has 33 tokens, [CLS] and [SEP] included, the model at most 32"),
-        (("[MASK]", "--top", "0"), "--top 0: expected at least 1"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
@@ -81,8 +79,3 @@ def test_a_checkpoint_without_vocabulary_is_refused(toys, capsys):
     (toys.checkpoint / "vocab.txt").unlink()
     assert command(toys.checkpoint, "The [MASK] sat.") == 2
     assert "has no vocabulary; expected vocab.txt" in capsys.readouterr().err
-
-
-def test_there_must_be_a_checkpoint(tmp_path, capsys):
-    assert command(tmp_path / "none", "The [MASK] sat.") == 2
-    assert f"--checkpoint: there is none at {tmp_path / 'none'}; expected {CHECKPOINT}" in capsys.readouterr().err

@@ -1,16 +1,15 @@
 """The command fine-tunes alone and under horovodrun alike, resumes, and says each mistake once."""
 
-import argparse
 import json
 import math
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.commands.shared.parser import parse, refuse_unread
+from bert_horovod.commands.shared.parser import parse
 from bert_horovod.errors import UserError
 from tests.horovod_runs import run_script
-from tests.toy_glue import DEV, write_checkpoint, write_glue, write_labels
+from tests.toy_glue import DEV, write_checkpoint, write_glue
 from tests.toy_runs import metrics, training_state
 
 FAST = ("--set", "execution.xla='off'", "--set", "execution.log_steps=1", "--set", "execution.tensorboard=false")
@@ -51,89 +50,6 @@ def test_two_ranks_give_the_losses_of_one_and_resume(files, tmp_path):
         for name in ("one", "two")
     ]
     assert last[0] == last[1]
-
-
-def checked_run(arguments: argparse.Namespace) -> None:
-    refuse_unread(arguments)
-    arguments.run(arguments)
-
-
-def refuse(files: dict[str, Path], output_dir: Path, match: str, *more: str) -> None:
-    """The command raises UserError with this text and makes no output directory."""
-    with pytest.raises(UserError, match=match):
-        checked_run(parse(["bert-horovod", *words(files, output_dir, *more)]))
-    assert not output_dir.exists()
-
-
-def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
-    output_dir = tmp_path / "out"
-    refuse(files | {"data_dir": tmp_path}, output_dir, r"has no train\.tsv or train\.tsv\.gz")
-    refuse(
-        files | {"checkpoint": tmp_path},
-        output_dir,
-        "expected a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT",
-    )
-    refuse(files, output_dir, "--max_steps 0: expected at least 1", "--max_steps", "0")
-    refuse(files, output_dir, "--epochs 0: expected more than 0", "--epochs", "0")
-    refuse(files, output_dir, "unknown key phase.0.rate", "--set", "phase.0.rate=1")
-
-
-def test_flags_that_change_nothing_here_are_refused(files, tmp_path):
-    words = "--early_stop", "2", "--set", "execution.evaluate_steps=0"
-    refuse(files, tmp_path / "out", "execution.evaluate_steps = 0 has no evaluation before its end", *words)
-    named = files | {"data_dir": tmp_path}
-    tables = ["--train_file", str(files["data_dir"] / "train.tsv"), "--dev_file", str(files["data_dir"] / "dev.tsv")]
-    refuse(named, tmp_path / "out", "train and dev files are named by flags, and it has no test file", *tables)
-
-
-def test_flags_of_another_task_are_refused(files, tmp_path):
-    refuse(files, tmp_path / "out", "--doc_stride 64: it is read only with --task squad", "--doc_stride", "64")
-    refuse(files, tmp_path / "out", "takes one --dev_file and no --test_file", "--task", "squad", "--test_file", "t")
-    refuse(files, tmp_path / "out", r"has no train-v1\.1\.json", "--task", "squad")
-    refuse(
-        files,
-        tmp_path / "out",
-        "only with another --task than squad",
-        "--task",
-        "squad",
-        "--early_stop",
-        "2",
-    )
-    refuse(files, tmp_path / "out", "--early_stop 0: expected at least 1", "--early_stop", "0")
-    refuse(files, tmp_path / "out", "--threshold dev: it is read only with --task multilabel", "--threshold", "dev")
-    refuse(
-        files,
-        tmp_path / "out",
-        "--dev_fraction 0.1: it is read only with --task classification or reg",
-        "--dev_fraction",
-        "0.1",
-    )
-    refuse(files, tmp_path / "out", "--label_columns a: it is read only with --task multilabel", "--label_columns", "a")
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "match"),
-    [
-        ("--threshold", "high", "--threshold high: expected a probability between 0 and 1, or dev"),
-        ("--threshold", "1", "--threshold 1: expected a probability"),
-        ("--label_columns", "a,b", "--label_column and --label_columns: labels stand in one column or in several"),
-        ("--dev_fraction", "0.9", "--dev_fraction 0.9: expected more than 0 and at most 0.5"),
-        ("--encoding", "latin7x", "--encoding latin7x: no such encoding of text"),
-    ],
-)
-def test_values_of_ones_own_files_are_checked(files, tmp_path, flag, value, match):
-    own = write_labels(tmp_path / "files", 40, 10)
-    given = ["--train_file", str(own.train), "--label_column", "labels", flag, value]
-    given += [] if flag == "--dev_fraction" else ["--dev_file", str(own.dev[0])]
-    checkpoint = {"checkpoint": files["checkpoint"]}
-    refuse(checkpoint, tmp_path / "out", match, "--task", "multilabel", *given)
-
-
-def test_a_task_that_is_not_there_is_refused(files, tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        parse(["bert-horovod", *(word.replace("sst2", "sst3") for word in words(files, tmp_path))])
-    assert end.value.code == 2
-    assert "invalid choice: 'sst3'" in capsys.readouterr().err
 
 
 @pytest.mark.full

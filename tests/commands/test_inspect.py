@@ -177,36 +177,3 @@ def test_without_a_recipe_rows_are_those_of_the_defaults(toy, tmp_path, capsys):
     assert any((tmp_path / "index").iterdir())
     assert command(store.path, "--row", "0", "--sequence_length", "64", "--set", "data.seed=3") == 0
     assert re.search(" rows of 64 positions an epoch, seed 3$", capsys.readouterr().out, re.MULTILINE)
-
-
-def test_a_mistake_is_one_message_and_exit_code_2(toy, tmp_path, capsys):
-    store, path = toy
-    recipe = ("--recipe", str(path))
-    cases = [
-        (("--row", "100000"), r"--row 100000: an epoch of the train rows has \d+; expected rows from 0 to \d+"),
-        (("--row", "-1"), r"--row -1: an epoch of the train rows has \d+"),
-        (("--row", "0", "--rows", "100000"), r"--row 0 --rows 100000: an epoch of the train rows has \d+"),
-        (("--row", "0", "--rows", "0"), "--rows 0: expected at least 1"),
-        (("--row", "0", "--epoch", "-1"), "--epoch -1: expected 0 to 999,999"),
-        (("--row", "0", "--epoch", "1000000"), "--epoch 1000000: expected 0 to 999,999"),
-        (("--row", "0", "--sequence_length", "4"), r"phase\.0\.sequence_length = 4: expected at least 8"),
-        (("--row", "0", "--set", "data.sed=1"), r"unknown key data\.sed"),
-        (("--row", "0", *recipe, "--phase", "2"), r"--phase 2: the recipe has 2 \[\[phase\]\] table"),
-        (("--row", "0", *recipe, "--phase", "-1"), r"--phase -1: the recipe has 2"),
-        (("--row", "0", *recipe, "--sequence_length", "16"), "--sequence_length 16 and --recipe .*: the recipe says"),
-        (("--row", "0", *recipe, "--set", "model.vocab_size=63"), "vocab_size = 63, but the token store .* of 64;"),
-        (("--row", "0", "--recipe", "none.toml"), "cannot read the recipe none.toml"),
-    ]
-    for words, message in cases:
-        assert command(store.path, *words) == 2, words
-        error = capsys.readouterr().err
-        assert re.search(message, error), error
-        assert error.count("\n") == 1
-    assert command(tmp_path / "none") == 2
-    assert "is not a token store" in capsys.readouterr().err
-
-
-def test_a_split_that_holds_nothing_is_refused(tmp_path, capsys):
-    store = write_toy_store(tmp_path / "store", vocabulary=SMALL_VOCABULARY)
-    assert command(store.path, "--row", "0", "--split", "held_out") == 2
-    assert "has no held-out sections" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import shutil
 
 import numpy as np
@@ -183,30 +182,6 @@ def test_pairs_need_a_tokenizer_that_makes_them_alike(tmp_path):
         UserError, match=r"objective\.pair = 'next_sentence': the tokenizer .* expected objective\.pair"
     ):
         check_vocabulary(toy_recipe(model=model), store)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--tokenizer", "nowhere"), "--tokenizer nowhere: expected a directory with a tokenizer.json"),
-        (("--tokenizer", "text"), "--tokenizer text: expected a directory with a tokenizer.json"),
-        (("--tokenizer", "tokenizer", "--cased"), "--cased with --tokenizer tokenizer, which itself says"),
-        (("--tokenizer", "tokenizer", "--vocab", "v"), "not allowed with argument"),
-        ((), "one of the arguments --vocab --tokenizer is required"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_made(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    write_kind(tmp_path / "tokenizer", "xlm_robertas")
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("A cat.", encoding="utf-8")
-    try:
-        code = command("prepare", "--input", "text", "--output_dir", "store", *words)
-    except SystemExit as error:
-        code = error.code
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not os.path.lexists("store")
 
 
 @pytest.mark.full

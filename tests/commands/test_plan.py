@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import describe, step_flops
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PROJECT, run_command
@@ -147,8 +146,6 @@ def test_a_plot_is_drawn_on_request(capsys, tmp_path):
     path = tmp_path / "plan.svg"
     plan(capsys, *FLAGS, "--device", "V100", "--plot", str(path))
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
-    with pytest.raises(UserError, match=r"--plot .*/no/such/plan\.svg: there is no directory"):
-        plan(capsys, *FLAGS, "--device", "V100", "--plot", str(tmp_path / "no/such/plan.svg"))
 
 
 def test_json_has_the_parts_of_a_step(capsys):
@@ -239,51 +236,3 @@ def test_what_is_not_known_is_said(capsys):
 def test_ranks_are_at_most_the_rows_unless_they_are_asked_for(capsys):
     few = (*FLAGS, "--device", "V100", "--set", "phase.1.global_batch=6", "--json")
     assert {each["world_size"] for each in json.loads(plan(capsys, *few))["plans"]} == {1, 2, 4, 6}
-    with pytest.raises(UserError, match="global_batch = 6 is a batch that the ranks cannot share: there are 8 ranks"):
-        plan(capsys, *few, "--world_size", "8")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--device", "K80"), r"--device K80: not known; known are V100S PCIe 32GB, .*, B200\. .* --tflops 125"),
-        (("--device", "V100 MIG"), "--device V100 MIG: not known"),
-        (("--device", "V100", "--set", "numerics.precision=bfloat16"), "V100 does not accelerate .*float16"),
-        (("--tflops", "0"), "--tflops 0: expected a number above 0"),
-        (("--tflops", "nan"), "--tflops nan: expected a number above 0"),
-        (("--device", "V100", "--product_share", "1.5"), "--product_share 1.5: expected a share above 0, at most 1"),
-        (("--device", "V100", "--link_share", "0"), "--link_share 0: expected a share"),
-        (("--device", "V100", "--latency_ms", "-1"), "--latency_ms -1: expected 0 or more"),
-        (("--device", "V100", "--link", "10"), "--link 10: expected a rate above 0 as in 10Gb/s"),
-        (("--device", "V100", "--memory", "16"), "--memory 16: expected a size above 0 as in 16GiB"),
-        (("--device", "V100", "--memory_rate", "900"), "--memory_rate 900: expected a rate"),
-        (("--device", "V100", "--world_size", "0"), "--world_size 0: expected at least 1"),
-        (("--device", "V100", "--efficiency", "0"), "--efficiency 0: expected a share"),
-        (("--device", "V100", "--plot", "plan.png"), r"--plot plan\.png: expected a name that ends with \.svg"),
-        (("--device", "V100", "--set", "phase.0.steps=0"), "phase.0.steps"),
-        (("--device", "V100", "--recipe", "/nowhere"), "cannot read the recipe /nowhere"),
-    ],
-)
-def test_a_wrong_flag_is_one_message(capsys, flags, message):
-    with pytest.raises(UserError, match=message):
-        plan(capsys, *FLAGS, *flags)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--link", "10Gb/s"), r"which device\? Give --cluster, --device, --tflops or --compute"),
-        (("--device", "V100", "--world_size", "1", "8"), r"--world_size 8: which link\? Give --cluster, or --link as"),
-        (("--device", "V100", "--link", "none.json"), r"--link none\.json: expected a rate"),
-        (("--cluster", CLUSTER, "--device", "V100"), r"--device with --cluster: write it into .*t4-10gbit\.toml"),
-        (("--cluster", CLUSTER, "--product_share", "0.5"), "--product_share with --cluster"),
-        (("--cluster", CLUSTER, "--link", "1Gb/s"), "--link RATE with --cluster"),
-        (("--cluster", CLUSTER, "--world_size", "33"), r"--world_size 33: .*t4-10gbit\.toml has 32 devices"),
-        (("--cluster", CLUSTER, "--compute", "/nowhere"), "--compute /nowhere: No such file"),
-        (("--cluster", CLUSTER, "--link", "none.json"), r"--link none\.json: No such file"),
-        (("--cluster", "/nowhere"), "cannot read the cluster file /nowhere"),
-    ],
-)
-def test_what_is_missing_or_said_twice_is_one_message(capsys, flags, message):
-    with pytest.raises(UserError, match=message):
-        plan(capsys, "--recipe", LARGE, *flags)

@@ -46,27 +46,6 @@ def test_a_blank_last_line_is_no_example(checkpoint, tmp_path):
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 
-def test_an_output_of_another_format_is_refused(checkpoint, tmp_path, capsys):
-    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.xlsx") == 2
-    assert (
-        "out.xlsx: no table is written as .xlsx; expected a name that ends with .tsv, .csv" in capsys.readouterr().err
-    )
-
-
-def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, capsys):
-    assert predict(checkpoint, "--input", tmp_path / "in.tsv") == 2
-    assert "--output: expected with a file as --input" in capsys.readouterr().err
-    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
-    assert "cannot read" in capsys.readouterr().err
-    (tmp_path / "in.tsv").write_text("sentence\ngood film\n")
-    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
-    message = capsys.readouterr().err
-    assert "no column 'text', its columns are ['sentence']" in message
-    assert "--text_columns names other columns" in message
-    assert message.count("\n") == 1
-    assert not (tmp_path / "out.tsv").exists()
-
-
 def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> str:
     assert predict(checkpoint, "--input", source, "--output", output, *more) == 0
     return output.read_text()
@@ -86,21 +65,6 @@ def test_a_table_of_answers_keeps_the_columns_of_its_input(checkpoint, tmp_path,
     assert "no column 'name', its columns are ['id', 'prediction', 'text']" in capsys.readouterr().err
     assert predict(checkpoint, "--input", source, "--output", output) == 2
     assert "for tables, finetune, predict and score have --encoding latin-1" in capsys.readouterr().err
-    assert predict(checkpoint, "--input", source, "--output", output, "--encoding", "latin1x") == 2
-    assert "--encoding latin1x: no such encoding of text; expected a name such as" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("threshold", "match"),
-    [("dev", "no dev set is read here"), ("1", "expected a probability"), ("0.5", "give a text any number of labels")],
-)
-def test_a_threshold_is_a_probability_for_checkpoints_of_any_number_of_labels(
-    checkpoint, tmp_path, capsys, threshold, match
-):
-    (tmp_path / "in.csv").write_text("text\ngood film\n")
-    files = ("--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
-    assert predict(checkpoint, *files, "--threshold", threshold) == 2
-    assert match in capsys.readouterr().err
 
 
 def imported(checkpoint: Path, directory: Path) -> Path:

@@ -162,24 +162,6 @@ def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
     assert "warning: sentences without an end (. ! ?) within 64 KiB were cut" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--input", "none.txt", "--vocab", "vocab.txt"), "none.txt: no such file"),
-        (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
-        (("--input", "a.txt", "--vocab", "a.txt"), "has no [PAD]"),
-        (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
-        (("--input", "a.txt", "--vocab", "vocab.txt", "--workers", "1000000000"), "expected 1 to 4096"),
-    ],
-)
-def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message):
-    assert command("prepare", *words, "--output_dir", "store") == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-    assert not os.path.exists("store")
-
-
 @pytest.mark.full
 def test_help_needs_no_tensorflow():
     program = (
@@ -200,8 +182,3 @@ def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_op
     for split in ("train", "held_out"):
         assert open_rows(store, loaded, 0, split, build=False).count
     assert len(list((files / "store" / "index").iterdir())) == 1
-    capsys.readouterr()
-    words = ["prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "other", *recipe[:2]]
-    assert command(*words, "--set", "model.vocab_size=50") == 2  # before any work
-    assert "vocab_size = 50, but" in capsys.readouterr().err
-    assert not (files / "other").exists()

@@ -47,19 +47,6 @@ def refuse(files: dict[str, Path], match: str, *more: str, error: type[ReportedE
     assert files["output_dir"].exists() == existed
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; did you mean learning_rate\? known are: "),
-        ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1: expected more than 0"),
-        ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
-        ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
-    ],
-)
-def test_a_recipe_that_cannot_work_is_refused(files, override, message):
-    refuse(files, message, "--set", override)
-
-
 def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setenv("HOROVOD_SIZE", "64")
@@ -70,16 +57,6 @@ def test_a_directory_with_a_name_that_tensorflow_cannot_write_is_refused(files, 
     refuse(
         files | {"output_dir": tmp_path / os.fsdecode(b"r\xe9sum\xe9")}, "not UTF-8, to which TensorFlow cannot write"
     )
-
-
-def test_a_missing_recipe_is_refused(files):
-    refuse(
-        files | {"recipe": files["recipe"].with_name("none.toml")}, "cannot read the recipe .*none.toml: No such file"
-    )
-
-
-def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
-    refuse(files | {"data_dir": tmp_path}, "is not a token store.*bert-horovod prepare")
 
 
 def test_a_truncated_shard_is_refused(files):
@@ -101,17 +78,6 @@ def test_a_changed_token_ends_the_run_before_it_is_trained_on(files):
 def test_another_vocabulary_than_the_stores_is_refused(files):
     (files["data_dir"] / "vocab.txt").write_text("\n".join(reversed(SMALL_VOCABULARY)) + "\n", encoding="utf-8")
     refuse(files, "is not the vocabulary that the store was made with", error=DamagedData)
-
-
-def test_an_output_directory_with_other_things_is_refused_and_left_alone(files):
-    files["output_dir"].mkdir()
-    (files["output_dir"] / "thesis.tex").write_text("mine", encoding="utf-8")
-    refuse(files, r"holds other things \(thesis.tex\)")
-    assert [path.name for path in files["output_dir"].iterdir()] == ["thesis.tex"]
-
-
-def test_a_negative_number_of_steps_is_refused(files):
-    refuse(files, "--max_steps -3: expected at least 1", "--max_steps", "-3")
 
 
 def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp_path):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bert_horovod.__main__ import dispatch, parse
 from tests.horovod_runs import run_script
 from tests.toy_glue import write_glue, write_labels
 from tests.toy_ner import write_ner
@@ -41,30 +40,3 @@ def test_a_task_on_ones_own_files_is_probed(store, tmp_path):
     scores = json.loads((run / "probe" / "multilabel" / "scores.json").read_text())
     assert 0 <= scores["step-00000002"]["micro_f1"] <= 1
     assert "threshold" in scores["step-00000002"]
-
-
-@pytest.mark.parametrize(
-    ("task", "more", "match"),
-    [
-        ("sst2", (), "--task sst2: expected --data_dir"),
-        ("sst2", ("--train_file", "a.csv"), "--train_file a.csv: it is read only with --task classification"),
-        ("sst2", ("--dev_fraction", "0.1"), "--dev_fraction 0.1: it is read only with --task classification"),
-        (
-            "classification",
-            ("--threshold", "dev"),
-            "it is read only with --task multilabel",
-        ),
-        ("regression", (), "--task regression: expected --train_file, one --dev_file"),
-    ],
-)
-def test_flags_of_another_task_are_refused(tmp_path, capsys, task, more, match):
-    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
-    assert dispatch(parse(["bert-horovod", "probe", str(tmp_path), "--task", task, *more])) == 2
-    assert match in capsys.readouterr().err
-
-
-def test_a_directory_without_checkpoints_is_refused(tmp_path, capsys):
-    glue = write_glue(tmp_path / "glue", 40, 10)
-    words = ("probe", tmp_path, "--task", "sst2", "--data_dir", glue)
-    assert dispatch(parse(["bert-horovod", *map(str, words)])) == 2
-    assert "has no checkpoint; expected the output_dir of a pre-training" in capsys.readouterr().err

@@ -67,20 +67,6 @@ def test_one_recipe_is_printed_as_it_is(capsys):
     assert recipes(capsys, "bert-base") == shipped_recipes()["bert-base"].read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("bert-bse",), "no recipe bert-bse; did you mean bert-base?"),
-        (("--device", "abacus"), "--device abacus: not known; known are V100"),
-    ],
-)
-def test_what_is_not_known_is_one_message(capsys, words, message):
-    assert dispatch(parse(["bert-horovod", "recipes", *words])) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert message in captured.err
-
-
 def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(tmp_path):
     build = ["setup.py", "-q", "build", "--build-base", str(tmp_path)]
     subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=PATIENCE_S)

@@ -69,24 +69,6 @@ def test_scoring_imports_no_tensorflow(tmp_path):
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("task", "flag", "match"),
-    [
-        (
-            "sst2",
-            "--encoding",
-            "it is read only with --task classification or regression or multilabel",
-        ),
-        ("classification", "--label_separator", "it is read only with --task multilabel"),
-        ("multilabel", "--null_odds", "it is read only with --task squad"),
-        ("classification", "--label_columns", "it is read only with --task multilabel"),
-    ],
-)
-def test_flags_of_another_task_are_refused(capsys, task, flag, match):
-    assert dispatch(parse(["bert-horovod", "score", "--task", task, "--predictions", "p.tsv", flag, "x"])) == 2
-    assert match in capsys.readouterr().err
-
-
 def test_ones_own_files_are_scored_with_their_column(tmp_path, capsys):
     (tmp_path / "dev.csv").write_bytes("text;stars\na;schön\nb;gut\n".encode("latin-1"))
     (tmp_path / "p.jsonl").write_text('{"index": 0, "prediction": "schön"}\n{"index": 1, "prediction": "schön"}\n')

@@ -94,26 +94,6 @@ def test_ranks_are_started_by_launch(toy, quick, tmp_path, monkeypatch):
     assert any("bucket_bytes" in settings_of(words) for words in quick)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("-np", "0"), "-np 0: expected at least 1"),
-        (("-np", "3", "-H", "localhost:2"), "-np 3 is more than the slots of the hosts, 2"),
-        (("-np", "64"), "global_batch = 32 is a batch that the ranks cannot share"),
-        (("--steps", "0"), "--steps 0: expected at least 1"),
-        (("--limit", "nan"), "--limit nan: expected a number above 0"),
-        (("--output", "/absent/tuned.toml"), "--output /absent/tuned.toml: there is no directory /absent; make it"),
-        (("--set", "model.vocab_size=99"), "model.vocab_size = 99, but the token store"),
-        (("--set", "execution.micro_bach=1"), "unknown key execution.micro_bach"),
-        (("--try", "micro_bach=1"), "unknown key execution.micro_bach"),
-        (("--try", "optimizer.name=lamb"), "--try optimizer.name=lamb: expected settings of [execution]"),
-    ],
-)
-def test_a_bad_value_is_one_message_before_anything_is_measured(toy, words, message, capsys, tmp_path):
-    assert run("tune", toy, "--index_dir", str(tmp_path), *words) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_rank_does_not_tune(toy, monkeypatch, capsys):
     for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2")):
         monkeypatch.setenv(f"HOROVOD_{name}", value)

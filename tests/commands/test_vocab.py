@@ -53,14 +53,6 @@ def test_the_next_command_names_the_text_and_its_format(tmp_path, flags, expecte
     )
 
 
-def test_a_mistake_is_one_message_and_leaves_no_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("", encoding="utf-8")
-    assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt"])) == 2
-    assert "holds no words" in capsys.readouterr().err
-    assert not (tmp_path / "v.txt").exists()
-
-
 TERMS = "myocardial infarction and myocardial ischaemia. "
 
 
@@ -87,23 +79,6 @@ def test_a_checkpoints_vocabulary_is_extended_and_the_next_command_is_import(tmp
     assert "myocardial 162, infarction 81, ischaemia 72" in out
     words = shlex.split(out.splitlines()[-1].removeprefix("next: "))
     assert words == ["bert-horovod", "import", str(tmp_path / "base"), "DIR", "--vocab", str(output)]
-
-
-def test_mistakes_about_an_extension_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text(TERMS, encoding="utf-8")
-    (tmp_path / "base.txt").write_text("\n".join([*SPECIAL_TOKENS, "a"]), encoding="utf-8")
-    for flags, message in (
-        (["--add", "3"], "--add: expected --extend BASE too"),
-        (["--extend", "base.txt", "--size", "600"], "--size with --extend: expected --add N"),
-        (["--extend", "base.txt", "--add", "0"], "--add 0: expected at least 1"),
-        (["--extend", "base.txt"], "has no [unused...] tokens to replace; expected --add N"),
-        (["--extend", "nothing.txt"], "cannot read the vocabulary nothing.txt"),
-        (["--extend", "base.txt", "--add", "1", "--output", "base.txt"], "--output base.txt is the input base.txt"),
-    ):
-        assert dispatch(parse(["bert-horovod", "vocab", "--input", "a.txt", "--output", "v.txt", *flags])) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "v.txt").exists()
 
 
 def test_an_extension_does_not_replace_the_vocabulary_of_a_checkpoint(tmp_path, capsys):

@@ -1,9 +1,19 @@
-"""Curves: that they are found again, what their steps take, what a line tells."""
+"""Curves: under which key they are kept, what their steps take, what a line tells, the band of several seeds."""
 
+import json
+
+import numpy as np
 import pytest
 
+from bert_horovod.costs.derived import derive
+from bert_horovod.errors import RunError
+from bert_horovod.optimizers.schedule import whole_steps
+from bert_horovod.runs.reference_curves import Reference
+from bert_horovod.runs.status_files import Sign
 from lab import curves
-from lab.curve_recipes import CURVES
+from lab.curve_recipes import CURVES, RANKS, kept, key_of
+from lab.curves_on_link import compared, main, stop_at
+from tests.lab.scripts import load_script
 
 
 def curve(name: str, held_out: list[tuple[int, float]], **more) -> dict:
@@ -61,3 +71,139 @@ def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
     assert line["behind"] is None
     assert line["wire_gb"] == 10
     assert line["tera_flops"] is None
+
+
+# Of the store of books on which the kept curves were trained.
+BOOKS = "84ebd8d113bcf5287662da0848caaf56bedd485542f4277a4321fe7659161921"
+
+
+def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_today():
+    curves = kept()
+    # A group without a file was not trained yet.
+    fresh = {name: curve for name, curve in CURVES.items() if not curve.begin and curve.results.is_file()}
+    assert {name for name, curve in fresh.items() if key_of(curve.recipe, BOOKS) in curves} == set(fresh)
+    for curve in curves.values():
+        assert f'"name": "{curve["name"]}"' in CURVES[curve["name"]].results.read_text(encoding="utf-8")
+
+
+def test_a_continued_curve_is_kept_under_what_it_begins_with():
+    recipe = CURVES["continued, int8"].recipe
+    assert (recipe.numerics.wire, recipe.total_steps) == ("int8", 1200)
+    shorter = CURVES["continued 400, LAMB, 256 rows, rate 8e-3"].recipe
+    assert (shorter.numerics.precision, shorter.phase[0].global_batch, shorter.total_steps) == ("float32", 256, 100)
+    fresh = CURVES["LAMB, 256 rows, rate 8e-3, seed 2"].recipe
+    assert (fresh.optimizer.name, fresh.phase[0].global_batch, fresh.total_steps) == ("lamb", 256, 1000)
+    assert len({key_of(recipe, BOOKS, start) for start in (None, "a", "b")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "timed", "baseline"),
+    [
+        ("int8", "int8", "float32"),
+        ("MSLT, 8 layers, seed 2", "MSLT, 8 layers", "8 layers, seed 2"),
+        ("continued, 1-bit Adam, longer", "1-bit Adam", "continued, float32"),
+        ("continued 400, largest chunks, 0.1, dense 0.05", "largest chunks, 0.1", "continued 400, float32"),
+        ("continued 400, local AdamW, 8, rate 2e-3", "local AdamW, 8", "continued 400, float32"),
+        ("continued 400, 1-bit Adam, seed 2", "1-bit Adam", "continued 400, float32, seed 2"),
+        ("LANS, 256 rows, rate 8e-3, seed 2", "256 rows", "ADAMW, 256 rows, rate 1e-3, seed 2"),
+    ],
+)
+def test_a_step_is_timed_once_for_all_seeds_rates_and_stages_and_a_curve_has_a_baseline(name, timed, baseline):
+    assert (CURVES[name].timed, CURVES[name].baseline) == (timed, baseline)
+    assert {curve.baseline for curve in CURVES.values()} <= set(CURVES)
+
+
+def test_growing_curves_do_the_operations_of_the_whole_model():
+    flops = {}
+    for name in ("8 layers", "stacking, 8 layers", "MSLT, 8 layers"):
+        recipe = CURVES[name].recipe
+        flops[name] = sum(
+            phase.steps * phase.global_batch * derive(recipe, phase, RANKS).flops_per_row for phase in recipe.phase
+        )
+    assert list(flops.values()) == pytest.approx([flops["8 layers"]] * 3, rel=2e-3)
+
+
+def test_a_longer_curve_has_as_many_dense_steps():
+    usual, longer = (CURVES[f"continued, 1-bit Adam{of}"].recipe for of in ("", ", longer"))
+    assert [whole_steps(recipe.total_steps, recipe.exchange.dense) for recipe in (usual, longer)] == [360, 360]
+    assert (usual.total_steps, longer.total_steps) == (1200, 1400)
+
+
+def test_a_run_stops_where_its_ranks_are_equal():
+    assert stop_at("float16", 230) == 230
+    assert stop_at("continued 400, local AdamW, 8", 230) == 232
+    assert stop_at("continued, DreamDDP, 8", 230) == 240
+
+
+def test_losses_bytes_and_seconds_are_those_of_the_steps_that_were_made():
+    metrics = [
+        {"step": 1, "loss": 10.0, "wire_bytes": 100.0, "step_s": 30.0},
+        {"step": 20, "loss": 9.0, "wire_bytes": 100.0, "step_s": 2.0},
+        {"step": 20, "held_out_mlm_loss": 9.1},
+        {"step": 30, "loss": 8.5, "wire_bytes": 20.0, "step_s": 1.0},
+        {"step": 50, "loss": 8.0, "wire_bytes": 20.0, "step_s": 4.0},
+    ]
+    curve = [[1, 10.0], [20, 9.25], [30, 8.5], [50, 8.0], [60, 7.0]]
+    line = compared(metrics, 0, curve, 2640)
+    assert (line["steps"], line["loss"], line["apart"], line["step_s"]) == (50, 8.0, 0.25, 3.0)
+    assert line["wire_gb"] == pytest.approx((20 * 100 + 30 * 20) / 1e9)
+    assert line["counted"] == pytest.approx(2640 / 2600)
+    with pytest.raises(RunError, match="no step of the run"):
+        compared(metrics, 0, [[7, 10.0]], 0)
+
+
+def test_of_a_run_that_went_on_only_the_steps_on_the_link_count():
+    metrics = [
+        {"step": 20, "loss": 9.0, "wire_bytes": 100.0, "step_s": 2.0},
+        {"step": 30, "loss": 8.5, "wire_bytes": 20.0, "step_s": 30.0},
+        {"step": 50, "loss": 8.0, "wire_bytes": 20.0, "step_s": 4.0},
+    ]
+    line = compared(metrics, 20, [[20, 7.0], [30, 8.5], [50, 8.25]], 1200)
+    assert (line["steps"], line["loss"], line["apart"], line["step_s"]) == (30, 8.0, 0.25, 4.0)
+    assert line["counted"] == pytest.approx(1200 / (30 * 20))
+
+
+@pytest.mark.full
+def test_a_store_that_is_not_there_is_one_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lab.curves_on_link.why_not", lambda: None)
+    monkeypatch.setattr("sys.argv", ["", "--data_dir", str(tmp_path), "--work", str(tmp_path), "--curve", "float16"])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load_script("reference_curve")
+
+
+def test_spread_and_noise_are_found_and_another_seed_is_inside(script):
+    random = np.random.default_rng(0)
+    trend = np.linspace(9, 4, 400).reshape(40, 10)
+    seeds = trend + 0.05 * random.standard_normal((4, 40, 1)) + 0.2 * random.standard_normal((4, 40, 10))
+    band = script.band(seeds[:3])
+    assert band["noises"] == pytest.approx([0.2] * 40, rel=0.2)  # about the trend, not about the mean
+    assert np.mean(np.square(band["spreads"])) == pytest.approx(0.05**2 + 0.2**2 / 10, rel=0.3)
+    numbers = {name: tuple(values) for name, values in band.items()}
+    reference = Reference("toy", "", "", {}, seeds=3, window=10, **numbers)
+    assert [reference.judge(10 * (i + 1), list(seeds[3, i])) for i in range(40)] == [None] * 40
+    higher = seeds[3] + 0.8
+    assert all(reference.judge(10 * (i + 1), list(higher[i])) for i in range(40))
+
+
+def test_losses_are_read_by_window(script, tmp_path):
+    lines = [{"step": step, "loss": float(step)} for step in (1, *range(2, 45, 2))] + [{"step": 4, "incident": "x"}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert script.read_losses(tmp_path, 20).tolist() == [[*range(2, 21, 2)], [*range(22, 41, 2)]]
+    with pytest.raises(RunError, match="no loss of each 1 steps"):
+        script.read_losses(tmp_path, 10)
+
+
+def test_a_stopped_run_is_no_curve(script, tmp_path):
+    lines = [{"step": step, "loss": float(step)} for step in range(2, 41, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    Sign(40, 40, "saving", 0.0, 0.0, 0.0, 1).write(tmp_path)
+    assert len(script.read_losses(tmp_path, 20)) == 2
+    Sign(40, 60, "saving", 0.0, 0.0, 0.0, 1).write(tmp_path)
+    with pytest.raises(RunError, match="stopped at step 40 of 60; the same command goes on"):
+        script.read_losses(tmp_path, 20)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bert_horovod.recipe_files.loading import recipe_to_toml
 from tests.lab.scripts import cells, load_script, run_here
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
@@ -60,15 +59,6 @@ def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
         assert rate * seconds == pytest.approx(2 * LENGTH * fill / 100, rel=0.01)
     assert numbers(row["most seqs"])[1] == 1
     assert 0 < number(row["attention share of FLOPs"]) < 100
-
-
-@pytest.mark.slow
-def test_a_recipe_can_be_what_is_measured(store, tmp_path):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 4})))
-    done = run_here("padding", "--data_dir", store.path, "--recipe", recipe, "--steps", 1)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 x 32, 4 rows x 32, float32, adamw, XLA off")
 
 
 @pytest.mark.parametrize("packing", [True, False])

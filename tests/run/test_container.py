@@ -77,66 +77,48 @@ def test_an_unknown_command_is_refused_by_name(container, name):
     assert "bert-horovod --help lists the commands" in done.stderr
 
 
-@pytest.mark.full
-def test_sshd_without_keys_says_how_to_mount_them(container):
-    done = container("sshd")
-    assert done.returncode == 1
-    assert "found no mounted" in done.stderr
-    assert "ssh-keygen -t ed25519 -N '' -f keys/id_ed25519" in done.stderr
-    assert "docker run -v $PWD/keys:/keys:ro" in done.stderr
+def empty(keys: Path) -> None:
+    for path in keys.iterdir():
+        path.unlink()
 
 
-@pytest.mark.full
-def test_sshd_takes_no_arguments(container, keys):
-    done = container("sshd", "-p", "2200")
-    assert done.returncode == 1
-    assert "sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222" in done.stderr
-
-
-@pytest.mark.full
-def test_an_empty_directory_of_keys_is_refused(container, tmp_path):
-    (tmp_path / "keys").mkdir()
-    for command in ("sshd", "true"):
-        done = container(command)
-        assert done.returncode == 1
-        assert f"found no key in {tmp_path / 'keys'}" in done.stderr
-
-
-@pytest.mark.full
-def test_sshd_without_a_public_key_is_refused(container, keys):
-    (keys / "id_ed25519.pub").unlink()
-    done = container("sshd")
-    assert done.returncode == 1
-    assert "found no public key" in done.stderr
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["authorized_keys", "id_ed25519.pub"])
-def test_a_file_that_holds_no_public_key_is_refused(container, keys, name):
-    (keys / name).write_text("nothing\n", encoding="utf-8")
-    done = container("sshd")
-    assert done.returncode == 1
-    assert f"{keys / name} holds no public key" in done.stderr
-
-
-@pytest.mark.full
-def test_a_private_key_with_a_passphrase_is_refused(container, keys):
-    (keys / "id_ed25519").unlink()
+def protect(keys: Path) -> None:
+    empty(keys)
     make_key(keys / "id_ed25519", passphrase="secret")
-    done = container("true")
-    assert done.returncode == 1
-    assert "id_ed25519 is no private key, or one with a passphrase" in done.stderr
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("port", ["22", "70000", "ssh", ""])
-def test_a_port_out_of_range_is_refused(container, keys, port):
-    done = container("true", SSH_PORT=port)
-    if port:
-        assert done.returncode == 1
-        assert f"SSH_PORT={port} is no port from 1024 to 65535" in done.stderr
-    else:
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("change", "command", "port", "messages"),
+    [
+        (
+            shutil.rmtree,
+            "sshd",
+            "",
+            ("found no mounted", "-N '' -f keys/id_ed25519", "docker run -v $PWD/keys:/keys:ro"),
+        ),
+        (empty, "sshd", "", ("found no key in {keys}",)),
+        (empty, "true", "", ("found no key in {keys}",)),
+        (lambda keys: (keys / "id_ed25519.pub").unlink(), "sshd", "", ("found no public key",)),
+        (
+            lambda keys: (keys / "id_ed25519.pub").write_text("no\n"),
+            "sshd",
+            "",
+            ("id_ed25519.pub holds no public key",),
+        ),
+        (lambda keys: (keys / "authorized_keys").write_text("no\n"), "sshd", "", ("authorized_keys holds no public",)),
+        (protect, "true", "", ("id_ed25519 is no private key, or one with a passphrase",)),
+        (None, "sshd -p 2200", "", ("sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222",)),
+        *((None, "true", port, (f"SSH_PORT={port} is no port from 1024 to 65535",)) for port in ("22", "70000", "ssh")),
+        (None, "true", "", ()),
+    ],
+)
+def test_keys_arguments_and_ports_that_cannot_serve_are_refused(container, keys, change, command, port, messages):
+    if change:
+        change(keys)
+    done = container(*command.split(), SSH_PORT=port)
+    assert done.returncode == bool(messages), done.stderr
+    assert all(message.format(keys=keys) in done.stderr for message in messages), done.stderr
 
 
 @pytest.mark.full

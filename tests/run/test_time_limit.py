@@ -1,4 +1,4 @@
-"""The limit that .ci/run sets: tests that would begin too late are left out, and the summary says how many."""
+"""How the tests are run: within the limit that .ci/run sets, and each file's in one process."""
 
 import re
 import subprocess
@@ -23,3 +23,14 @@ def test_no_test_begins_after_the_time_given_and_the_summary_counts_them():
     assert int(left) > 0
     assert f"{left} skipped" in done.stdout
     assert "passed" not in done.stdout
+
+
+def test_the_tests_of_a_file_are_done_by_one_worker_so_that_they_share_its_fixtures():
+    files = ["tests/test_wording.py", "tests/costs/test_link.py", "tests/costs/test_losses.py"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    places = set(re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.M))
+    assert sorted(file for _, file in places) == sorted(files)

@@ -35,50 +35,18 @@ def test_slurms_compressed_names_are_expanded(text, names):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("node[1-2", "do not match"),
-        ("node1]", "do not match"),
-        ("node1,,node2", "do not match"),
-        ("node[[1-2]]", "do not match"),
-        ("node[2-1]", "'2-1' is not a number or a range"),
-        ("node[a-b]", "'a-b' is not a number or a range"),
-        ("node[]", "'' is not a number or a range"),
-        ("node[1-99999999]", "more than 65,536 hosts; .*unset it"),
-        ("a[1-999]b[1-999]c[1-999]", "more than 65,536 hosts"),
-        ("node[1-" + "9" * 5000 + "]", "is not a number or a range"),
-        ("node 1", "'node 1' is not a host's name"),
-    ],
-)
-def test_names_that_cannot_be_expanded_are_refused(text, message):
-    with pytest.raises(UserError, match=message):
-        expand_nodelist(text)
-
-
-@pytest.mark.parametrize(
     ("text", "hosts", "counts"), [("8(x3),4", 4, [8, 8, 8, 4]), ("2,1(x2)", 3, [2, 1, 1]), ("8", 3, [8, 8, 8])]
 )
 def test_slurms_compressed_counts_are_expanded(text, hosts, counts):
     assert expand_counts(text, hosts) == counts
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("8(x3)", "is 3 nodes; it lists 4"),
-        ("8x3", "expected a form"),
-        ("8(x99999999)", "expected a form"),
-        ("9" * 5000, "expected a form"),
-        ("", "expected a form"),
-        ("0", "expected a form"),
-    ],
-)
-def test_counts_that_do_not_fit_are_refused(text, message):
-    with pytest.raises(UserError, match=message):
-        expand_counts(text, 4)
-
-
 SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
+SKY = {"SKYPILOT_NODE_IPS": "10.0.0.1"}
+
+
+def counts_of_four(text: str) -> list[int]:
+    return expand_counts(text, 4)
 
 
 @pytest.mark.parametrize(
@@ -141,42 +109,62 @@ def test_hosts_of_a_heterogeneous_jobs_other_parts_are_told(capsys):
     assert capsys.readouterr().err == "left out are the other parts of this heterogeneous job: b[1-9]\n"
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"SLURM_JOB_NODELIST": "None"}, "SLURM_JOB_NODELIST=None names no host; .*unset it"),
-        ({"LSB_HOSTS": "(null)"}, r"LSB_HOSTS=\(null\) names no host"),
-        ({"LSB_HOSTS": "b1 None"}, "'None' is not a host's name"),
-        (SLURM | {"SLURM_GPUS": "5"}, "SLURM_GPUS=5 on 2 nodes are not equally many.*-H host:n"),
-        (SLURM | {"SLURM_GPUS": "12", "SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS=12 on 2 nodes"),
-        (SLURM | {"SLURM_GPUS": "two"}, "SLURM says 'two'"),
-        ({"LSB_MCPU_HOSTS": "fe80::1 4"}, "fe80::1 is an address of IPv6"),
-        ({"SKYPILOT_NODE_IPS": "10.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "A100"}, "PER_NODE='A100': expected a number"),
-        ({"SKYPILOT_NODE_IPS": "-oX"}, "'-oX' is not a host's name"),
-        ({"OMPI_MCA_orte_default_hostfile": "/none"}, "cannot read the hostfile /none: No such file"),
-    ],
-)
-def test_variables_that_name_no_hosts_or_not_all_of_their_slots_are_refused(environment, message):
-    with pytest.raises(UserError, match=message):
-        from_scheduler(environment)
-
-
 OPTION = "-oProxyCommand=touch"  # ssh would run it
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("read", "given", "message"),
     [
-        {"SLURM_JOB_NODELIST": f"a1,{OPTION}"},
-        {"SLURM_JOB_NODELIST": "-a[1-2]"},
-        {"LSB_MCPU_HOSTS": f"b1 4 {OPTION} 2"},
-        {"LSB_HOSTS": f"b1 {OPTION}"},
-        {"LSB_HOSTS": "b1 a;b"},
+        (expand_nodelist, "node[1-2", "do not match"),
+        (expand_nodelist, "node1]", "do not match"),
+        (expand_nodelist, "node1,,node2", "do not match"),
+        (expand_nodelist, "node[[1-2]]", "do not match"),
+        (expand_nodelist, "node[2-1]", "'2-1' is not a number or a range"),
+        (expand_nodelist, "node[a-b]", "'a-b' is not a number or a range"),
+        (expand_nodelist, "node[]", "'' is not a number or a range"),
+        (expand_nodelist, "node[1-99999999]", "more than 65,536 hosts; .*unset it"),
+        (expand_nodelist, "a[1-999]b[1-999]c[1-999]", "more than 65,536 hosts"),
+        (expand_nodelist, "node[1-" + "9" * 5000 + "]", "is not a number or a range"),
+        (expand_nodelist, "node 1", "'node 1' is not a host's name"),
+        (counts_of_four, "8(x3)", "is 3 nodes; it lists 4"),
+        (counts_of_four, "8x3", "expected a form"),
+        (counts_of_four, "8(x99999999)", "expected a form"),
+        (counts_of_four, "9" * 5000, "expected a form"),
+        (counts_of_four, "", "expected a form"),
+        (counts_of_four, "0", "expected a form"),
+        (from_scheduler, {"SLURM_JOB_NODELIST": "None"}, "SLURM_JOB_NODELIST=None names no host; .*unset it"),
+        (from_scheduler, {"LSB_HOSTS": "(null)"}, r"LSB_HOSTS=\(null\) names no host"),
+        (from_scheduler, {"LSB_HOSTS": "b1 None"}, "'None' is not a host's name"),
+        (from_scheduler, SLURM | {"SLURM_GPUS": "5"}, "SLURM_GPUS=5 on 2 nodes are not equally many.*-H host:n"),
+        (from_scheduler, SLURM | {"SLURM_GPUS": "12", "SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS=12 on 2 nodes"),
+        (from_scheduler, SLURM | {"SLURM_GPUS": "two"}, "SLURM says 'two'"),
+        (from_scheduler, {"LSB_MCPU_HOSTS": "fe80::1 4"}, "fe80::1 is an address of IPv6"),
+        (from_scheduler, {"LSB_MCPU_HOSTS": "b1 4 b2"}, "expected pairs"),
+        (from_scheduler, {"LSB_MCPU_HOSTS": "b1 four"}, "expected pairs"),
+        (from_scheduler, {"LSB_MCPU_HOSTS": "b1 99999999999"}, r"LSB_MCPU_HOSTS=.* expected at most 4096"),
+        (from_scheduler, SKY | {"SKYPILOT_NUM_GPUS_PER_NODE": "A100"}, "PER_NODE='A100': expected a number"),
+        (from_scheduler, {"SKYPILOT_NODE_IPS": "-oX"}, "'-oX' is not a host's name"),
+        (from_scheduler, {"OMPI_MCA_orte_default_hostfile": "/none"}, "cannot read the hostfile /none: No such file"),
+        (from_scheduler, {"SLURM_JOB_NODELIST": f"a1,{OPTION}"}, "is not a host's name"),
+        (from_scheduler, {"SLURM_JOB_NODELIST": "-a[1-2]"}, "is not a host's name"),
+        (from_scheduler, {"LSB_MCPU_HOSTS": f"b1 4 {OPTION} 2"}, "is not a host's name"),
+        (from_scheduler, {"LSB_HOSTS": f"b1 {OPTION}"}, "is not a host's name"),
+        (from_scheduler, {"LSB_HOSTS": "b1 a;b"}, "is not a host's name"),
+        (discover, "echo no >&2; exit 3", "--discover echo no .*: exit code 3, 'no'; expected lines `host slots=N`"),
+        (discover, "true", "--discover true names no host"),
+        (discover, "echo -oX", "line 1: '-oX': '-oX' is not a host's name"),
+        (discover, "no-such-command", "exit code 127"),
+        (parse_hosts, "a", "'a' is not of the form host:slots"),
+        (parse_hosts, "a:x", "is not of the form"),
+        (parse_hosts, "a:1,", "''"),
+        (parse_hosts, "a:0", "no slot"),
+        (parse_hosts, "a:1,a:2", "a second time"),
+        (parse_hosts, "[::1]:2", "is an address of IPv6"),
     ],
 )
-def test_an_option_of_ssh_is_no_hosts_name_in_a_schedulers_variable(environment):
-    with pytest.raises(UserError, match="is not a host's name"):
-        from_scheduler(environment)
+def test_what_names_no_hosts_or_not_all_of_their_slots_is_refused(read, given, message):
+    with pytest.raises(UserError, match=message):
+        read(given)
 
 
 def test_an_option_of_ssh_is_no_hosts_name_in_a_file_or_list(tmp_path):
@@ -218,23 +206,10 @@ def test_the_hostfile_of_kubernetes_mpi_operator_is_found(tmp_path, monkeypatch,
     assert from_scheduler(environment) == (dict.fromkeys(OPERATORS, 4), f"{path} of a job in Kubernetes")
 
 
-def test_the_hosts_that_a_command_prints_are_read():
+def test_the_hosts_of_a_list_and_those_that_a_command_prints_are_read():
+    assert parse_hosts("b:2,a.org:1") == {"b": 2, "a.org": 1}
     assert discover("printf 'a slots=2\\nb:3\\n'") == {"a": 2, "b": 3}
     assert discover("echo a; echo b", 8) == {"a": 8, "b": 8}  # as the MPI operator's script prints them
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("echo no >&2; exit 3", "--discover echo no .*: exit code 3, 'no'; expected lines `host slots=N`"),
-        ("true", "--discover true names no host"),
-        ("echo -oX", "line 1: '-oX': '-oX' is not a host's name"),
-        ("no-such-command", "exit code 127"),
-    ],
-)
-def test_a_command_that_prints_no_hosts_is_refused(command, message):
-    with pytest.raises(UserError, match=message):
-        discover(command)
 
 
 @pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"])
@@ -244,15 +219,6 @@ def test_a_schedulers_file_that_is_missing_or_empty_is_refused(tmp_path, variabl
     (tmp_path / "empty").write_text("")
     with pytest.raises(UserError, match=f"{variable} names no host"):
         from_scheduler({variable: str(tmp_path / "empty")})
-
-
-@pytest.mark.parametrize("text", ["b1 4 b2", "b1 four"])
-def test_lsf_pairs_that_are_none_are_refused(text):
-    with pytest.raises(UserError, match="expected pairs"):
-        from_scheduler({"LSB_MCPU_HOSTS": text})
-
-
-def test_a_grid_engine_file_without_slots_is_refused(tmp_path):
     (tmp_path / "nodes").write_text("c1\n")
     with pytest.raises(UserError, match=r"PE_HOSTFILE=.* cannot be read"):
         from_scheduler({"PE_HOSTFILE": str(tmp_path / "nodes")})
@@ -307,25 +273,6 @@ def test_a_hostfile_that_is_a_pipe_or_has_no_end_is_refused_and_not_waited_for(t
             read_hostfile(path)
     with pytest.raises(UserError, match=r"cannot read PBS_NODEFILE .*it is not a regular file"):
         from_scheduler({"PBS_NODEFILE": str(tmp_path / "pipe")})
-
-
-def test_slots_of_a_schedulers_job_have_a_bound():
-    with pytest.raises(UserError, match=r"LSB_MCPU_HOSTS=.* expected at most 4096"):
-        from_scheduler({"LSB_MCPU_HOSTS": "b1 99999999999"})
-
-
-def test_a_list_of_hosts_is_read():
-    assert parse_hosts("b:2,a.org:1") == {"b": 2, "a.org": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("a", "'a' is not of the form host:slots"), ("a:x", "is not of the form"), ("a:1,", "''"), ("a:0", "no slot"),
-     ("a:1,a:2", "a second time"), ("[::1]:2", "is an address of IPv6")],
-)  # fmt: skip
-def test_a_list_of_hosts_that_cannot_be_read_is_refused(text, message):
-    with pytest.raises(UserError, match=message):
-        parse_hosts(text)
 
 
 @pytest.mark.parametrize("path", sorted(PROJECT.glob("hostfiles/[!R]*")), ids=lambda path: path.name)

@@ -200,8 +200,3 @@ def test_a_signal_between_attempts_ends_the_launch(tmp_path):
         code, _, errors = run.end()
     assert code == 128 + signal.SIGUSR1
     assert errors.endswith("SIGUSR1: not restarted; no rank runs, and the same command resumes\n")
-
-
-def test_a_number_of_restarts_below_zero_is_refused():
-    done = subprocess.run([*LAUNCH, "-np", "1", "--restarts", "-1", "--", "hosts"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "bert-horovod: error: --restarts -1: expected at least 0\n")

@@ -1,6 +1,5 @@
-"""lab/finetuning.py gain: what is measured, under which name it is kept, and the table."""
+"""lab/finetuning.py: gain, what is measured and under which name it is kept; pace, contestants in turn."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +8,7 @@ from bert_horovod.errors import UserError
 from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
 from tests.toy_ner import write_ner
+from tests.toy_squad import write_squad
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +81,6 @@ def test_a_result_is_kept_under_what_decides_it(gain, tmp_path):
         gain.key_of(ours, tmp_path, files, None)
 
 
-def test_fresh_parameters_are_made_once_if_two_processes_start_together(gain, tmp_path, monkeypatch):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    made = gain.fresh_directory(checkpoint, tmp_path)
-    before = (made / "model.safetensors").read_bytes()
-    seen = iter([False])  # by the process that comes second, before the first one has ended
-    is_dir = Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path: next(seen, True) and is_dir(path))
-    assert gain.fresh_directory(checkpoint, tmp_path) == made
-    assert (made / "model.safetensors").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", made.name]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 def test_all_starts_are_trained_once_and_told(tmp_path, task):
@@ -111,3 +99,31 @@ def test_all_starts_are_trained_once_and_told(tmp_path, task):
     assert again.stdout == done.stdout
     assert "on core" in done.stderr
     assert "on core" not in again.stderr
+
+
+THEIRS = [f"transformers, {kind}, {how}" for kind in ("float32", "bfloat16") for how in ("eager", "compiled")]
+
+
+def test_a_ratio_is_the_median_of_each_rounds():
+    report = load_script("finetuning_pace").report({"packed rows": [0.1, 0.2, 0.1], "transformers": [0.3, 0.4, 0.2]})
+    _, packed, theirs = (line.split() for line in report.splitlines())
+    assert packed[-3:] == ["10.0", "1.00", "x"]
+    assert theirs[-3:] == ["3.3", "2.00", "x"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "write", "told", "peers"),
+    [
+        ("sst2", write_glue, "sst2, 320 examples of ", THEIRS),
+        ("ner", write_ner, "ner, ", THEIRS),
+        ("squad", write_squad, "squad, 375 windows; packed ", []),
+    ],
+)
+def test_all_contestants_take_their_turns(tmp_path, task, write, told, peers):
+    words = ["--data_dir", write(tmp_path / "data"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]
+    done = run_script("finetuning", "pace", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(told)
+    assert [cells(line)[0] for line in lines[2:]] == ["packed rows", "padded to the maximum", *peers]

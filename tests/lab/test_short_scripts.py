@@ -1,0 +1,52 @@
+"""Short scripts: plans against published tables, serving by two runtimes, stores of hard links."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_horovod.corpus.store import verify
+from lab import size
+from tests.lab.scripts import cells, run_here, run_script
+from tests.toys import write_toy_store
+
+
+@pytest.mark.slow
+def test_published_and_measured_rows_are_reproduced_but_for_those_that_have_a_reason():
+    done = run_here("planner", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    far = [row for row in rows if abs(row["deviation"]) > 0.1]
+    assert all(row["reason"] and row["reason"] in done.stderr for row in far)
+    assert len(rows) > 60
+    assert len(far) < len(rows) / 5
+    marked = [row for row in rows if row["calibrates"]]
+    assert len(marked) == 11
+    assert all(abs(row["deviation"]) < 1e-6 for row in marked)
+
+
+@pytest.mark.slow
+def test_a_line_for_each_length_and_batch():
+    pytest.importorskip("tf2onnx")
+    words = ("--model", "mini", "--threads", 1, "--length", 8, 16, "--batch", 2, "--rounds", 1, "--seconds", 0.1)
+    done = run_script("serving", *words)
+    assert done.returncode == 0, done.stderr
+    title, heading, *lines = done.stdout.splitlines()
+    assert title == "BERT-mini, float32, 1 threads"
+    assert cells(heading)[1:3] == ["TensorFlow, sentences/s", "onnxruntime, sentences/s"]
+    assert [cells(line)[0] for line in lines] == ["8 x 2", "16 x 2"]
+    for line in lines:
+        tensorflow, onnxruntime, ratio = (float(cell.replace(",", "").rstrip("x ")) for cell in cells(line)[1:])
+        assert ratio == pytest.approx(onnxruntime / tensorflow, rel=0.05)
+    assert "savedmodel: " in done.stderr
+
+
+@pytest.mark.parametrize(("most", "shards", "parts"), [(1000, 7, 1), (3, 2, 3)])
+def test_a_store_of_links_is_whole_and_repeats_the_text(tmp_path, monkeypatch, most, shards, parts):
+    monkeypatch.setattr(size, "MOST_SHARDS", most)
+    base = write_toy_store(tmp_path / "base", shards=2)  # whose shards say that they are of one byte of text
+    store = verify(size.linked_store(base, tmp_path / "work" / "store", 7e-9))
+    assert [len(shard.split()) for shard in store.shards] == [parts] * shards
+    assert {entry["bytes"] for entry in store.manifest["shards"]} == {parts}
+    assert np.array_equal(store.shards[0].split()[0].tokens, base.shards[0].tokens)
+    assert store.manifest["totals"]["tokens"] == sum(len(shard.tokens) for shard in store.shards)
