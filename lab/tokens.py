@@ -93,12 +93,7 @@ def compare(path: str, inputs: list[str]) -> list[tuple[float, float, float, int
     import numpy as np
 
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
-    from bert_horovod.corpus.reading.tokenizer_settings import (
-        UNCASED,
-        JsonTokenizer,
-        SpecialTokens,
-        library_tokenizer,
-    )
+    from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, SpecialTokens, library_tokenizer
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
     if path.endswith(".json"):

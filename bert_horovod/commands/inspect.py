@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     store = open_store(arguments.data_dir)
     if arguments.row is None:
-        from bert_horovod.corpus.description import report
+        from bert_horovod.corpus.statistics import report
 
         print(report(store))
         return

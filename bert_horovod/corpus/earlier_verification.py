@@ -11,7 +11,7 @@ from bert_horovod.corpus.earlier_shards import ARRAYS, hash_directory
 from bert_horovod.corpus.manifest import EARLIER_FORMAT
 from bert_horovod.corpus.store import Store, damaged_shards
 from bert_horovod.errors import ReportedError, damaged
-from bert_horovod.storage.verified import Verified, identity
+from bert_horovod.storage.reading import Verified, identity
 
 
 def require_whole(store: Store, number: int, directory: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.shard import ARRAYS, COUNTS, layout
 from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
-from bert_horovod.storage.reading import read_json, shown
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json, shown
 
 FORMAT, EARLIER_FORMAT = 3, 2
 SOURCES_FILE = "sources.jsonl"

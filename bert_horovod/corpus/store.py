@@ -32,8 +32,7 @@ from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file, token_dtype
 from bert_horovod.errors import DamagedData, damaged, unreadable
-from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import table_blocks
 from bert_horovod.inference.options import Options
 
@@ -35,7 +35,7 @@ class InputTable:
     """
 
     def __init__(
-        self, source: Path, text_columns: tuple[str, ...], ours: list[str], options: Options, most: int = BLOCK_BYTES
+        self, source: Path, text_columns: tuple[str, ...], ours: list[str], options: Options, most: int = ITEMS_BYTES
     ) -> None:
         self._columns, self._ours, self._options = text_columns, ours, options
         self._read = partial(

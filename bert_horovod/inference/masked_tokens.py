@@ -8,8 +8,7 @@ import numpy as np
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.word_boundaries import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
-from bert_horovod.corpus.reading.tokenizers_library import cutting
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, cutting
 from bert_horovod.errors import UserError
 from bert_horovod.inference.outputs import require_finite
 from bert_horovod.interchange.huggingface import Pretrained

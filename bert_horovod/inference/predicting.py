@@ -9,7 +9,7 @@ import numpy as np
 from bert_horovod.batches.examples.base import PackedRows
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns, table_parts
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.input_table import InputTable
@@ -77,7 +77,7 @@ class Predictor:
     @property
     def block_bytes(self) -> int:
         """Bytes of a table that are answered at once, about."""
-        return BLOCK_BYTES
+        return ITEMS_BYTES
 
     def answers(
         self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False

@@ -11,10 +11,10 @@ from bert_horovod.batches.examples.span_rows import SpanRows
 from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
 from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
 from bert_horovod.batches.special_tokens import require_pairs
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import table_parts
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.input_table import InputTable

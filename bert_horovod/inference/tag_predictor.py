@@ -11,8 +11,7 @@ import numpy as np
 from bert_horovod.batches.examples.tag_rows import TagRows
 from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
 from bert_horovod.batches.word_boundaries import WordBoundaries
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import kind_of, table_parts
 from bert_horovod.corpus.reading.tag_schemes import entities, is_tag
 from bert_horovod.corpus.reading.tagged_files import (
@@ -23,7 +22,7 @@ from bert_horovod.corpus.reading.tagged_files import (
     tagged_blocks,
     text_blocks,
 )
-from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import trimmed
 from bert_horovod.inference.options import Options, Progress
@@ -69,7 +68,7 @@ class TagPredictor(Predictor):
         self._column, self._blanks = _column(self.options), words_after_blanks(self.config)
         self._locating = LocatingTokenizer(self.vocabulary, self.tokenizer_settings)
         self._boundaries = WordBoundaries(self.vocabulary, self.tokenizer_settings)
-        self._block = BLOCK_BYTES * _LABELS // max(_LABELS, len(self.task.labels))
+        self._block = ITEMS_BYTES * _LABELS // max(_LABELS, len(self.task.labels))
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Write tags for words, or spans for texts; see `kind_of_input` for which.

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.base import special_count
 from bert_horovod.batches.examples.labelled import DocumentRows, LabelledRows, LabelledTexts, tokenised
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Progress
@@ -54,7 +54,7 @@ class TextPredictor(Predictor):
 
     @property
     def block_bytes(self) -> int:
-        return BLOCK_BYTES * _LABELS // max(_LABELS, len(self.labels))
+        return ITEMS_BYTES * _LABELS // max(_LABELS, len(self.labels))
 
     def answers(
         self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False

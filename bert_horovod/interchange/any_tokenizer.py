@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens
-from bert_horovod.corpus.reading.tokenizers_library import library_at_work
+from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, library_at_work
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.tokenizer_classes import GENERAL, as_transformers
 from bert_horovod.interchange.tokenizer_soundness import require_sound, require_text_tokens

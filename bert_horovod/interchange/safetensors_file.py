@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.torch_file import map_torch_file
-from bert_horovod.storage.reading import open_regular, read_json, shown
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, open_regular, read_json, shown
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

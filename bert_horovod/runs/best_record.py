@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 
 BEST = "best.json"  # finetuning/best_checkpoint.py writes it
 

@@ -33,8 +33,7 @@ from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
-from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import TEXT_BYTES, check_type, hash_file, read_json
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task

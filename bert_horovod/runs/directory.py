@@ -18,8 +18,7 @@ from bert_horovod.runs.checkpoint import NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
-from bert_horovod.storage.reading import read_json, read_text
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json, read_text
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
 if TYPE_CHECKING:

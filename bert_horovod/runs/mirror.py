@@ -27,8 +27,7 @@ from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, is_url, parse
-from bert_horovod.storage.reading import hash_file, read_json, shown
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, hash_file, read_json, shown
 from bert_horovod.storage.writing import sync, write_atomically
 
 COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"

@@ -17,8 +17,7 @@ from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.errors import ReportedError
 from bert_horovod.runs.metrics_lines import Log, read_log
 from bert_horovod.runs.status_files import SESSIONS, Sign, read_sign
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import write_atomically
 
 PROCESSOR = "CPU"

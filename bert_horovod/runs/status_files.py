@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import write_atomically
 
 STATUS, COMMAND, SESSIONS = "status.json", "command.json", "sessions.json"

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import write_atomically
 
 IDS = "trackers.json"  # in output_dir: the run's id in each tracker

@@ -11,8 +11,7 @@ from bert_horovod.errors import DamagedData
 from bert_horovod.runtime import autotuning
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run

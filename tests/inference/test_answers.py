@@ -10,7 +10,7 @@ from bert_horovod.batches.examples.span_rows import SpanRows
 from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
 from bert_horovod.batches.examples.span_windows import cut_spans
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.answers import NO_CANDIDATE_ODDS, AnswerRules, Answers, _has_most_context, find_answers
 from tests.toy_glue import WORDS

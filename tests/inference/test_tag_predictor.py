@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.reading.located_tokens import LocatedTokens
 from bert_horovod.corpus.reading.tag_schemes import entities
 from bert_horovod.corpus.reading.tagged_files import read_tagged
+from bert_horovod.corpus.reading.tokenizer import LocatedTokens
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
@@ -219,7 +219,7 @@ def test_blocks_have_the_answers_of_the_whole_file_in_its_order(
 ):
     (tmp_path / name).write_text(text, encoding="utf-8")
     report = predictor.predict_file(tmp_path / name, tmp_path / "whole.tsv", quiet)
-    monkeypatch.setattr("bert_horovod.inference.tag_predictor.BLOCK_BYTES", 1)
+    monkeypatch.setattr("bert_horovod.inference.tag_predictor.ITEMS_BYTES", 1)
     done = []
     in_blocks = open_predictor(directory, Options())
     again = in_blocks.predict_file(tmp_path / name, tmp_path / "blocks.tsv", lambda *progress: done.append(progress))

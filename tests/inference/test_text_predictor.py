@@ -91,7 +91,7 @@ def test_blocks_have_the_answers_of_the_whole_file_in_its_order(tmp_path, direct
     source = tmp_path / "in.csv"
     source.write_text("second,first\n" + "".join(f"{b},{a}\n" for a, b in PAIRS), encoding="utf-8")
     predictor.predict_file(source, tmp_path / "whole.jsonl", quiet)
-    monkeypatch.setattr("bert_horovod.inference.text_predictor.BLOCK_BYTES", 1)
+    monkeypatch.setattr("bert_horovod.inference.text_predictor.ITEMS_BYTES", 1)
     done = []
     in_blocks = open_predictor(directory, Options(keep=None))
     in_blocks.predict_file(source, tmp_path / "blocks.jsonl", lambda *progress: done.append(progress))

@@ -9,8 +9,7 @@ import pytest
 from tokenizers import AddedToken, processors
 
 from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, recorded_settings
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.any_tokenizer import general_config

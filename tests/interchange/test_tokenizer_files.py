@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.tokenizer_files import read_tokenizer, tokenizer_config

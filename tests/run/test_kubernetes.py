@@ -143,7 +143,7 @@ def test_the_commands_are_those_of_the_program(name):
             inner = parse(["bert-horovod", *words[words.index("--") + 1 :]])
             refuse_unread(inner)
         else:
-            from bert_horovod.corpus.preparing.dealing import find_share
+            from bert_horovod.corpus.preparing.planning import find_share
 
             job = yaml.safe_load(text(name))["spec"]
             share = find_share(arguments.part, {"JOB_COMPLETION_INDEX": "3"})

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from bert_horovod.batches.examples.span_tokens import SpanTexts, SpanTokens, tokenised_spans
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.storage.writing import lock
 

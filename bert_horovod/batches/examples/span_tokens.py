@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import Questions
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 
 NO_ANSWER, NOT_FOUND = -1, -2  # in place of the numbers of a span's tokens
 _SPACES = np.array([ord(character) for character in " \t\r\n\u202f"], np.uint32)

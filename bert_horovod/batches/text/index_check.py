@@ -15,9 +15,7 @@ import numpy as np
 
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.errors import ReportedError, damaged
-from bert_horovod.storage.reading import hash_file, load_array, read_json
-from bert_horovod.storage.typed import check_type
-from bert_horovod.storage.verified import Verified, identity
+from bert_horovod.storage.reading import Verified, check_type, hash_file, identity, load_array, read_json
 
 TABLES = ("windows_by_class", "windows_by_shard", "cell_start", "cell_place", "cell_shard")  # for each class and shard
 LARGE = {"start": np.uint32, "first": np.uint16, "by_length": np.uint32}  # an element for each window

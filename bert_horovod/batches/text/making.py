@@ -35,8 +35,7 @@ from bert_horovod.corpus.earlier_verification import require_whole
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.storage.reading import hash_file, load_array
-from bert_horovod.storage.verified import Verified, identity
+from bert_horovod.storage.reading import Verified, hash_file, identity, load_array
 from bert_horovod.storage.writing import lock, sync, write_atomically
 
 _CELLS_AT_ONCE = 1 << 22

@@ -11,8 +11,13 @@ import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.word_boundaries import WordBoundaries
-from bert_horovod.corpus.reading.tokenizer_settings import NO_ID, TokenizerSettings, library_tokenizer, token_ids
-from bert_horovod.corpus.reading.tokenizers_library import cutting
+from bert_horovod.corpus.reading.tokenizer_settings import (
+    NO_ID,
+    TokenizerSettings,
+    cutting,
+    library_tokenizer,
+    token_ids,
+)
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
 

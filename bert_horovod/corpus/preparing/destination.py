@@ -19,8 +19,7 @@ from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, read_sources, verify
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.storage.places import Place
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 

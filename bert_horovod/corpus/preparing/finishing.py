@@ -1,18 +1,21 @@
 """Finishes a store whose shards are made: duplicates, held-out sections, names, manifest."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_horovod.corpus.manifest import Source
 from bert_horovod.corpus.preparing import destination
-from bert_horovod.corpus.preparing.duplicates import count_tokens, find_duplicates
-from bert_horovod.corpus.preparing.holding_out import hold_out_more
 from bert_horovod.corpus.preparing.making_shards import Made, refuse_unknown
 from bert_horovod.corpus.preparing.parts import Part, PartArrays, number_shards
 from bert_horovod.corpus.preparing.planning import ShardTask
 from bert_horovod.corpus.reading.sources import SourceFile, changed_names
-from bert_horovod.corpus.shard import COUNTS
+from bert_horovod.corpus.shard import COUNTS, Shard
+from bert_horovod.corpus.statistics import kept_documents, section_token_starts
 from bert_horovod.corpus.store import write_duplicates, write_manifest, write_sources
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.wording import counted
@@ -93,3 +96,104 @@ def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> N
             f"the input yields no tokens ({counted(len(sources), 'file')}: {names}; "
             f"{sum(source.bytes for source in sources):,} bytes); expected text: look at --input"
         )
+
+
+_PASS_DOCUMENTS = 1 << 22  # documents sorted in memory at once, about 200 MB
+
+
+def find_duplicates(shards: Sequence[Shard]) -> np.ndarray:
+    """Numbers of the documents, counted over all shards, whose text is that of an earlier one: int64, ascending."""
+    total = sum(len(shard.document_hashes) for shard in shards)
+    passes = max(1, -(-total // _PASS_DOCUMENTS))
+    duplicates = [_repeated(*_hashes_of_pass(shards, number, passes)) for number in range(passes)]
+    return np.sort(np.concatenate(duplicates))
+
+
+def count_tokens(shards: Sequence[Shard], documents: np.ndarray) -> int:
+    """Tokens in these documents (numbers counted over all shards, ascending)."""
+    tokens = first = 0
+    for shard in shards:
+        last = first + len(shard.documents) - 1
+        mine = documents[np.searchsorted(documents, first) : np.searchsorted(documents, last)] - first
+        bounds = np.asarray(shard.sentences)[np.asarray(shard.sections)[np.asarray(shard.documents)]].astype(np.int64)
+        tokens += int((bounds[mine + 1] - bounds[mine]).sum())
+        first = last
+    return tokens
+
+
+def _hashes_of_pass(shards: Sequence[Shard], number: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The hashes of pass `number`, uint64 [n, 2], and the numbers of their documents, int64 [n].
+
+    A hash is in pass number (its first 64 bits modulo `passes`), so equal hashes are in the same pass.
+    """
+    hashes: list[np.ndarray] = [np.zeros((0, 2), np.uint64)]
+    documents: list[np.ndarray] = [np.zeros(0, np.int64)]
+    first = 0
+    for shard in shards:
+        chosen = np.flatnonzero(np.asarray(shard.document_hashes[:, 0]) % np.uint64(passes) == number)
+        hashes.append(shard.document_hashes[chosen])
+        documents.append(chosen + first)
+        first += len(shard.document_hashes)
+    return np.concatenate(hashes), np.concatenate(documents)
+
+
+def _repeated(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    order = np.lexsort((documents, hashes[:, 1], hashes[:, 0]))
+    same = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
+    return documents[order[1:][same]]
+
+
+DOCUMENTS = 2  # at least so many have a held-out section
+_FEWEST_DOCUMENTS = 3  # in the store, so that one is left to train on
+
+
+def hold_out_more(arrays: PartArrays, duplicates: np.ndarray) -> tuple[PartArrays, int, int]:
+    """Hold out a section of further documents until two documents have one, if the store has three documents or more.
+
+    Of a few sections the hashes may have chosen none, or only those of one document, but next-sentence pairs need two
+    documents. The documents' hashes alone choose the sections. Documents of several sections come first, because their other
+    sections are left to train on. Writes the files of changed parts anew.
+
+    Args:
+        arrays: the parts that have text, in order.
+        duplicates: int64, numbers of duplicate documents, over all parts; they are never chosen.
+
+    Returns the parts afterwards, and how many more sections and tokens are held out now.
+    """
+    more_sections = more_tokens = 0
+    for number, documents in _choose(arrays, duplicates).items():
+        part, shard = arrays.parts[number], arrays[number]
+        begins, sizes = np.asarray(shard.documents), np.diff(np.asarray(shard.documents))
+        sections = [int(begins[i] + shard.document_hashes[i, 1] % np.uint64(sizes[i])) for i in documents]
+        held_out = np.array(shard.held_out)
+        held_out[sections] = True
+        tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
+        totals = dict(part.totals)
+        totals["held_out_sections"] += len(sections)
+        totals["held_out_tokens"] += tokens
+        arrays = arrays.replaced(number, replace(part, totals=totals), replace(shard, held_out=held_out))
+        more_sections, more_tokens = more_sections + len(sections), more_tokens + tokens
+    return arrays, more_sections, more_tokens
+
+
+def _choose(shards: Sequence[Shard], duplicates: np.ndarray) -> dict[int, list[int]]:
+    """The documents of which a section is to be held out, by the number of their part."""
+    held, candidates, first, kept_count = 0, [], 0, 0
+    for number, shard in enumerate(shards):
+        kept_of_shard = kept_documents(shard, duplicates - first)
+        first += len(kept_of_shard)
+        kept_count += int(kept_of_shard.sum())
+        has = np.logical_or.reduceat(np.asarray(shard.held_out), np.asarray(shard.documents[:-1]))
+        held += int((has & kept_of_shard).sum())
+        if held >= DOCUMENTS:
+            return {}
+        single = np.diff(np.asarray(shard.documents)) == 1
+        free = np.flatnonzero(kept_of_shard & ~has)
+        order = np.lexsort((shard.document_hashes[free, 0], single[free]))[:DOCUMENTS]
+        candidates += [(bool(single[i]), int(shard.document_hashes[i, 0]), number, int(i)) for i in free[order]]
+    if kept_count < _FEWEST_DOCUMENTS:
+        return {}
+    chosen: dict[int, list[int]] = {}
+    for _, _, number, document in sorted(candidates)[: DOCUMENTS - held]:
+        chosen.setdefault(number, []).append(document)
+    return chosen

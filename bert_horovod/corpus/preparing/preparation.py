@@ -11,11 +11,10 @@ from typing import Any
 
 from bert_horovod.corpus.manifest import FORMAT
 from bert_horovod.corpus.preparing import destination
-from bert_horovod.corpus.preparing.dealing import Share, share_plan
 from bert_horovod.corpus.preparing.finishing import finish
 from bert_horovod.corpus.preparing.making_shards import Made, join_shards, make_shards
 from bert_horovod.corpus.preparing.parts import in_order
-from bert_horovod.corpus.preparing.planning import Plan, Settings, plan_shards
+from bert_horovod.corpus.preparing.planning import Plan, Settings, Share, plan_shards, share_plan
 from bert_horovod.corpus.preparing.shares import (
     claim,
     claimant,

@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing import destination
-from bert_horovod.corpus.preparing.dealing import Share, share_plan
 from bert_horovod.corpus.preparing.making_shards import Made
 from bert_horovod.corpus.preparing.parts import PartFile, find_parts, missing_parts, parts_by_task, read_files
-from bert_horovod.corpus.preparing.planning import Plan
+from bert_horovod.corpus.preparing.planning import Plan, Share, share_plan
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.shard import shard_file
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.storage.reading import read_json
-from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import sync, write_atomically
 from bert_horovod.wording import counted
 

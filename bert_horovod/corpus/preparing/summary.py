@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.corpus.preparing.dealing import Share
+from bert_horovod.corpus.preparing.planning import Share
 from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources, some

@@ -16,12 +16,7 @@ from urllib.parse import unquote
 
 from bert_horovod.corpus.reading.formats import FORMATS
 from bert_horovod.corpus.reading.other_formats import refuse_content, refuse_name
-from bert_horovod.corpus.reading.sources import (
-    BLOCK_BYTES,
-    DUMP_SUFFIX,
-    SourceFile,
-    suffixes,
-)
+from bert_horovod.corpus.reading.sources import BLOCK_BYTES, DUMP_SUFFIX, SourceFile, suffixes
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.connections import require_package
 from bert_horovod.storage.places import Place, is_url, parse

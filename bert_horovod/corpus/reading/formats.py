@@ -1,19 +1,22 @@
 """The formats of input files, by the suffixes of their names."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from typing import Any, cast
 
-from bert_horovod.corpus.reading import arrow_files, json_lines, sources, table_rows, wet_files
+from bert_horovod.corpus.reading import arrow_files, sources, wet_files
 from bert_horovod.corpus.reading.arrow_files import ArrowReader, row_documents
 from bert_horovod.corpus.reading.compression import has_streams
-from bert_horovod.corpus.reading.json_lines import json_documents
 from bert_horovod.corpus.reading.sources import DUMP_SUFFIX, JSON_SUFFIXES, SourceFile, SourceReader, suffixes
-from bert_horovod.corpus.reading.table_rows import table_documents
-from bert_horovod.corpus.reading.text import Section, text_documents
+from bert_horovod.corpus.reading.table_files import columns_and_rows
+from bert_horovod.corpus.reading.text import Section, record_sections, text_documents
 from bert_horovod.corpus.reading.wet_files import wet_documents
 from bert_horovod.corpus.reading.wikipedia import article_documents
 from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import shown
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,82 @@ class Format:
     reader: Callable[..., SourceReader] | None = None
     may_be_compressed: bool = True
     only_named: bool = False
+
+
+NOT_JSON = "lines that are not JSON objects"  # names in SourceReader.passed_over
+NO_TEXT = "lines without text"
+_MISSING = object()
+
+
+def json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
+    """A document a line; see formats.read_sections."""
+    for number, line in reader.lines():
+        if line.strip():
+            text_and_title = _json_text(line, number, reader)
+            if text_and_title is not None:
+                yield record_sections(number, *text_and_title, documents, reader)
+
+
+def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] | None:
+    """The text and the title of a line of JSON; None for a bad line that is skipped."""
+    where, name = reader.place(number), reader.text_field
+    mend = f'expected one JSON object a line, with the text in a string field "{name}" (see --text_field): mend it'
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reader.pass_over(number, NOT_JSON, f"{where}: not JSON ({error}); {mend}")
+        return None
+    if not isinstance(record, dict):
+        reader.pass_over(number, NOT_JSON, f"{where}: a {type(record).__name__} instead of an object; {mend}")
+        return None
+    text, title = _field(record, name), record.get("title")
+    if not isinstance(text, str):
+        problem = "no field" if text is _MISSING else f"a {type(text).__name__} in the field"
+        message = f'{where}: {problem} "{name}", its fields are {shown(list(record))}; {mend}'
+        reader.pass_over(number, NO_TEXT, message)
+        return None
+    return _whole_characters(text), _whole_characters(title) if isinstance(title, str) else ""
+
+
+def _field(record: dict[str, Any], name: str) -> Any:
+    """The value of a field, which may be within others, as in article.abstract; or _MISSING."""
+    if name in record:
+        return record[name]
+    head, dot, rest = name.partition(".")
+    within = record.get(head) if dot else None
+    return _field(within, rest) if isinstance(within, dict) else _MISSING
+
+
+def _whole_characters(text: str) -> str:
+    """The text with U+FFFD in place of lone surrogates (escaped halves of a pair), which are no characters."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+NO_ROW = "rows that do not fit the table's header"  # a name in SourceReader.passed_over
+
+
+def table_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
+    """A document a row; see formats.read_sections."""
+    path, name = cast("Path", reader.source.path), reader.text_field  # a Place has the same names of its parts
+    columns, rows = columns_and_rows(path, reader, broken=lambda number, text: reader.pass_over(number, NO_ROW, text))
+    if columns.count(name) != 1:
+        raise UserError(
+            f"{path} has {'two columns' if name in columns else 'no column'} {name!r}, its first line is "
+            f"{shown(columns)}; expected the names of its columns there, and that of the text: --text_field NAME"
+        )
+    text, title = columns.index(name), columns.index("title") if "title" in columns else None
+    for number, fields in rows:
+        where = reader.place(number)
+        if len(fields) != len(columns):
+            message = f"{where}: {len(fields)} fields, expected {len(columns)} as in the first line"
+        elif '""' in fields[text][1:-1] and fields[text][0] == fields[text][-1] == '"':
+            message = f"{where}: the text stands within quotation marks"  # only TSV keeps them
+        else:
+            yield record_sections(number, fields[text], fields[title] if title is not None else "", documents, reader)
+            continue
+        quoted = '"' in "".join(fields)
+        mend = "; if a TSV's fields are quoted, as spreadsheets and pandas write them: let its name end with .csv"
+        reader.pass_over(number, NO_ROW, message + mend * quoted)
 
 
 TEXT = Format(
@@ -73,11 +152,8 @@ WET = Format(
 )
 FORMATS = {suffix: each for each in (TEXT, JSON_LINES, DUMP, TABLE, WRITTEN_TABLE, WET) for suffix in each.suffixes}
 BAD_LINES = (
-    *sources.BAD_LINES,
-    *json_lines.BAD_LINES,
-    *arrow_files.BAD_LINES,
-    *table_rows.BAD_LINES,
-    *wet_files.BAD_LINES,
+    *(*sources.BAD_LINES, NOT_JSON, NO_TEXT),
+    *(*arrow_files.BAD_LINES, NO_ROW, *wet_files.BAD_LINES),
 )  # names in SourceReader.passed_over
 
 

@@ -55,7 +55,7 @@ class Rule:
         """Whether the rule does not hold for a sentence with this text."""
         return (
             "\n" in text
-            or "\0" in text  # kept_ids.py cannot have it
+            or "\0" in text  # tokenizer.py cannot have it
             or (self.added is not None and self.added.search(text) is not None)
             or (self.needs_nfc and not unicodedata.is_normalized("NFC", text))
         )

@@ -1,6 +1,9 @@
 """Where sentences end: one compiled pattern finds candidates, and only full stops are looked at more closely."""
 
 import re
+from pathlib import Path
+
+from bert_horovod.recipe.fields import read_toml
 
 CLOSING = "\"'”’»›)\\]}」』）》〉】〕"
 # A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing quotes
@@ -12,112 +15,9 @@ _CANDIDATE = re.compile(
 )
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
-# A full stop after one of these never ends a sentence.
-_TITLES = frozenset(
-    (
-        "Mr",
-        "Mrs",
-        "Ms",
-        "Messrs",
-        "Mme",
-        "Mlle",
-        "Mdme",
-        "Dr",
-        "Drs",
-        "Prof",
-        "Rev",
-        "Revd",
-        "Hon",
-        "Gen",
-        "Maj",
-        "Col",
-        "Capt",
-        "Cpt",
-        "Comdr",
-        "Cmdr",
-        "Adm",
-        "Lt",
-        "Lieut",
-        "Sgt",
-        "Sergt",
-        "Cpl",
-        "Pvt",
-        "Sen",
-        "Rep",
-        "Gov",
-        "Pres",
-        "Supt",
-        "Insp",
-        "St",
-        "Ste",
-        "Sts",
-        "Mt",
-        "Ft",
-        "Esqr",
-        "Fr",
-        "Br",
-        "Bros",
-        "cf",
-        "vs",
-        "viz",
-        "Fig",
-        "fig",
-        "Figs",
-        "figs",
-        "Eq",
-        "eq",
-        "eds",
-        "Vol",
-        "vol",
-        "Vols",
-        "vols",
-    )
-)
-# A full stop after one of these does not end a sentence if a number follows.
-_BEFORE_NUMBERS = frozenset(
-    (
-        "No",
-        "no",
-        "Nos",
-        "nos",
-        "p",
-        "pp",
-        "Ch",
-        "ch",
-        "Chap",
-        "chap",
-        "Sec",
-        "sec",
-        "Sect",
-        "sect",
-        "Art",
-        "art",
-        "Bk",
-        "bk",
-        "Pt",
-        "pt",
-        "Op",
-        "op",
-        "ca",
-        "c",
-        "l",
-        "ll",
-        "v",
-        "vv",
-        "Jan",
-        "Feb",
-        "Mar",
-        "Apr",
-        "Jun",
-        "Jul",
-        "Aug",
-        "Sep",
-        "Sept",
-        "Oct",
-        "Nov",
-        "Dec",
-    )
-)
+_WORDS = read_toml(Path(__file__).with_name("sentences.toml"), "the words of")
+_TITLES = frozenset(_WORDS["titles"].split())
+_BEFORE_NUMBERS = frozenset(_WORDS["before_numbers"].split())
 _ABBREVIATIONS = _TITLES | _BEFORE_NUMBERS
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 

@@ -8,10 +8,10 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import zstandard
 
@@ -277,3 +277,27 @@ def suffixes(path: Path | Place) -> tuple[str, str]:
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     inner = (path.with_suffix("") if compression else path).suffix.lower()
     return DUMP_SUFFIX if _DUMP_PART.fullmatch(inner) else inner, compression
+
+
+Item = TypeVar("Item")
+ITEMS_BYTES = 4 << 20  # of a block's characters, and of _ITEM_BYTES for each item
+WHOLE = math.inf  # for one block
+_ITEM_BYTES = 1024  # an item's own share of a block's size: a block has at most 4,096 items
+
+
+def in_blocks(items: Iterable[Item], most: float, characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield items in their order, in lists that end when their size reaches `most` bytes.
+
+    >>> [len(block) for block in in_blocks(["a" * 1000] * 5, 4000, len)]
+    [2, 2, 1]
+    """
+    block: list[Item] = []
+    size = 0
+    for item in items:
+        block.append(item)
+        size += _ITEM_BYTES + characters(item)
+        if size >= most:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES, WHOLE, in_blocks
 from bert_horovod.corpus.reading.compression import COMPRESSIONS
-from bert_horovod.corpus.reading.sources import JSON_SUFFIXES, SourceFile, SourceReader
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES, JSON_SUFFIXES, WHOLE, SourceFile, SourceReader, in_blocks
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
 
@@ -70,7 +69,7 @@ def table_blocks(
     skip_broken: bool = False,
     dialect: Dialect = PLAIN,
     may_be_list: Callable[[str], bool] = lambda _: False,
-    most: float = BLOCK_BYTES,
+    most: float = ITEMS_BYTES,
 ) -> Iterator[Table]:
     """Read a table in blocks: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
 

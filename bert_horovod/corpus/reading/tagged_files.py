@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.blocks import BLOCK_BYTES, WHOLE, in_blocks
-from bert_horovod.corpus.reading.sources import suffixes
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES, WHOLE, in_blocks, suffixes
 from bert_horovod.corpus.reading.table_files import SURROGATE, kind_of, opened, table_blocks
 from bert_horovod.corpus.reading.tag_schemes import is_bilou, is_tag, without_bilou
 from bert_horovod.errors import UserError
@@ -77,7 +76,7 @@ def read_tagged(path: Path, columns: TagColumns = USUAL, tagged: bool = True) ->
 
 
 def tagged_blocks(
-    path: Path, columns: TagColumns = USUAL, tagged: bool = True, most: float = BLOCK_BYTES
+    path: Path, columns: TagColumns = USUAL, tagged: bool = True, most: float = ITEMS_BYTES
 ) -> Iterator[TaggedSentences]:
     """Read a file in blocks: JSON Lines if it is called so (.jsonl, .ndjson, .json, also compressed), else CoNLL.
 
@@ -128,7 +127,7 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
     return "words" if column is None or column.removeprefix("-").isdecimal() else "table"
 
 
-def text_blocks(path: Path, kind: str, column: str | None = None, most: float = BLOCK_BYTES) -> Iterator[list[str]]:
+def text_blocks(path: Path, kind: str, column: str | None = None, most: float = ITEMS_BYTES) -> Iterator[list[str]]:
     """Read in blocks the texts of a table, or of the objects of JSON Lines, or the lines of a plain text.
 
     Args:

@@ -1,16 +1,20 @@
 """The settings of a BertTokenizer beside its vocabulary, and the tokenizers library's tokenizer for them."""
 
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError, UserError
+from bert_horovod.runtime.quiet import native_messages_held_back
+from bert_horovod.storage.reading import shown
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
 _UNREACHED = "\ue000\uf8ff"  # private-use characters before a token that no text is to reach
@@ -286,3 +290,29 @@ def normalizer(settings: TokenizerSettings) -> "tokenizers.normalizers.BertNorma
         strip_accents=settings.strip_accents,
         lowercase=settings.lowercase,
     )
+
+
+@contextlib.contextmanager
+def library_at_work(message: str, kind: type[ReportedError] = DamagedData, quiet: bool = True) -> Iterator[None]:
+    """Raise an error for what the tokenizers library raises: Exception, or for a panic of its Rust code another.
+
+    Args:
+        message: its beginning.
+        kind: of the error.
+        quiet: whether the library's own messages are held back, which costs a temporary file.
+    """
+    try:
+        with native_messages_held_back() if quiet else contextlib.nullcontext():
+            yield
+    except ReportedError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{message}: {shown(error)}") from error
+
+
+def cutting(settings: TokenizerSettings) -> contextlib.AbstractContextManager[None]:
+    """As library_at_work, while texts are cut into tokens with these settings."""
+    message = f"the tokenizer {settings} cannot cut a text; expected a tokenizer.json whose expressions end"
+    return library_at_work(message, UserError, quiet=False)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import SECTION_BYTES, Section, document_sections, utf8_bytes
-from bert_horovod.corpus.reading.wiki_names import DISAMBIGUATION_NAMES, WikiNames
+from bert_horovod.corpus.reading.wikitext import DISAMBIGUATION_NAMES, WikiNames, plain_text
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.wording import counted
 
@@ -253,8 +253,6 @@ def article_documents(reader: SourceReader, _documents: str) -> Iterator[Iterato
 
 
 def _article_sections(article: Article, reader: SourceReader) -> Iterator[Section]:
-    from bert_horovod.corpus.reading.wikitext import plain_text  # only a dump needs the parser
-
     paragraphs, removed = plain_text(article.wikitext, article.names)
     finite = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
     reader.passed_over += removed + Counter({ENDLESS: len(paragraphs) - len(finite)})

@@ -3,18 +3,94 @@
 One linear scan removes blocks without prose (templates, tables, references, formulas, comments, files, categories),
 nested ones too. Then headings and lists are recognised line by line, and simple links by a pattern. mwparserfromhell
 parses the markup that is left in a paragraph. The scan comes first because the parser, which builds an object for every
-node, is slow.
+node, is slow. wiki_names.toml has the names by which markup is known in each language.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import unescape
+from pathlib import Path
+from unicodedata import normalize
 
-import mwparserfromhell
-from mwparserfromhell.parser import ParserError
+from bert_horovod.recipe.fields import read_toml
 
-from bert_horovod.corpus.reading.wiki_names import WikiNames, is_without_prose
+FILE_NAMESPACES = ("-2", "6")  # Media, File
+CATEGORY_NAMESPACE = "14"
+
+_NAMES = read_toml(Path(__file__).with_name("wiki_names.toml"), "the names of")
+# A link with such an end is to a file, whatever the name of the namespace: wikis have aliases that no dump names.
+_FILE_ENDS = "jpe?g|png|svg|gif|tiff?|webp|xcf|pdf|djvu|og[agv]|webm|mp[34]|midi?|wav|flac"
+# Between the parts of a heading such as "Notes et références" or "脚注・参考文献".
+_AND = re.compile(
+    r"\s*[,;/&+・、，；]\s*|\s+(?:and/or|en/of|und/oder|and|or|und|oder|et|ou|y|e|ed|o|en|of|och|og|i|oraz|и|или|та|й|і|а|a|è|และ|và|ve|veya|"
+    r"ja|és|dan|și|şi|και|eta|या|और|و|및|와|과)\s+|(?<=[ぁ-ヿ一-鿿])[及和与與](?:び)?(?=[ぁ-ヿ一-鿿])|(?<=[가-힣])[와과]\s+|"
+    r"\s+و(?=\w)|\s+ו(?=\w)"
+)
+
+
+def _folded(name: str) -> str:
+    """A name for comparison: without case (also of the Turkish i), and with single spaces."""
+    return " ".join(normalize("NFC", name).casefold().replace("i\u0307", "i").replace("ı", "i").split())
+
+
+def _headings(text: str) -> frozenset[str]:
+    return frozenset(_folded(name) for name in text.split(", "))
+
+
+DISAMBIGUATION_NAMES = frozenset(_NAMES["disambiguation"].split(", "))
+_SECTION_NAMES = frozenset().union(*map(_headings, _NAMES["sections_without_prose"].values()))
+
+
+def is_without_prose(heading: str) -> bool:
+    """Whether a heading's section holds no prose: references, links, books, in any language of the table."""
+    name = _folded(heading.strip(" \t:.…'\""))
+    return name in _SECTION_NAMES or all(part in _SECTION_NAMES for part in _AND.split(name))
+
+
+@dataclass(frozen=True)
+class WikiNames:
+    """How one wiki names files and categories."""
+
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # the names that its dump gives, by key ("6": "File")
+
+    @cached_property
+    def hidden_link(self) -> re.Pattern[str]:
+        """Matches a link that is never shown as text; the group that matched is "file", "category" or "language"."""
+        languages = _any_of(_NAMES["languages"].split())
+        blank = "[\\s_\u200e\u200f\u202a-\u202e]*"  # marks of direction are no part of a title
+        return re.compile(
+            rf"\[\[{blank}(?:(?P<file>(?:{self._files}){blank}:|[^\W\d_][^\[\]{{}}|<>:\n]*:[^\[\]{{}}|<>\n]*"
+            rf"\.(?:{_FILE_ENDS}){blank}(?:\||\]\]))|(?P<category>(?:{self._categories}){blank}:)|"
+            rf"(?P<language>(?-i:{languages}):[^|\[\]]*\]\]))",
+            re.IGNORECASE,
+        )
+
+    @cached_property
+    def shown_name(self) -> re.Pattern[str]:
+        """Matches the name of a file or a category in what should be text."""
+        names = frozenset(("file", "image", "category")) | self._own("6", CATEGORY_NAMESPACE)
+        return re.compile(rf"(?<!\w)(?:{_any_of(names)}):\S", re.IGNORECASE)
+
+    @property
+    def _files(self) -> str:
+        return _any_of(frozenset(_NAMES["file_names"].split()) | self._own(*FILE_NAMESPACES))
+
+    @property
+    def _categories(self) -> str:
+        return _any_of(frozenset(_NAMES["category_names"].split()) | self._own(CATEGORY_NAMESPACE))
+
+    def _own(self, *keys: str) -> frozenset[str]:
+        return frozenset(name for key in keys if (name := self.namespaces.get(key, "").strip()))
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A pattern for any of these names, the longest first; a blank in a name is also written as "_"."""
+    patterns = {r"[\s_]+".join(map(re.escape, re.split(r"[\s_]+", name.strip()))) for name in names}
+    return "|".join(sorted(patterns, key=lambda pattern: (-len(pattern), pattern)))
+
 
 # What is removed, as a store's report counts it.
 MARKUP_LEFT = "paragraphs with markup left"
@@ -233,6 +309,9 @@ def _plain(markup: str) -> str:
     if "[" in text:
         text = _SIMPLE_LINK.sub(r"\1", text)
     if "[" in text:
+        import mwparserfromhell  # only a dump needs it
+        from mwparserfromhell.parser import ParserError
+
         try:
             code = mwparserfromhell.parse(text.replace("<", "&lt;"), skip_style_tags=True)
             text = code.strip_code(normalize=False, collapse=False)

@@ -6,7 +6,7 @@ import pytest
 from bert_horovod.batches.examples import span_cache
 from bert_horovod.batches.examples.span_cache import open_spans
 from bert_horovod.batches.examples.span_tokens import SpanTexts, SpanTokens, tokenised_spans
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import CASED, UNCASED
 from tests.toy_glue import WORDS
 

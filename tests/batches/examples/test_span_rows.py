@@ -7,7 +7,7 @@ from bert_horovod.batches.examples.span_rows import SpanRows
 from bert_horovod.batches.examples.span_tokens import SpanTexts, SpanTokens, tokenised_spans
 from bert_horovod.batches.examples.span_windows import SpanWindows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from tests.toy_glue import WORDS
 

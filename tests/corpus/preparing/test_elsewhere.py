@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from bert_horovod.corpus.preparing.dealing import Share
-from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.planning import Settings, Share
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.sources import SourceReader

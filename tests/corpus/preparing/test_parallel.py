@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.preparing.duplicates import find_duplicates
+from bert_horovod.corpus.preparing.finishing import find_duplicates
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, RunError, UserError
@@ -215,7 +215,7 @@ def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, 
 def test_duplicates_are_the_same_in_one_pass_and_in_many(make_store, tmp_path, monkeypatch):
     write_json_lines(tmp_path / "a.jsonl", [f"Number {i % 37} is here." for i in range(100)])
     shards = verify(make_store(tmp_path / "a.jsonl", shard_bytes=300).path).shards
-    monkeypatch.setattr("bert_horovod.corpus.preparing.duplicates._PASS_DOCUMENTS", 7)
+    monkeypatch.setattr("bert_horovod.corpus.preparing.finishing._PASS_DOCUMENTS", 7)
     assert find_duplicates(shards).tolist() == list(range(37, 100))
 
 

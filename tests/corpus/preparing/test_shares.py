@@ -9,8 +9,7 @@ import subprocess
 
 import pytest
 
-from bert_horovod.corpus.preparing.dealing import Share, find_share, share_plan
-from bert_horovod.corpus.preparing.planning import Settings, plan_shards
+from bert_horovod.corpus.preparing.planning import Settings, Share, find_share, plan_shards, share_plan
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.preparing.summary import Result, SharedResult, share_summary, summary
 from bert_horovod.corpus.reading.sources import SourceFile
