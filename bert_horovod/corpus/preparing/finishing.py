@@ -151,8 +151,8 @@ def hold_out_more(arrays: PartArrays, duplicates: np.ndarray) -> tuple[PartArray
     """Hold out a section of further documents until two documents have one, if the store has three documents or more.
 
     Of a few sections the hashes may have chosen none, or only those of one document, but next-sentence pairs need two
-    documents. The documents' hashes alone choose the sections. Documents of several sections come first, because their other
-    sections are left to train on. Writes the files of changed parts anew.
+    documents. The documents' hashes alone choose the sections. Documents of several sections come first, because their
+    other sections are left to train on. Writes the files of changed parts anew.
 
     Args:
         arrays: the parts that have text, in order.
