@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.commands.shared.flags import add_overrides

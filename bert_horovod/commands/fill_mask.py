@@ -7,7 +7,7 @@ import argparse
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.flags import require_least
-from bert_horovod.commands.shared.words import whole_text
+from bert_horovod.commands.shared.given_texts import whole_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

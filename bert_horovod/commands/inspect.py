@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
     """The recipe, or the defaults, checked against the store and the flags."""
-    from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.batches.layout import check_vocabulary
 
     if arguments.recipe is None:
         length = _DEFAULT_LENGTH if arguments.sequence_length is None else arguments.sequence_length
@@ -96,7 +96,7 @@ def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
 def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -> None:
     import numpy as np
 
-    from bert_horovod.batches.special_tokens import special_ids
+    from bert_horovod.batches.layout import special_ids
     from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.batches.text.shown_rows import LEGEND, RowText
 

@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
-    from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.batches.layout import check_vocabulary
     from bert_horovod.corpus.preparing.planning import Settings, find_share
     from bert_horovod.corpus.preparing.preparation import Preparation
     from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary

@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
-    from bert_horovod.batches.special_tokens import check_vocabulary
-    from bert_horovod.batches.text.priority_words import read_priority_words
+    from bert_horovod.batches.layout import check_vocabulary
+    from bert_horovod.batches.words import read_priority_words
     from bert_horovod.corpus.store import open_store
     from bert_horovod.runs.trackers import require_trackers
 

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Race, print a line for each measurement on standard error, then print the settings."""
-    from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.batches.layout import check_vocabulary
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.tuning import ROUNDS, Race, longest_phase, usual_settings

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.span_rows import SpanRows
-from bert_horovod.batches.examples.span_windows import SpanWindows
+from bert_horovod.batches.examples.span_rows import SpanRows, SpanWindows
 from bert_horovod.storage.writing import write_atomically
 
 # The null odds of a question without any candidate: above every difference of logits, but finite for JSON.

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.batches.word_boundaries import WordBoundaries
+from bert_horovod.batches.layout import special_ids
+from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, cutting
 from bert_horovod.errors import UserError

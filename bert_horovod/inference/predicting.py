@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_horovod.batches.examples.base import PackedRows
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns, table_parts

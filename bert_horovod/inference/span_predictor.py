@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_rows import STRIDE, SpanRows, cut_spans
 from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
-from bert_horovod.batches.examples.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.special_tokens import require_pairs
+from bert_horovod.batches.layout import require_pairs
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import table_parts

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.tag_rows import TagRows
-from bert_horovod.batches.examples.tag_windows import SPECIAL_TOKENS, TaggedTokens, tokenised_words
-from bert_horovod.batches.word_boundaries import WordBoundaries
+from bert_horovod.batches.examples.tag_rows import SPECIAL_TOKENS, TaggedTokens, TagRows, tokenised_words
+from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import kind_of, table_parts
 from bert_horovod.corpus.reading.tag_schemes import entities, is_tag

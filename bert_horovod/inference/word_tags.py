@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.examples.tag_rows import TagRows
-from bert_horovod.batches.examples.tag_windows import TaggedTokens
+from bert_horovod.batches.examples.tag_rows import TaggedTokens, TagRows
 from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
 from bert_horovod.inference.text_answers import probabilities
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
-from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.layout import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTION_MODEL, SEVERAL_LABELS, Architecture

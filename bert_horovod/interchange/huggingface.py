@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.special_tokens import require_padding
+from bert_horovod.batches.layout import require_padding
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.any_tokenizer import ROLES, general_config

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.runtime import lazy_tensorflow as tf
 

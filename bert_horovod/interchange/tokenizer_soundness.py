@@ -6,7 +6,7 @@ import string
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
+from bert_horovod.batches.layout import ordinary_ids, special_ids
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, library_at_work
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
@@ -27,7 +26,7 @@ from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.training.inputs import StepBatch, make_batch, step_inputs
+from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
 from bert_horovod.training.start import open_source_once
 from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.step_results import StartedStep, StepResult

@@ -129,7 +129,7 @@ class Objective:
     masks: str = setting("drawn", choices=("drawn", "disjoint"), read_if=_MASKS)
     whole_word_masking: bool = setting(False, read_if=_MASKS)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
-    # length n is proportional to 1/n; see batches/text/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
+    # length n is proportional to 1/n; see batches/words.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16, read_if=_MASKS)
     # File of words, one a line, that are always candidates: in each sequence they are masked before all others, as long
     # as masked_fraction allows, for example the terms of a domain. "": none

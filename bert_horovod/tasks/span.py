@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bert_horovod.batches.examples.span_windows import STRIDE
+from bert_horovod.batches.examples.span_rows import STRIDE
 from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import encode

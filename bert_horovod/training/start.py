@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.source import Dataset, Source
-from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate
 from bert_horovod.batches.text.rows import Rows

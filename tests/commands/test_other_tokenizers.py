@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.store import open_store

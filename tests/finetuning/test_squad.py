@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.batches.examples.span_windows import STRIDE as USUAL_STRIDE
+from bert_horovod.batches.examples.span_rows import STRIDE as USUAL_STRIDE
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError

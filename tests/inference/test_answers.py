@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.batches.examples.span_rows import SpanRows
+from bert_horovod.batches.examples.span_rows import SpanRows, cut_spans
 from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
-from bert_horovod.batches.examples.span_windows import cut_spans
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.answers import NO_CANDIDATE_ODDS, AnswerRules, Answers, _has_most_context, find_answers

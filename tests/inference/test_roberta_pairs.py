@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, tokenised
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.span_predictor import SpanPredictor

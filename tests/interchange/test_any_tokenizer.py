@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, processors
 
-from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
+from bert_horovod.batches.layout import ordinary_ids, special_ids
 from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, recorded_settings
 from bert_horovod.errors import ReportedError, UserError

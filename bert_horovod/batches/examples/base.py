@@ -1,7 +1,7 @@
 """What all kinds of labelled data share: their rows, each a pure function of (seed, position), and a run's dataset.
 
 With packing, several items share a row, and each attends only to itself. Their lengths are packed once (packing.py);
-items of equal length change places every epoch (packed_order.py).
+items of equal length change places every epoch (packing.py).
 """
 
 import hashlib
@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_horovod.batches.layout import Layout, lay_out
+from bert_horovod.batches.layout import Layout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import stream_seed
-from bert_horovod.batches.packed_order import PackedItems
-from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.packing import PackedItems
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows, special_count
-from bert_horovod.batches.layout import Layout
-from bert_horovod.batches.special_tokens import SpecialIds, require_pairs
+from bert_horovod.batches.layout import Layout, SpecialIds, require_pairs
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 

@@ -1,13 +1,112 @@
-"""Tagged sentences as rows of windows."""
+"""Tagged sentences as token ids, and as rows of windows.
 
+A sentence that is longer than a row is read in windows of whole words, each beginning half a row after the one before.
+Each word belongs to one window: where it has the most context on its shorter side.
+"""
+
+import bisect
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
-from bert_horovod.batches.examples.tag_windows import TaggedTokens, cut_words, fitted
-from bert_horovod.batches.layout import Layout
-from bert_horovod.batches.special_tokens import SpecialIds
+from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+
+SPECIAL_TOKENS = 2  # [CLS] words [SEP]
+
+
+class TaggedTokens(NamedTuple):
+    """Sentences as token ids."""
+
+    ids: np.ndarray  # int32 [pieces], of all words one after another
+    word_starts: np.ndarray  # int64 [words + 1]: places in `ids`; a word may have no piece
+    sentence_starts: np.ndarray  # int64 [sentences + 1]: places among the words
+    labels: np.ndarray  # int32 [words]: numbers of the labels
+
+
+class TagWindows(NamedTuple):
+    """Windows in the order of their words; int64 [windows] each, numbers of words among those of all sentences."""
+
+    begin: np.ndarray  # first word
+    end: np.ndarray  # one past the last word
+    own_begin: np.ndarray  # first word that belongs to this window
+    own_end: np.ndarray  # one past the last one that does
+
+
+def tokenised_words(
+    sentences: list[list[str]], labels: list[list[int]], tokenizer: Tokenizer, blanks: bool = True
+) -> TaggedTokens:
+    """Tokenise each word by itself; no special tokens are added.
+
+    Where a word after a space has other pieces, as in byte-level BPE, all but a sentence's first have one before them.
+
+    Args:
+        sentences: words, at least one in all.
+        labels: a number for each word; an empty list stands for zeros.
+        tokenizer: of the checkpoint.
+        blanks: whether that space is put there, as in text; transformers' is_split_into_words puts none.
+    """
+    spaces = ["", tokenizer.joint if blanks else ""]
+    ids, counts = tokenizer([spaces[place > 0] + word for words in sentences for place, word in enumerate(words)])
+    numbers = [
+        number for words, of_words in zip(sentences, labels, strict=True) for number in of_words or [0] * len(words)
+    ]
+    return TaggedTokens(ids, _starts(counts), _starts([len(words) for words in sentences]), np.array(numbers, np.int32))
+
+
+def fitted(tokens: TaggedTokens, sequence_length: int) -> TaggedTokens:
+    """The tokens with words cut to the pieces that a row has room for: only a word without an end needs it."""
+    room = sequence_length - SPECIAL_TOKENS
+    counts = np.diff(tokens.word_starts)
+    if counts.max(initial=0) <= room:
+        return tokens
+    place = np.arange(len(tokens.ids)) - np.repeat(tokens.word_starts[:-1], counts)
+    return tokens._replace(ids=tokens.ids[place < room], word_starts=_starts(np.minimum(counts, room)))
+
+
+def cut_words(tokens: TaggedTokens, sequence_length: int) -> TagWindows:
+    """Cut windows: every word with a piece belongs to one. A sentence without pieces has no window.
+
+    Args:
+        tokens: the sentences; no word has more pieces than a window has room for, see `fitted`.
+        sequence_length: positions of a window, at most.
+    """
+    room = sequence_length - SPECIAL_TOKENS
+    first, end = tokens.sentence_starts[:-1], tokens.sentence_starts[1:]
+    pieces = tokens.word_starts[end] - tokens.word_starts[first]
+    whole = (pieces > 0) & (pieces <= room)
+    short = np.stack([first, end, first, end], 1)[whole]
+    places = tokens.word_starts.tolist() if (pieces > room).any() else []
+    long = [
+        window
+        for sentence in np.flatnonzero(pieces > room).tolist()
+        for window in _cut(places, int(first[sentence]), int(end[sentence]), room)
+    ]
+    windows = np.concatenate((short, np.array(long, np.int64).reshape(-1, 4)))
+    return TagWindows(*windows[np.argsort(windows[:, 0], kind="stable")].T)
+
+
+def _cut(places: list[int], first: int, last: int, room: int) -> list[tuple[int, int, int, int]]:
+    """The windows of a sentence: words from `first` to before `last`; `places`: where each word's pieces begin."""
+    spans, begin, end = [], first, first
+    while end < last:
+        end = bisect.bisect_right(places, places[begin] + room, begin + 1, last + 1) - 1
+        spans.append((begin, end))
+        begin = bisect.bisect_left(places, places[begin] + (room + 1) // 2, begin + 1, end)
+    # Where two windows share words, the first word that is behind the middle of their overlap belongs to the second.
+    bounds = [first]
+    for (_, end), (begin, _) in itertools.pairwise(spans):
+        middle = places[begin] + places[end]
+        bounds.append(next((word for word in range(begin, end) if places[word] + places[word + 1] > middle), end))
+    bounds.append(last)
+    return [(*span, *own) for span, own in zip(spans, itertools.pairwise(bounds), strict=True)]
+
+
+def _starts(counts: np.ndarray | list[int]) -> np.ndarray:
+    """Where each begins, and at the end their sum, int64 [n + 1]."""
+    return np.append(0, np.cumsum(counts)).astype(np.int64)
 
 
 class WordPlaces(NamedTuple):

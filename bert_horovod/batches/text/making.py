@@ -22,13 +22,7 @@ import numpy as np
 
 from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.text.crews import Crew
-from bert_horovod.batches.text.cutting import (
-    SPLITS,
-    Classes,
-    cut_shard,
-    merged,
-    short_shares,
-)
+from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
 from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES
 from bert_horovod.batches.text.running_counts import RunningCounts
 from bert_horovod.corpus.earlier_verification import require_whole

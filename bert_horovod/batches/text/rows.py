@@ -1,6 +1,6 @@
 """Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, position).
 
-Positions number the rows of all epochs, one after another. packed_order.py chooses the windows that a row holds. Every
+Positions number the rows of all epochs, one after another. packing.py chooses the windows that a row holds. Every
 other choice is a hash of (seed, stream, position), where the stream names the kind of choice. So any rank can make any
 row, in any order, and make it again.
 """
@@ -13,18 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.layout import Layout, lay_out
+from bert_horovod.batches.layout import Layout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import keyed_hash, stream_seed
-from bert_horovod.batches.packed_order import PackedOrder
-from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.batches.packing import PackedOrder
 from bert_horovod.batches.text.crews import rank_crew
-from bert_horovod.batches.text.disjoint_masks import Circles
 from bert_horovod.batches.text.index import RowIndex, WindowsAt, index_path, open_index
 from bert_horovod.batches.text.making import make_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate, mask_rate, masked_count
-from bert_horovod.batches.text.masks import Circle, Masker
+from bert_horovod.batches.text.masks import Circle, Circles, Masker
 from bert_horovod.batches.text.pairs import PairExchange
-from bert_horovod.batches.text.priority_words import read_priority_words
+from bert_horovod.batches.words import read_priority_words
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.earlier_verification import Watch
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
@@ -34,7 +32,7 @@ from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
 _SHARD_BITS = 40  # below the number of a shard: more than the tokens of any
-_SWAP = 2  # a stream of keyed_hash, other than those of packed_order.py
+_SWAP = 2  # a stream of keyed_hash, other than those of packing.py
 # Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i. Phase 1 thus has the number of the held-out stream,
 # but not its rows, because the splits have no text in common; other numbers would change the rows of present runs.
 _PHASE_STREAM, _HELD_OUT_STREAM = 102, 103

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_horovod.batches.special_tokens import SpecialIds
-from bert_horovod.batches.word_boundaries import WordBoundaries
+from bert_horovod.batches.layout import SpecialIds
+from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, TokenizerSettings
 from bert_horovod.recipe.sections import Objective
 from bert_horovod.wording import counted

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.batches.examples.span_cache import open_spans
-from bert_horovod.batches.examples.span_rows import SpanDataset, SpanRows
-from bert_horovod.batches.examples.span_tokens import NOT_FOUND, SpanTokens, span_texts
-from bert_horovod.batches.examples.span_windows import STRIDE
-from bert_horovod.batches.special_tokens import require_pairs
+from bert_horovod.batches.examples.span_rows import STRIDE, SpanDataset, SpanRows
+from bert_horovod.batches.examples.span_tokens import NOT_FOUND, SpanTokens, open_spans, span_texts
+from bert_horovod.batches.layout import require_pairs
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.batches.examples.tag_rows import TagRows
-from bert_horovod.batches.examples.tag_windows import TaggedTokens, tokenised_words
+from bert_horovod.batches.examples.tag_rows import TaggedTokens, TagRows, tokenised_words
 from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, conll_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_horovod.batches.examples.labelled import DocumentRows, LabelledTokens
-from bert_horovod.batches.special_tokens import SpecialIds
+from bert_horovod.batches.layout import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
 LENGTH, WINDOWS = 6, 3  # 4 tokens a window, 12 a document

@@ -13,7 +13,7 @@ from bert_horovod.batches.examples.labelled import (
     tokenised,
     truncated,
 )
-from bert_horovod.batches.special_tokens import SpecialIds
+from bert_horovod.batches.layout import SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from tests.toy_glue import WORDS

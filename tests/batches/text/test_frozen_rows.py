@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text import cutting, making
-from bert_horovod.batches.text.cutting import positions_of
+from bert_horovod.batches.text.cutting import Cutter, positions_of
 from bert_horovod.batches.text.index import open_index
-from bert_horovod.batches.text.windows import Cutter
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests import toys

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.batches.text.disjoint_masks import Circles
 from bert_horovod.batches.text.mask_rates import STAIRS, MaskRate, full_row_slots, mask_rate
+from bert_horovod.batches.text.masks import Circles
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.costs.derived import derive, describe
 from bert_horovod.costs.planner import Device, Network, plan_phase

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.text.rows import Rows, open_rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.shown_rows import RowText
 from bert_horovod.recipe.sections import Objective
 

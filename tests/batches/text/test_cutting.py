@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.windows import SHORT_TOKENS, Cutter, Windows
+from bert_horovod.batches.text.cutting import SHORT_TOKENS, Cutter, Windows
 from bert_horovod.corpus.shard import Shard
 
 

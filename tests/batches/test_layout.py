@@ -1,6 +1,6 @@
 import pytest
 
-from bert_horovod.batches.special_tokens import ordinary_ids, special_ids
+from bert_horovod.batches.layout import ordinary_ids, special_ids
 from bert_horovod.errors import UserError
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##", "#"]

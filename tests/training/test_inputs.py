@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_horovod.batches.prefetch import prefetch
+from bert_horovod.training.inputs import prefetch
 from tests.horovod_runs import PATIENCE_S
 
 
