@@ -1,6 +1,6 @@
 """The packages of bert_horovod; pyproject.toml has everything else.
 
-run/recipes is installed as bert_horovod/recipes, where recipe_files/shipped.py looks for it.
+run/recipes is installed as bert_horovod/recipes, where recipe_files/loading.py looks for it.
 """
 
 from pathlib import Path

@@ -20,7 +20,7 @@ from absl import app
 from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.commands.shared.parser import parse, refuse_unread, refuse_urls
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
-from bert_horovod.runtime.allocator import keep_freed_memory
+from bert_horovod.runtime.host import keep_freed_memory
 
 _importing.close()
 

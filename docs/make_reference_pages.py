@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))  # works from a checkout that is not installed
 
 from bert_horovod import commands  # noqa: E402
 from bert_horovod.commands.shared.parser import Parser, add_commands  # noqa: E402
-from bert_horovod.runs.step_metrics import StepMetrics  # noqa: E402
+from bert_horovod.runs.metrics_lines import StepMetrics  # noqa: E402
 
 METRICS = ROOT / "docs" / "metrics.md"
 OF_LAYERS = {  # with execution.layer_norms

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 from lab.cluster import INTERFACE, Cluster, bits_per_s

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.reporting.tables import lines
-from bert_horovod.runtime.allocator import keep_freed_memory
+from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.compute import add_environments, environment
 from lab.rounds import PROJECT, in_turn, ratio_of, say, started

@@ -30,7 +30,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.reporting.tables import lines
-from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
+from bert_horovod.runtime.host import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.rounds import PROJECT, say
 

@@ -29,7 +29,7 @@ from bert_horovod.costs.gpus import data_sheet, gpu_peak
 from bert_horovod.errors import RunError
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
-from bert_horovod.runtime.processor import processor_name
+from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
 
 PRECISIONS = ("float32", "bfloat16", "float16")

@@ -36,7 +36,7 @@ from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import ratio, table
-from bert_horovod.runtime.allocator import keep_freed_memory
+from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, ratio_of, say
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bert_horovod.errors import RunError
-from bert_horovod.measuring import in_turns
-from bert_horovod.measuring.in_turns import Figure, Key
+from bert_horovod.measuring import bench_child
+from bert_horovod.measuring.bench_child import Figure, Key
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +33,9 @@ def in_turn(
             say(f"{contestant}: {told} {number + 1}/{rounds}")
         return measure(contestant, number)
 
-    return in_turns.in_turn(contestants, rounds, one, lambda contestant, error: say(f"{contestant}: left out: {error}"))
+    return bench_child.in_turn(
+        contestants, rounds, one, lambda contestant, error: say(f"{contestant}: left out: {error}")
+    )
 
 
 def ratio_of(one: Sequence[float], other: Sequence[float]) -> float:

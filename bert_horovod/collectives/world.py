@@ -1,4 +1,4 @@
-"""The world of ranks: its collectives, and the world of one process. horovod_world.py has that of several."""
+"""The world of ranks: its collectives, and the world of one process. starting.py has that of several."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.commands.shared.flags import require_number
+from bert_horovod.commands.shared.flags import add_checkpoint, require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.finetuning.kinds.base import Request

@@ -5,9 +5,7 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 
 import argparse
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.commands.shared.flags import require_least
-from bert_horovod.commands.shared.given_texts import whole_text
+from bert_horovod.commands.shared.flags import add_checkpoint, require_least, whole_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.flags import add_checkpoint, require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import add_columns, for_tasks

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import require_new_directory
 

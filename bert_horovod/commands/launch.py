@@ -111,7 +111,7 @@ def _has_mirror(parsed: argparse.Namespace) -> bool:
     """Whether the run of this command has execution.mirror; the ranks check the whole recipe."""
     from bert_horovod.errors import UserError
     from bert_horovod.recipe.fields import read_toml
-    from bert_horovod.recipe_files.shipped import recipe_file
+    from bert_horovod.recipe_files.loading import recipe_file
 
     try:
         section = read_toml(recipe_file(parsed.recipe), "the recipe").get("execution")

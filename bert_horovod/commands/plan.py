@@ -37,8 +37,18 @@ from bert_horovod.costs.choices import (
     largest_micro_batches,
     worth_until,
 )
-from bert_horovod.costs.clusters import Bill, Cluster, DeviceSheet, bill, device_of, parse_rate, read_cluster
-from bert_horovod.costs.losses import Losses, SpotPlan, spot_plan
+from bert_horovod.costs.clusters import (
+    Bill,
+    Cluster,
+    DeviceSheet,
+    Losses,
+    SpotPlan,
+    bill,
+    device_of,
+    parse_rate,
+    read_cluster,
+    spot_plan,
+)
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
     HOP_LATENCY_S,
@@ -55,8 +65,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
-from bert_horovod.reporting.spot_table import spot_text
+from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text, spot_text
 from bert_horovod.storage.writing import write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file

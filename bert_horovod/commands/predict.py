@@ -17,9 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.commands.shared.flags import require_number
-from bert_horovod.commands.shared.given_texts import lines_of, whole_text
+from bert_horovod.commands.shared.flags import add_checkpoint, lines_of, require_number, whole_text
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.table_flags import add_dialect

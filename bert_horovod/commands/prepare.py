@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
-from bert_horovod.commands.shared.flags import RECIPE, add_overrides
+from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE, add_overrides
 from bert_horovod.commands.shared.parser import read_with, takes_urls
 from bert_horovod.errors import ReportedError, UserError
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
-from bert_horovod.commands.shared.flags import RECIPE
+from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE
 from bert_horovod.commands.shared.parser import takes_urls
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError

@@ -21,8 +21,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import TAKE, shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe_files.loading import TAKE, load_recipe, shipped_recipe, shipped_recipes, what_for
 from bert_horovod.storage.reading import read_text
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))

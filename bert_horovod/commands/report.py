@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_horovod.commands.shared.flags import add_price_arguments, read_prices
 from bert_horovod.commands.shared.parser import read_with, takes_urls
-from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.places import is_url
 
@@ -42,9 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the page, or serve it until Ctrl-C."""
     from bert_horovod.commands.shared.output_flags import require_output_file
-    from bert_horovod.reporting.page import page
-    from bert_horovod.reporting.scaling_table import scaling_table
-    from bert_horovod.reporting.serving_page import serve
+    from bert_horovod.reporting.page import page, serve
+    from bert_horovod.reporting.tables import scaling_table
     from bert_horovod.storage.writing import write_output
 
     if arguments.watch and arguments.output:
@@ -79,8 +78,7 @@ def _found(
     watched: bool = False,
 ) -> dict[str, Any]:
     """The page's content; raises ReportedError if a run that is named, or if every run that is found, is unreadable."""
-    from bert_horovod.reporting.page import content
-    from bert_horovod.reporting.run_directories import find_runs, names_of
+    from bert_horovod.reporting.page import content, find_runs, names_of
     from bert_horovod.reporting.run_record import points_of_each, read_run, schema
     from bert_horovod.runs.mirror import fetched, is_mirror, named
 

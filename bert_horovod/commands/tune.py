@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides, given_hosts, require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.tuned import fragment
+from bert_horovod.recipe_files.loading import fragment, load_recipe
 from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     from bert_horovod.cluster.doctor.facts import gpus
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.measuring.tuning import Machine
-    from bert_horovod.runtime.processor import physical_cores, processor_name
+    from bert_horovod.runtime.host import physical_cores, processor_name
 
     hosts = given_hosts(arguments)
     if hosts is None and (arguments.ranks or 1) > 1 and (job := from_scheduler()):  # as `launch` does

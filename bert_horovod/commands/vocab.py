@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bert_horovod.commands.prepare import add_text_arguments, named_tokenizer
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.storage.places import is_url
 

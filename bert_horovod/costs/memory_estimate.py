@@ -6,11 +6,13 @@ and cast weights are in memory all the time.
 
 On a GPU the estimate is of the peak that TensorFlow's allocator reports (bfc_allocator.cc). It rounds to 256 bytes and
 gives a free chunk whole, if that is less than twice the size and not 128 MiB larger. It also holds the workspaces that
-XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h). costs/gpu_memory.py has what is
+XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h). costs/gpus.py has what is
 beside the allocator. With compiled layers and the exchange of gradients the optimizer updates everything in place,
 beside which are only the new cast weights. Otherwise it updates one group of parameters after another
 (exchange/updater.py): beside a group are its stacked old and new values; new cast weights wait for the last group.
 Matrices that a rule multiplies are stacked everywhere.
+
+Bytes that the kernels between matrix products move through a device's memory, at least, for a micro-batch.
 """
 
 import math
@@ -155,3 +157,34 @@ def _kept_at_a_place(model: Model, layer: int, length: int, width: int) -> int:
     # Another LayerNorm's output, and the gate; blocks of a sliding window hold each key and each value three times.
     copies = 4 if model.score_blocks(layer, length)[0] > 1 else 0
     return width * ((10 + copies) * hidden + 3 * inner) + hidden * (model.attention_output_dropout_prob > 0)
+
+
+# Numbers that fused kernels read and write for each position of a layer in forward, in units of the hidden size: biases
+# of query, key and value 6; context 2; bias, dropout, addition and LayerNorm 4, twice a layer.
+_HIDDEN = 16
+_BACKWARD = 2  # times forward, because backward reads and writes gradients and reads the kept tensors again
+
+
+def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers: int = 0) -> float:
+    """Bytes of a micro-batch's forward and backward, if each operation between products is one kernel.
+
+    Softmax reads and writes the scores, gelu its argument and value, and a gate if there is one; the loss reads the
+    logits, and backward reads and writes them; embeddings are read, added and normalised. Kernels that are not fused
+    move more.
+
+    Args:
+        recipe: model, precision, micro-batch and recomputation, which repeats a layer's forward or its softmax.
+        length: positions per row.
+        masked_slots: masked positions per row.
+        trained_layers: how many of the uppermost layers have a backward; 0: all layers and the embeddings.
+    """
+    model, rows = recipe.model, recipe.execution.micro_batch
+    place = _HIDDEN * model.hidden_size + (3 if isinstance(model, ModernBertModel) else 2) * model.intermediate_size
+    sizes = [math.prod(model.score_blocks(layer, length)) for layer in range(model.num_hidden_layers)]
+    scores = 2 * model.num_attention_heads * sum(sizes) / len(sizes) / length
+    recomputed = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
+    trained = trained_layers or model.num_hidden_layers
+    layers = (model.num_hidden_layers + _BACKWARD * trained) * (place + scores) + trained * recomputed
+    embeddings = (1 + (_BACKWARD if trained == model.num_hidden_layers else 0)) * 5 * model.embedding_width
+    logits = masked_slots * 3 * model.vocab_size
+    return rows * (length * (layers + embeddings) + logits) * WIDTHS[recipe.numerics.precision]

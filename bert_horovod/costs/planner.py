@@ -3,14 +3,14 @@
     step = K (forward + backward) + accumulation + update + waiting + exposed communication + exposed input
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
-  costs/backward_profile.py) / (the device's peak x the share of the peak that it reaches).
-- The kernels between products take at least (bytes that they move) / (memory rate), see costs/memory_traffic.py. This
+  costs/buckets.py) / (the device's peak x the share of the peak that it reaches).
+- The kernels between products take at least (bytes that they move) / (memory rate), see costs/memory_estimate.py. This
   time is a part of forward and backward, not added to it, because the reached share was measured with these kernels.
 - Accumulation and update move numbers through memory: bytes / memory rate, as in Kundu et al. (arXiv 2407.14645), for
   whom an operation lasts max(FLOPs / (peak x share), bytes / bandwidth).
-- Communication: the bytes that exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
-  (costs/link.py), by ring or by two_step, with the buckets that the program itself would choose for this link and this
-  backward (costs/buckets.py). Exposed communication is the part after the last micro-batch's backward; for parts of
+- Communication: the bytes that exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks,
+  by ring or by two_step, with the buckets that the program itself would choose for this link and this backward
+  (costs/buckets.py). Exposed communication is the part after the last micro-batch's backward; for parts of
   dreamddp and fragments of diloco, the part after the micro-batches that they run beside; for averages of local
   updates, all of it. A phase's values are means over its stages, weighted by their shares of the steps.
 - Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
@@ -30,14 +30,21 @@ from typing import NamedTuple
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.costs import buckets
-from bert_horovod.costs.backward_profile import computed_profile
-from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, computed_profile
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, sent_shapes, stages
+from bert_horovod.costs.exchanges import (
+    NUMBER_BYTES,
+    Fabric,
+    Link,
+    link_of_hosts,
+    measured_buckets,
+    number_bytes,
+    sent_bytes,
+    sent_shapes,
+    stages,
+)
 from bert_horovod.costs.gpus import TERA, Gpu
-from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts
-from bert_horovod.costs.memory_estimate import WIDTHS
-from bert_horovod.costs.memory_traffic import kernel_bytes
+from bert_horovod.costs.memory_estimate import WIDTHS, kernel_bytes
 from bert_horovod.model.parameters import Shapes, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
@@ -78,7 +85,7 @@ class Device:
     memory_bytes: float | None = None  # as the data sheet has it; None: unknown, any estimate fits
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
     spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
-    allocatable_bytes: float | None = None  # of the memory, by TensorFlow: costs/gpu_memory.py; None: unknown
+    allocatable_bytes: float | None = None  # of the memory, by TensorFlow: costs/gpus.py; None: unknown
     capability: tuple[int, int] = (7, 0)  # compute capability; of an unknown GPU one that needs the most memory
     sheet: str = ""  # the product whose data sheet was taken
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 Gradients = dict[str, "tf.Tensor"]  # dense, by parameter
 Lookups = dict[str, "tf.IndexedSlices"]  # sparse embedding gradients, by table: values [n, width], indices [n]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs.link import Link, fit
+from bert_horovod.costs.exchanges import Link, fit
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 SMALLEST, LARGEST = 1 << 14, 1 << 24  # range of the bytes on the wire

@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict
 
 from bert_horovod.collectives.world import from_rank_0
-from bert_horovod.runs.best_record import BEST, Best, best_record
-from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.checkpoint import BEST, Best, best_record, path_of
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run

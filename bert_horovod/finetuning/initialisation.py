@@ -16,7 +16,7 @@ from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import named_class, require_vocabulary
-from bert_horovod.recipe.idle import refuse_idle
+from bert_horovod.recipe.checking import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
 from bert_horovod.runs.status_files import COMMAND, read_command

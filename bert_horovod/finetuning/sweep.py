@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS
-from bert_horovod.runs.best_record import best_record
-from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.checkpoint import best_record, path_of
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train

@@ -27,8 +27,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import stages
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops
-from bert_horovod.measuring.matrix import step_seconds
+from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops, step_seconds
 from bert_horovod.measuring.synthetic import (
     LoneRank,
     TimedStep,
@@ -43,9 +42,8 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes, use_devices
-from bert_horovod.runtime.processor import busy_share, core_ticks
+from bert_horovod.runtime.host import busy_share, core_ticks, keep_freed_memory
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import Expectation, plan_by_measurement, plan_is_measured
 from bert_horovod.training.step_results import StepResult, StepTimes

@@ -1,6 +1,8 @@
 """Measurements in processes of their own, which end when they end or this process does, even by SIGKILL.
 
 So running out of memory is an answer, and a peak of memory is one measurement's.
+
+Contestants are measured in turn, in rounds, so that they meet the same load; figures are medians over rounds.
 """
 
 import contextlib
@@ -12,12 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.runtime.children import end_with_parent, python_settings
-from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
+from bert_horovod.runtime.host import OUT_OF_MEMORY
 
 _ENDING_S = 20  # time for a launcher to end its ranks
 # Messages for lack of memory: from the memory guard, TensorFlow, C++, Python, and a launcher whose process was killed.
@@ -79,3 +81,34 @@ def _end(child: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+Key, Figure = TypeVar("Key"), TypeVar("Figure")
+
+
+def in_turn(
+    contestants: Iterable[Key],
+    rounds: int,
+    measure: Callable[[Key, int], Figure],
+    left_out: Callable[[Key, RunError], None],
+) -> dict[Key, list[Figure]]:
+    """Measure each contestant once a round, one after another.
+
+    Args:
+        contestants: what is handed to `measure`, with the round's number from 0 on.
+        rounds: at least 1.
+        measure: a figure of one round; where it raises RunError, the contestant is left out from then on.
+        left_out: is told so, with the error.
+
+    Returns:
+        The figures of each contestant that took part in all rounds.
+    """
+    figures: dict[Key, list[Figure]] = {contestant: [] for contestant in contestants}
+    for number in range(rounds):
+        for contestant in list(figures):
+            try:
+                figures[contestant].append(measure(contestant, number))
+            except RunError as error:
+                left_out(contestant, error)
+                del figures[contestant]
+    return figures

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError
-from bert_horovod.measuring.bench_child import run_bench
-from bert_horovod.measuring.in_turns import in_turn
+from bert_horovod.measuring.bench_child import in_turn, run_bench
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.tuned import execution_overrides
+from bert_horovod.recipe_files.loading import execution_overrides
 
 ROUNDS = 3
 GIVE_UP = 1.25  # times the best step of the first round: slower settings are not measured again, but the recipe's are

@@ -1,4 +1,6 @@
-"""The interface of an update rule: its slots by name and shape, and its arithmetic as functions."""
+"""The interface of an update rule, slots and arithmetic as functions, and what several rules share."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -57,7 +59,7 @@ def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
     return sum(math.prod(shape) for shapes_by_name in slots.values() for shape in shapes_by_name.values())
 
 
-def _rate_is_learning_rate(learning_rate: "tf.Tensor", norms: "Tensors", decay: bool, settings: Optimizer) -> "Tensors":
+def _rate_is_learning_rate(learning_rate: tf.Tensor, norms: Tensors, decay: bool, settings: Optimizer) -> Tensors:
     return (learning_rate,)
 
 
@@ -72,15 +74,49 @@ class Rule:
     name: str  # for people
     slots: tuple[str, ...]  # names of the rule's state per tensor; a slot starts as zeros
     # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes; one that stays is left out
-    next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
+    next_slots: Callable[[tf.Tensor, Slots, Optimizer], Slots]
     # (x, g, slots, t, decay, settings): the directions along which x moves, float32 of x's shape each; the slots are
     # the new ones, or with from_old_slots the old ones
-    directions: "Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]"
+    directions: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]
     # (learning_rate, norms, decay, settings): how far x moves along each direction. If the rule is adaptive, norms are
     # [n] of x and of each direction, and rates may be [n]; else norms are () and rates float32 scalars. By default
     # there is one direction, and x moves along it by the learning rate
-    rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]" = _rate_is_learning_rate
+    rates: Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors] = _rate_is_learning_rate
     adaptive: bool = False  # rates depend on norms
     normalized: bool = False  # each tensor's gradient is first divided by its norm
     from_old_slots: bool = False  # directions get the slots before this gradient's update; not for an adaptive rule
     clips: bool = True  # gradients are clipped to optimizer.max_grad_norm before the rule
+
+
+def next_moments(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+    """First and second moment, m and v, after the gradient g."""
+    return {
+        "m": moving_average(slots["m"], g, settings.beta_1),
+        "v": moving_average(slots["v"], tf.square(g), settings.beta_2),
+    }
+
+
+def moving_average(old: tf.Tensor, new: tf.Tensor, beta: float) -> tf.Tensor:
+    """beta old + (1 - beta) new, computed as old + (1 - beta) (new - old), because float32 cannot hold beta exactly."""
+    return old + (1.0 - beta) * (new - old)
+
+
+def bias_corrected(average: tf.Tensor, beta: float, t: tf.Tensor) -> tf.Tensor:
+    """average / (1 - beta^t) for the float32 scalar t = 1, 2, ...
+
+    1 - beta^t is computed in float64, because in float32 1 - 0.999^t has lost four digits at t = 1.
+    """
+    correction = 1.0 - tf.pow(tf.constant(beta, tf.float64), tf.cast(t, tf.float64))
+    return average / tf.cast(correction, average.dtype)
+
+
+def adam_direction(slots: dict[str, tf.Tensor], settings: Optimizer, t: tf.Tensor) -> tf.Tensor:
+    """m_hat / (sqrt(v_hat) + epsilon), both moments bias-corrected."""
+    v = bias_corrected(slots["v"], settings.beta_2, t)
+    return bias_corrected(slots["m"], settings.beta_1, t) / (tf.sqrt(v) + settings.epsilon)
+
+
+def trust_ratio(x_norm: tf.Tensor, direction_norm: tf.Tensor) -> tf.Tensor:
+    """x_norm / direction_norm, or 1 where either is 0; float32 scalars."""
+    both_positive = tf.logical_and(x_norm > 0, direction_norm > 0)
+    return tf.where(both_positive, tf.math.divide_no_nan(x_norm, direction_norm), 1.0)

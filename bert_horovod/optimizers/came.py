@@ -25,8 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.optimizers.base import Rule, moving_average
 from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf

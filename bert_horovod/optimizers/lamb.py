@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import adam_direction, next_moments, trust_ratio
+from bert_horovod.optimizers.base import Rule, adam_direction, next_moments, trust_ratio
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_horovod.errors import UserError
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import bias_corrected, next_moments, trust_ratio
+from bert_horovod.optimizers.base import Rule, bias_corrected, next_moments, trust_ratio
 from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf

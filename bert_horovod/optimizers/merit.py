@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import next_moments, trust_ratio
+from bert_horovod.optimizers.base import Rule, next_moments, trust_ratio
 from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf

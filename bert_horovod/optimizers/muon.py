@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_horovod.model.parameters import LAYERS, joined_matrices
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import adam_direction, moving_average, next_moments
+from bert_horovod.optimizers.base import Rule, adam_direction, moving_average, next_moments
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import adam_direction, bias_corrected, next_moments
+from bert_horovod.optimizers.base import Rule, adam_direction, bias_corrected, next_moments
 from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf

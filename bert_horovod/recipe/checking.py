@@ -1,9 +1,12 @@
-"""Checks combinations of settings: each value is allowed alone, but not together with another one."""
+"""Checks combinations of settings: values that are not allowed together, and those that nothing reads."""
 
+import dataclasses
 import re
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.checking_growth import check_growth
+from bert_horovod.recipe.fields import ReadIf
 from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Objective, Recipe
 from bert_horovod.storage.places import parse
 from bert_horovod.storage.reading import shown
@@ -144,3 +147,108 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
             raise UserError(
                 f"{name} = {value}: ranks are equal only every {agreement} steps ({made_of}); expected a multiple of it"
             )
+
+
+def check_growth(recipe: Recipe) -> None:
+    """Raise UserError if a phase's num_hidden_layers, trained_layers or grow cannot work."""
+    depths = [phase.num_hidden_layers or recipe.model.num_hidden_layers for phase in recipe.phase]
+    for i, (phase, depth) in enumerate(zip(recipe.phase, depths, strict=True)):
+        if phase.trained_layers > depth:
+            raise UserError(
+                f"phase.{i}.trained_layers = {phase.trained_layers}: the model has {depth} layers in this phase; "
+                "expected at most as many, or 0 to train everything"
+            )
+        _check_border(recipe, i, depths[i - 1] if i else None, depth)
+    if depths[-1] != recipe.model.num_hidden_layers:
+        raise UserError(
+            f"phase.{len(depths) - 1}.num_hidden_layers = {depths[-1]}: the last phase trains the whole model; "
+            f"expected model.num_hidden_layers = {recipe.model.num_hidden_layers}"
+        )
+    for name in ("shared_layers", "embedding_size"):
+        if not recipe.whole and getattr(recipe.model, name):
+            raise UserError(
+                f"model.{name} = {getattr(recipe.model, name)}: an ALBERT trains as a whole; expected 0 with "
+                "phase.N.num_hidden_layers or trained_layers, or none of these"
+            )
+    if not recipe.whole and not recipe.exchange.grows:
+        raise UserError(
+            f"exchange.method = {recipe.exchange.method!r}: what it keeps of each tensor is not made for tensors that "
+            "come, or begin to train, in a later phase; expected 'gradients' with phase.N.num_hidden_layers or "
+            "trained_layers"
+        )
+
+
+def _check_border(recipe: Recipe, i: int, before: int | None, depth: int) -> None:
+    """Check how phase i changes the model's depth: from `before` layers (None: no phase before) to `depth` layers."""
+    grow = recipe.phase[i].grow
+    if before is None or depth == before:
+        if grow != "none":
+            reason = "the first phase has none to copy" if before is None else f"phase.{i - 1} has {before} layers too"
+            raise UserError(f"phase.{i}.grow = {grow!r}: no layers are added, because {reason}; expected 'none'")
+        return
+    if depth < before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: a model cannot shrink; expected at least the {before} layers of "
+            f"phase.{i - 1}"
+        )
+    if grow == "none":
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i - 1} has {before} layers; expected phase.{i}.grow = "
+            "'stack' or 'top', which says what the new ones are copies of"
+        )
+    if grow == "stack" and depth % before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i}.grow = 'stack' copies all {before} layers of "
+            f"phase.{i - 1} as a whole; expected a multiple of {before}"
+        )
+    if grow == "top" and depth > 2 * before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i}.grow = 'top' copies the uppermost layers once, and "
+            f"phase.{i - 1} has {before}; expected at most {2 * before}"
+        )
+
+
+def idle_settings(recipe: Recipe, task: str, usual: Recipe | None = None) -> dict[str, str]:
+    """The settings that nothing reads, as `section.key` or `phase.N.key`, each with a sentence that says why.
+
+    Args:
+        recipe: already checked.
+        task: what is trained, as in ReadIf.tasks.
+        usual: has the values that are no wish of anybody; None: the defaults.
+    """
+    found = {}
+    for name, section, standard, alone in _sections(recipe, usual):
+        for entry in dataclasses.fields(section):
+            condition: ReadIf | None = entry.metadata.get("read_if")
+            default = getattr(standard, entry.name, entry.default) if standard else entry.default
+            value = getattr(section, entry.name)
+            if condition is None or value == default:
+                continue
+            key = f"{name}.{entry.name}"
+            expected = f"expected {shown(default)}"
+            if condition.tasks and task not in condition.tasks:
+                found[key] = f"{key} = {shown(value)}: {task} does not read it; {expected}"
+            elif condition.holds and not condition.holds(alone):
+                found[key] = f"{key} = {shown(value)}: it is read only with {condition.words}; {expected}, or that"
+    return found
+
+
+def refuse_idle(recipe: Recipe, task: str, wished: Collection[str], usual: Recipe | None = None) -> None:
+    """Raise UserError if nothing reads one of the wished settings; arguments as in idle_settings."""
+    problems = [why for key, why in idle_settings(recipe, task, usual).items() if key in wished]
+    if problems:
+        raise UserError("; ".join(problems))
+
+
+def _sections(recipe: Recipe, usual: Recipe | None) -> Iterator[tuple[str, Any, Any, Recipe]]:
+    """Each section and each phase with its name, what stands for it in `usual`, and the recipe, of this phase alone."""
+    for field in dataclasses.fields(recipe):
+        if field.name == "notes":
+            continue
+        section, standard = getattr(recipe, field.name), usual and getattr(usual, field.name)
+        if isinstance(section, tuple):
+            for number, phase in enumerate(section):
+                same = standard[number] if standard and number < len(standard) else None
+                yield f"{field.name}.{number}", phase, same, dataclasses.replace(recipe, phase=(phase,))
+        else:
+            yield field.name, section, standard, recipe

@@ -41,12 +41,12 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 class ReadIf(NamedTuple):
-    """When a setting changes anything; elsewhere a value other than its default is refused (recipe/idle.py)."""
+    """When a setting changes anything; elsewhere a value other than its default is refused (recipe/checking.py)."""
 
     words: str  # the settings with which it does, for messages and docs/recipe.md
     # Of the recipe; for a setting of a phase, of the recipe with this phase alone. None: it always does
     holds: Callable[[Any], bool] | None = None
-    tasks: tuple[str, ...] = ()  # the tasks that read it (recipe/idle.py); (): all
+    tasks: tuple[str, ...] = ()  # the tasks that read it (recipe/checking.py); (): all
 
 
 def setting(

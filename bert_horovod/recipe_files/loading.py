@@ -1,7 +1,7 @@
-"""Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
+"""Recipes as TOML files: read, overridden, checked, compared, written; those that come along; fragments of `tune`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
-from bert_horovod.recipe.checking import check_combinations
+from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.idle import idle_settings, refuse_idle
-from bert_horovod.recipe.sections import PRETRAINING, WHAT_SECTIONS, Model, Phase, Recipe
-from bert_horovod.recipe_files.shipped import recipe_file
+from bert_horovod.recipe.sections import PRETRAINING, WHAT_SECTIONS, Execution, Model, Phase, Recipe
+from bert_horovod.storage.reading import read_text
+from bert_horovod.wording import did_you_mean
 
 # The dataclass of each section.
 SECTIONS: dict[str, Any] = {
@@ -202,3 +202,87 @@ def _override(table: dict[str, Any], override: str) -> None:
     if len(path) != 2 or not isinstance(section, dict):
         raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
     table[path[0]] = section | {path[1]: value}
+
+
+# Which recipe to take, with its purpose; the others reproduce a published training, or serve a purpose of their own.
+TAKE = {
+    "quickstart": "to see a run in minutes, without a GPU",
+    "bert-mini-fast": "for a first model of a small corpus, on CPU cores",
+    "bert-base-2026": "for a BERT-base of one's own; bert-base where it must be the published training",
+    "modernbert-base": "for long texts, where all that reads the model knows ModernBERT",
+    "domain": "to go on from a published checkpoint on a domain's text",
+}
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes' files by name, as in "bert-base"."""
+    installed, clone = _PACKAGE / "recipes", _PACKAGE.parent / "run" / "recipes"
+    files = sorted((installed if installed.is_dir() else clone).glob("*.toml"))
+    if not files:
+        raise UserError(f"found no recipes in {installed} and none in {clone}; install the program again")
+    return {path.stem: path for path in files}
+
+
+def shipped_recipe(name: str) -> Path:
+    """The file of the recipe of this name, with or without .toml; raises UserError if there is none."""
+    recipes = shipped_recipes()
+    path = recipes.get(name.removesuffix(".toml"))
+    if path is None:
+        raise UserError(
+            f"no recipe {name[:200]}; {did_you_mean(name, recipes)}expected a file, or one of {', '.join(recipes)}"
+        )
+    return path
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The file that --recipe means: one of this path, else the shipped recipe of this name, with or without .toml.
+
+    Raises UserError for a name, without a directory or a suffix, that is neither.
+    """
+    path = Path(name)
+    if path.name != str(name) or path.is_file():
+        return path
+    if path.suffix == ".toml":
+        return shipped_recipes().get(path.stem, path)
+    return shipped_recipe(str(name))
+
+
+def what_for(path: Path) -> str:
+    """The purpose of a recipe: the first line of its file, if that is a comment; else ""."""
+    first = read_text(path).partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+def tuned_overrides(path: Path | None) -> list[str]:
+    """The settings of a fragment as `execution.key=value`, for --set; an empty list if path is None.
+
+    Raises UserError, which names the key, if the file holds anything but settings of [execution].
+    """
+    if path is None:
+        return []
+    table = read_toml(path, "--tuned")
+    try:
+        sections_from_table({"execution": Execution}, table, REMOVED)
+    except UserError as error:
+        raise UserError(
+            f"--tuned {path}: {error}. Expected settings of [execution] alone, as bert-horovod tune writes them"
+        ) from error
+    return execution_overrides(table.get("execution", {}))
+
+
+def execution_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Settings of [execution] as `execution.key=value`, for --set."""
+    return [f"execution.{key}={_value(value)}" for key, value in settings.items()]
+
+
+def fragment(settings: Mapping[str, Any], comments: list[str]) -> str:
+    """The text of a fragment: comments, one a line, and settings of [execution]."""
+    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps({"execution": dict(settings)})
+
+
+def _value(value: Any) -> str:
+    """A value as TOML writes it in one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return tomli_w.dumps({"value": value}).partition(" = ")[2].strip()

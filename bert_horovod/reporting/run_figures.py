@@ -1,18 +1,17 @@
-"""The figures of a run for people: the few that are tiles of the page, and the rest."""
+"""The figures of a run for people, those that are tiles of the page and the rest, and how far it was at each step."""
 
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.reporting.run_clock import RunClock
-from bert_horovod.reporting.run_status import newest_checkpoint, state_of
-from bert_horovod.reporting.time_left import seconds_left
+from bert_horovod.reporting.run_status import newest_checkpoint, seconds_left, state_of
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
 from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.sessions import Spent
@@ -20,6 +19,52 @@ from bert_horovod.runs.status_files import Sign
 from bert_horovod.storage.reading import read_json
 
 _ENDINGS = {"unknown": "", "dead": "killed", "silent": "no sign of life"}  # of states of run_status
+PAUSE_S = 60  # a pause: the time between two lines exceeds that of their steps by more than this
+AXES = ("hours", "tokens", "bytes")
+
+
+class RunClock:
+    """Hours, tokens and bytes at each step, computed from all lines; pauses are not counted.
+
+    Args:
+        columns: of the lines of metrics about training steps, oldest first: float64 by metric, NaN: unknown.
+
+    Attributes:
+        pauses: step, hours and seconds of each.
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[float]]) -> None:
+        def column(name: str) -> Any:
+            count = len(columns.get("step", ()))
+            return np.asarray(columns[name]) if name in columns else np.full(count, np.nan)
+
+        steps = column("step")
+        done = np.diff(steps, prepend=0)
+        seconds = column("step_s") * done
+        tokens, sent = (np.nan_to_num(column(name)) for name in ("tokens_per_s", "wire_bytes"))
+        per_line = (seconds / 3600, tokens * seconds, sent * done)
+        self._steps = np.concatenate([[0], steps])
+        self._at = [np.concatenate([[0.0], np.cumsum(each)]) for each in per_line]
+        gaps = np.diff(column("time"), prepend=np.nan) - seconds  # NaN, where a time is not known, is no pause
+        self.pauses = [
+            {"step": int(steps[i]), "hours": float(self._at[0][i]), "seconds": float(gaps[i])}
+            for i in np.flatnonzero(gaps > PAUSE_S)
+        ]
+
+    def columns(self, steps: Any) -> dict[str, list[Any]]:
+        """By the name of each axis its values at the steps [n], interpolated between the lines around each step."""
+        at = [np.interp(steps, self._steps, axis).tolist() for axis in self._at]
+        return {"step": [int(step) for step in steps]} | dict(zip(AXES, at, strict=True))
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last line; 0 if there is none."""
+        return int(self._steps[-1])
+
+    @property
+    def end(self) -> dict[str, float]:
+        """By the name of each axis its value at the last line."""
+        return {name: float(axis[-1]) for name, axis in zip(AXES, self._at, strict=True)}
 
 
 class Tile(NamedTuple):

@@ -12,13 +12,11 @@ from bert_horovod.costs.clusters import Prices
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
-from bert_horovod.reporting.run_clock import RunClock
-from bert_horovod.reporting.run_figures import Costs, ending_of, figures, newest_evaluations, tiles
-from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, read_log
+from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
+from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
 from bert_horovod.runs.reference_curves import Bounds, references_of
 from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
-from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.storage.reading import read_json, read_text
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned

@@ -10,6 +10,8 @@
         training/hashes.json               SHA-256 of every other file
 
 Gradient accumulators are never stored, because a checkpoint is taken between optimizer steps.
+
+best.json, in a fine-tuning's output directory, names the checkpoint with the best dev score.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from bert_horovod.storage.reading import TEXT_BYTES, check_type, hash_file, read
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
+
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
@@ -254,3 +257,29 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
     except (OSError, ReportedError) as error:
         _refuse_unreadable(error, path / name)
         return False
+
+
+BEST = "best.json"  # finetuning/best_checkpoint.py writes it
+
+
+@dataclass
+class Best:
+    """The content of best.json."""
+
+    metric: str  # the dev score that decides
+    score: float
+    step: int  # of the checkpoint, which saving.py keeps
+    evaluations_since: int  # without a better score
+    last_step: int  # of the last evaluation
+    ended: bool  # whether the run has ended for that
+
+
+def best_record(output_dir: Path) -> Best | None:
+    """What a run has recorded of its best checkpoint; None if it has not, the file is damaged or that is gone."""
+    try:
+        record = read_json(output_dir / BEST, inside=output_dir)
+        check_type(record, Best, BEST)
+        best = Best(**record)
+        return best if path_of(output_dir, best.step).is_dir() else None
+    except (OSError, ValueError, TypeError):
+        return None

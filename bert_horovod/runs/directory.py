@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.errors import ReportedError, RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
-from bert_horovod.runs.best_record import BEST
-from bert_horovod.runs.checkpoint import NEWEST, paths, recorded_recipe
+from bert_horovod.runs.checkpoint import BEST, NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.best_record import BEST
-from bert_horovod.runs.checkpoint import OTHER_FILE, path_of, step_of, whole_checkpoints
+from bert_horovod.runs.checkpoint import BEST, OTHER_FILE, path_of, step_of, whole_checkpoints
 from bert_horovod.runs.directory import RunRecord, refuse_another_run
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS

@@ -6,13 +6,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.sections import Execution
-from bert_horovod.runs.best_record import best_record
-from bert_horovod.runs.checkpoint import HASHES, STATE, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, STATE, best_record, saved_at, step_of
 from bert_horovod.runs.mirror import (
     COMPLETE,
     OWNERS,
@@ -27,7 +26,6 @@ from bert_horovod.runs.mirror import (
     write_lag,
 )
 from bert_horovod.runs.rank_parts import yield_to_training
-from bert_horovod.runs.retention import superseded
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, parse
 from bert_horovod.storage.reading import hash_file, read_json
@@ -238,3 +236,28 @@ class Mirror:
         lag = {"url": str(self._place), "copied": newest}
         with self._changed, contextlib.suppress(OSError):  # the next save tells of a full disk
             write_lag(self._output_dir, {**lag, "waiting": waiting, "waiting_since": self._since, "error": self._error})
+
+
+def superseded(
+    steps: Sequence[int], saved_at: Callable[[int], float], best: int | None, checked: int, execution: Execution
+) -> list[int]:
+    """The steps whose checkpoints are not kept.
+
+    Args:
+        steps: of all checkpoints, in order.
+        saved_at: tells when that of a step was saved, in seconds.
+        best: the step of the best one, which is kept.
+        checked: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
+        execution: the run's settings.
+    """
+    of_check = max((step for step in steps if checked and step <= checked), default=None)
+    kept = {best, of_check, *([0] if execution.checkpoint_step_0 else [])}
+    every_s, last_kept, removed = 3600 * execution.keep_every_hours, float("-inf"), []
+    for step in steps[: -execution.keep_checkpoints]:
+        if step in kept:
+            continue
+        if every_s and saved_at(step) >= last_kept + every_s:
+            last_kept = saved_at(step)
+        else:
+            removed.append(step)
+    return removed

@@ -19,8 +19,7 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import printable_line
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.metrics_lines import read_lines
-from bert_horovod.runs.step_metrics import StepMetrics
+from bert_horovod.runs.metrics_lines import StepMetrics, read_lines
 from bert_horovod.storage.reading import read_json
 
 CARD = "README.md"

@@ -24,12 +24,10 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.best_record import best_record
-from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, path_of, paths, saved_at, step_of
-from bert_horovod.runs.mirroring import Mirror
+from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
+from bert_horovod.runs.mirroring import Mirror, superseded
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
-from bert_horovod.runs.retention import superseded
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_horovod.model.parameters import Shapes
-from bert_horovod.optimizers.loss_scale import next_loss_scale
+from bert_horovod.optimizers.applying import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 from bert_horovod.runtime import lazy_tensorflow as tf
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.collectives.launched import Launch
-from bert_horovod.collectives.rendezvous import RendezvousBoard
+from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import recipe_to_table

@@ -3,7 +3,7 @@
 import sys
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs import advice
+from bert_horovod.costs import choices
 from bert_horovod.costs.derived import describe
 from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.recipe.sections import Recipe
@@ -17,7 +17,7 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     precision = recipe.numerics.precision
     warnings = [
         precision_advice(precision),
-        advice.for_one_rank(recipe, world.size),
+        choices.for_one_rank(recipe, world.size),
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)

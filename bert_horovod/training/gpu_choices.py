@@ -8,7 +8,7 @@ import json
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
-from bert_horovod.runtime import autotuning
+from bert_horovod.runtime import devices
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
 from bert_horovod.storage.reading import check_type, read_json
@@ -31,7 +31,7 @@ def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainSte
     """
     if not has_gpu():
         return
-    autotuning.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
+    devices.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
     if run.world.size > 1:
         if run.world.rank == 0:
             if step is None:
@@ -39,12 +39,12 @@ def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainSte
                 plan = by_size(shapes, recipe.execution.bucket_bytes)
                 step = build_step(recipe, run.task, run.state, World(), plan, 1)
             step.not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
-        autotuning.add(from_rank_0(autotuning.choices(), run.world, "choices.tuned"))
+        devices.add(from_rank_0(devices.choices(), run.world, "choices.tuned"))
 
 
 def keep_choices(run: Run) -> None:
     """Write rank 0's choices to the output directory, after a step has compiled a phase's programs."""
-    if run.world.rank or not has_gpu() or not (chosen := autotuning.choices()):
+    if run.world.rank or not has_gpu() or not (chosen := devices.choices()):
         return
     content = {"made_on": _made_on(), "choices": chosen}
     write_atomically(run.job.output_dir / FILE, json.dumps(content, indent=1) + "\n")

@@ -11,11 +11,9 @@ import math
 import numpy as np
 
 from bert_horovod.collectives.world import World, from_rank_0
-from bert_horovod.costs import advice, buckets
-from bert_horovod.costs.backward_profile import computed_profile
-from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
-from bert_horovod.costs.exchanges import measured_buckets
-from bert_horovod.costs.link import NUMBER_BYTES, Link
+from bert_horovod.costs import buckets, choices
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size, computed_profile
+from bert_horovod.costs.exchanges import NUMBER_BYTES, Link, measured_buckets
 from bert_horovod.costs.planner import PRODUCT_SHARE
 from bert_horovod.exchange.dense.reducer import ENCODINGS
 from bert_horovod.exchange.link_measurement import LARGEST, measure_link
@@ -27,7 +25,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore, restore_copies
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import clock
+from bert_horovod.runtime.xla import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep, build_step
@@ -158,7 +156,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
         return ""
     if expectation is not None:
         profile, link, reduction = expectation.profile, expectation.link, expectation.plan.reduction
-        return advice.for_fast_link(
+        return choices.for_fast_link(
             recipe, shapes, profile, link, reduction, phase.micro_batches, "link and backward measured"
         )
     peak = from_rank_0(run.peak_flops_per_s, world, "peak")
@@ -172,7 +170,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     payload_bytes = int(NUMBER_BYTES["float16"] * sum(map(math.prod, shapes.values())))
     link = measure_reduction(world, "float16", "ring", payload_bytes)
     source = "link measured, computation estimated"
-    return advice.for_fast_link(recipe, shapes, profile, link, "ring", phase.micro_batches, source)
+    return choices.for_fast_link(recipe, shapes, profile, link, "ring", phase.micro_batches, source)
 
 
 def plan_by_measurement(

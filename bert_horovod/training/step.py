@@ -27,13 +27,13 @@ from bert_horovod.model.gpu_kernels.trial import try_layers, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
+from bert_horovod.optimizers.applying import next_loss_scale_on_device
 from bert_horovod.optimizers.base import optimizer_slot_shapes
-from bert_horovod.optimizers.loss_scale import next_loss_scale_on_device
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.runtime.xla import Clock, clock, no_clock
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.accumulation import Accumulators
 from bert_horovod.training.checksums import gradient_checksums

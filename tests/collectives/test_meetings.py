@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bert_horovod.collectives.meetings import MOST_IN_PAIRS, meetings
+from bert_horovod.collectives.starting import MOST_IN_PAIRS, meetings
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8])

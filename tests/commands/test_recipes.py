@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import TAKE, shipped_recipes
+from bert_horovod.recipe_files.loading import TAKE, load_recipe, shipped_recipes
 from tests.horovod_runs import PATIENCE_S, PROJECT
 
 

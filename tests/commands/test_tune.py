@@ -9,8 +9,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands import tune
 from bert_horovod.measuring import tuning
 from bert_horovod.measuring.tuning import Machine
-from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
-from bert_horovod.recipe_files.tuned import tuned_overrides
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml, tuned_overrides
 from tests.measuring.test_tuning import settings_of
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

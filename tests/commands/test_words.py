@@ -3,7 +3,7 @@
 import io
 import os
 
-from bert_horovod.commands.shared.given_texts import lines_of, whole_text
+from bert_horovod.commands.shared.flags import lines_of, whole_text
 
 
 def test_an_argument_is_text_whatever_its_bytes():

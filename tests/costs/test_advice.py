@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_horovod.costs.advice import LEAST_GAIN, for_fast_link, for_one_rank
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.link import Link
+from bert_horovod.costs.choices import LEAST_GAIN, for_fast_link, for_one_rank
+from bert_horovod.costs.exchanges import Link
 from bert_horovod.recipe.sections import Recipe
 from tests.toys import toy_recipe
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
-from bert_horovod.costs.backward_profile import computed_profile, touched_rows
+from bert_horovod.costs.buckets import computed_profile, touched_rows
 from bert_horovod.costs.derived import derive, flops_per_row
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes

@@ -16,7 +16,7 @@ from bert_horovod.costs.buckets import (
     by_size,
     seconds,
 )
-from bert_horovod.costs.link import Link, fit
+from bert_horovod.costs.exchanges import Link, fit
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from tests.exchange.jobs import BUCKET_BYTES, BUCKETS, SHAPES

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.gpu_memory import allocatable_bytes
-from bert_horovod.costs.gpus import data_sheet
+from bert_horovod.costs.gpus import allocatable_bytes, data_sheet
 
 # N of "Created device ... with N MB memory", from logs of TensorFlow that were published: the least and the most.
 PRINTED = {

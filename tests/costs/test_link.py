@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.link import LINKS, Fabric, Link, link_of_hosts, ring, two_step
+from bert_horovod.costs.exchanges import LINKS, Fabric, Link, link_of_hosts, ring, two_step
 from bert_horovod.recipe.sections import REDUCTIONS
 
 

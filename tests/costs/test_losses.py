@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.costs.losses import Losses
+from bert_horovod.costs.clusters import Losses
 
 LOSSES = Losses(mean_s=7200.0, save_s=30.0, restart_s=300.0)
 WORK_S = 200 * 3600.0

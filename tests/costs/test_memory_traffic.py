@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.memory_traffic import kernel_bytes
+from bert_horovod.costs.memory_estimate import kernel_bytes
 from bert_horovod.recipe_files.loading import recipe_from_table
 
 

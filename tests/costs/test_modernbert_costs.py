@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.memory_traffic import kernel_bytes
+from bert_horovod.costs.memory_estimate import kernel_bytes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 

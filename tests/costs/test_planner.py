@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from bert_horovod.costs import advice, buckets
-from bert_horovod.costs.backward_profile import computed_profile
-from bert_horovod.costs.choices import choices
+from bert_horovod.costs import buckets
+from bert_horovod.costs.buckets import computed_profile
+from bert_horovod.costs.choices import LEAST_GAIN, choices, for_fast_link
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.link import ring
+from bert_horovod.costs.exchanges import ring
 from bert_horovod.costs.planner import (
     Device,
     Network,
@@ -135,8 +135,8 @@ def test_a_run_warns_of_a_fast_link_where_its_plan_says_that_float16_exposes_lit
     shapes = pretraining_shapes(int8.model, int8.objective.pairs)
     profile = computed_profile(int8, int8.phase[0], 8, 0.5e12)
     link = network.link(int8, "ring", 8, 2.0)
-    warning = advice.for_fast_link(int8, shapes, profile, link, "ring", plan.micro_batches, "planned")
-    assert bool(warning) == (plan.exposed_s < advice.LEAST_GAIN * plan.step_s)
+    warning = for_fast_link(int8, shapes, profile, link, "ring", plan.micro_batches, "planned")
+    assert bool(warning) == (plan.exposed_s < LEAST_GAIN * plan.step_s)
 
 
 METHODS = {

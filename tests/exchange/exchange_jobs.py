@@ -20,7 +20,7 @@ from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import optimizer_slot_shapes, slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, TrainingState
-from bert_horovod.runtime.clock import clock
+from bert_horovod.runtime.xla import clock
 from tests.exchange import moments
 from tests.toys import toy_recipe
 

@@ -16,7 +16,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.dense.gradients import clip_buckets
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim
-from bert_horovod.runtime.clock import no_clock
+from bert_horovod.runtime.xla import no_clock
 from tests.exchange.moments import BROKEN, BUCKETS, SHAPES, TABLE, Toy, gradients, parameters
 from tests.horovod_runs import PATIENCE_S
 from tests.toy_runs import metrics, train_rank, train_recipe

@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.local.dreamddp import judged
-from bert_horovod.exchange.local.row_cut import cut
+from bert_horovod.exchange.local.local_step import cut
 from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, trained
 from tests.exchange.promises import SGD, dream
 from tests.toy_runs import metrics, newest, train_rank

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.costs.link import NUMBER_BYTES
-from bert_horovod.exchange.compressed.signs import Signs
-from bert_horovod.exchange.encodings import BLOCK, Float16, Int8, encode_owing
+from bert_horovod.costs.exchanges import NUMBER_BYTES
+from bert_horovod.exchange.compressed.compressed_sums import Signs
+from bert_horovod.exchange.two_step import BLOCK, Float16, Int8, encode_owing
 
 ROWS, NUMBERS = 2, 6 * BLOCK
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
+from bert_horovod.exchange.compressed.payload_parts import orthonormal, product, remainder
 
 
 def factors(kind: str, rows: int, rank: int) -> np.ndarray:

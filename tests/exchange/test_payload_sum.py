@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.compressed.payload_sum import PayloadSum
+from bert_horovod.exchange.compressed.payload_parts import PayloadSum
 
 
 def test_a_sum_may_be_a_thousand_times_as_large_as_the_one_before():

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.dense.reducer import GradientReducer, next_maxima, wire_scale
-from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.exchange.two_step import BLOCK
 from tests.exchange.jobs import (
     BUCKET_BYTES,
     BUCKETS,

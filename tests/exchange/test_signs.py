@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.exchange.compressed.signs import Signs
-from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.exchange.compressed.compressed_sums import Signs
+from bert_horovod.exchange.two_step import BLOCK
 
 
 def encoded(values: np.ndarray, fused: bool = True, **how) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.encodings import BLOCK, Float16, Int8
-from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.exchange.two_step import BLOCK, Errors, Float16, Int8, TwoStep
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, STEPS, owing, shares, sums
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun
 

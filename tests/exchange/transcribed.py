@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT
-from bert_horovod.exchange.local.row_cut import cut
+from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, decays, initial_values
 from bert_horovod.recipe.sections import Recipe
 from tests.exchange.exchange_jobs import PLAIN, RANKS, RATE, SHAPES, Tensors, initial, share

@@ -8,8 +8,7 @@ import tensorflow as tf
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.starting import connect
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.encodings import Encoding, Float16, Int8
-from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.exchange.two_step import Encoding, Errors, Float16, Int8, TwoStep
 from bert_horovod.recipe.sections import Numerics, Recipe
 from tests.toys import recipe_of
 

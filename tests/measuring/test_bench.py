@@ -16,7 +16,7 @@ from bert_horovod.costs.buckets import by_size
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import VOCABULARY
 from bert_horovod.errors import UserError
-from bert_horovod.measuring import matrix, synthetic
+from bert_horovod.measuring import configuration, synthetic
 from bert_horovod.measuring.bench import COMMUNICATION, WARM_UP, Bench, hidden_share, parts, trace, warmed_up
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.synthetic import LoneRank, TimedStep, phase_batch, synthetic_step
@@ -112,16 +112,16 @@ def test_upper_layers_train_alone_where_the_phase_says_so():
 
 
 def test_the_products_of_a_step_are_those_of_what_trains(monkeypatch):
-    monkeypatch.setattr(matrix, "_seconds", lambda *_: (1.0, 10.0, 100.0))  # forward, left and right gradient
+    monkeypatch.setattr(configuration, "_seconds", lambda *_: (1.0, 10.0, 100.0))  # forward, left and right gradient
     whole = toy()
     count = sum(product.count for product in step_products(whole))
-    assert matrix.step_seconds(whole) == 111.0 * count
+    assert configuration.step_seconds(whole) == 111.0 * count
     recipe = toy(phase=[{"sequence_length": 32, "trained_layers": 1}])
     upper = step_products(recipe, 1)
     without_table = sum(product.count for product in upper if product.name != VOCABULARY)
     assert 0 < without_table < sum(product.count for product in upper)
     backward = 10.0 * sum(product.count for product in upper) + 100.0 * without_table
-    assert matrix.step_seconds(recipe) == 1.0 * count + backward
+    assert configuration.step_seconds(recipe) == 1.0 * count + backward
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -1,7 +1,7 @@
 """Contestants in rounds."""
 
 from bert_horovod.errors import RunError
-from bert_horovod.measuring.in_turns import in_turn
+from bert_horovod.measuring.bench_child import in_turn
 
 
 def test_contestants_are_measured_in_turn_and_one_that_fails_is_left_out():

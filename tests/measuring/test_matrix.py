@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.costs.products import Product
-from bert_horovod.measuring.matrix import ProductSeconds, matrix_seconds, total_seconds
+from bert_horovod.measuring.configuration import ProductSeconds, matrix_seconds, total_seconds
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

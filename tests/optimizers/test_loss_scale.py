@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.optimizers.loss_scale import next_loss_scale, next_loss_scale_on_device
+from bert_horovod.optimizers.applying import next_loss_scale, next_loss_scale_on_device
 
 
 def test_doubles_after_the_stated_number_of_good_steps():

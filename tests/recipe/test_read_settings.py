@@ -18,7 +18,7 @@ from tests.toys import toy_recipe
 LATER = {
     "numerics.loss_jump",
     "numerics.on_divergence",
-    "phase.num_hidden_layers",  # refused unless the last phase has them all (checking_growth.py)
+    "phase.num_hidden_layers",  # refused unless the last phase has them all
     "phase.grow",  # the same
     "phase.global_rope_theta",  # refused for other models by their check
     "execution.threads",

@@ -7,9 +7,8 @@ import pytest
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
-from bert_horovod.recipe_files import shipped
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import recipe_file, shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe_files import loading
+from bert_horovod.recipe_files.loading import load_recipe, recipe_file, shipped_recipe, shipped_recipes, what_for
 
 CLONE = Path(__file__).resolve().parents[2] / "run" / "recipes"
 FILES = sorted(CLONE.glob("*.toml"))
@@ -63,7 +62,7 @@ def test_a_mistake_in_a_recipe_is_told_with_its_file(tmp_path):
 def test_an_installed_package_has_its_own(tmp_path, monkeypatch):
     (tmp_path / "package" / "recipes").mkdir(parents=True)
     (tmp_path / "package" / "recipes" / "mine.toml").write_text("# Mine.\n", encoding="utf-8")
-    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(loading, "_PACKAGE", tmp_path / "package")
     assert what_for(shipped_recipe("mine.toml")) == "Mine."
     (tmp_path / "package" / "recipes" / "mine.toml").unlink()
     with pytest.raises(UserError, match=r"found no recipes in .*install the program again"):

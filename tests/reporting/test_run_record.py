@@ -11,8 +11,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.costs.clusters import read_cluster
 from bert_horovod.errors import UserError
-from bert_horovod.reporting.page import content, page
-from bert_horovod.reporting.run_directories import find_runs, names_of
+from bert_horovod.reporting.page import content, find_runs, names_of, page
 from bert_horovod.reporting.run_record import MOST_POINTS, points_of_each, read_run, schema
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import curve_settings

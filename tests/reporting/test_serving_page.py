@@ -9,15 +9,14 @@ import threading
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.reporting import serving_page
-from bert_horovod.reporting.page import content
-from bert_horovod.reporting.serving_page import PageServer
+from bert_horovod.reporting import page
+from bert_horovod.reporting.page import PageServer, content
 
 
 @pytest.fixture
 def server(monkeypatch):
     """A server of an empty page in a thread, whose connections may be silent for half a second."""
-    monkeypatch.setattr(serving_page._Handler, "timeout", 0.5)
+    monkeypatch.setattr(page._Handler, "timeout", 0.5)
     with PageServer(lambda: content([], {}), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_horovod.runs.best_record import BEST, Best, best_record
+from bert_horovod.runs.checkpoint import BEST, Best, best_record
 
 RECORD = {"metric": "f1", "score": 0.5, "step": 3, "evaluations_since": 0, "last_step": 3, "ended": False}
 

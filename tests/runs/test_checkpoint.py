@@ -17,15 +17,7 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs import checkpoint
-from bert_horovod.runs.checkpoint import (
-    HASHES,
-    load_newest,
-    path_of,
-    paths,
-    recorded_length,
-    recorded_pair,
-    step_of,
-)
+from bert_horovod.runs.checkpoint import HASHES, load_newest, path_of, paths, recorded_length, recorded_pair, step_of
 from bert_horovod.runs.model_card import CARD
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.full
 # Page faults of ten times taking, filling and giving back 64 MiB, in the main thread and in others.
 FAULTS = """
 import ctypes, resource, sys, threading, time
-from bert_horovod.runtime.allocator import keep_freed_memory
+from bert_horovod.runtime.host import keep_freed_memory
 library, size = ctypes.CDLL(None), 64 << 20
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 library.free.argtypes = [ctypes.c_void_p]

@@ -4,36 +4,36 @@ import os
 
 import pytest
 
-from bert_horovod.runtime import autotuning
+from bert_horovod.runtime import devices
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    monkeypatch.setattr(autotuning, "_directory", None)
+    monkeypatch.setattr(devices, "_directory", None)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=4")
 
 
 def test_xla_gets_a_directory_beside_the_users_own_flags(fresh):
-    autotuning.keep_choices()
+    devices.keep_choices()
     user, *ours = os.environ["XLA_FLAGS"].split()
     assert user == "--xla_gpu_autotune_level=4"
     assert len({flag.split("=")[1] for flag in ours}) == 1
-    assert autotuning.choices() == {}
-    autotuning.add({"a.textproto": "version: 3", "b+1=.textproto": "x"})
-    assert autotuning.choices() == {"a.textproto": "version: 3", "b+1=.textproto": "x"}
+    assert devices.choices() == {}
+    devices.add({"a.textproto": "version: 3", "b+1=.textproto": "x"})
+    assert devices.choices() == {"a.textproto": "version: 3", "b+1=.textproto": "x"}
 
 
 def test_a_users_own_directory_stays(fresh, monkeypatch):
     flags = "--xla_gpu_per_fusion_autotune_cache_dir=/data/mine"
     monkeypatch.setenv("XLA_FLAGS", flags)
-    autotuning.keep_choices()
+    devices.keep_choices()
     assert os.environ["XLA_FLAGS"] == flags
-    autotuning.add({"a.textproto": ""})
-    assert autotuning.choices() == {}
+    devices.add({"a.textproto": ""})
+    assert devices.choices() == {}
 
 
 @pytest.mark.parametrize("name", ["../a.textproto", "/a", "", ".a", "a/b"])
 def test_a_name_that_leads_elsewhere_is_refused(fresh, name):
-    autotuning.keep_choices()
+    devices.keep_choices()
     with pytest.raises(ValueError, match="is not the name of a choice"):
-        autotuning.add({name: ""})
+        devices.add({name: ""})

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY, resident_bytes
+from bert_horovod.runtime.host import OUT_OF_MEMORY, resident_bytes
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
 PROGRAM = """
 import sys, time
-from bert_horovod.runtime.memory_guard import end_above, resident_bytes
+from bert_horovod.runtime.host import end_above, resident_bytes
 end_above(resident_bytes() + (64 << 20))
 held = b"1" * int(sys.argv[1])
 time.sleep(float(sys.argv[2]))

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bert_horovod.runtime.processor import busy_share, core_ticks, physical_cores, processor_name
+from bert_horovod.runtime.host import busy_share, core_ticks, physical_cores, processor_name
 
 
 def cpuinfo(path, cores: list[tuple[int, int]]):

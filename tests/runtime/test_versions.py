@@ -4,8 +4,8 @@ import importlib.metadata
 import re
 from pathlib import Path
 
-from bert_horovod.runtime import versions as checked
-from bert_horovod.runtime.versions import TENSORFLOW
+from bert_horovod.runtime import children as checked
+from bert_horovod.runtime.children import TENSORFLOW
 
 DECLARED = Path(__file__).resolve().parents[2] / "pyproject.toml"
 

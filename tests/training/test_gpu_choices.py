@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_horovod.errors import DamagedData
-from bert_horovod.runtime import autotuning
+from bert_horovod.runtime import devices
 from bert_horovod.training import gpu_choices
 from tests.toy_runs import train
 
@@ -15,8 +15,8 @@ def tuned(monkeypatch) -> dict[str, str]:
     """Let the process keep choices as on a GPU: the first start makes one, which no XLA of a CPU would."""
     made = {"first.textproto": "version: 3"}
     monkeypatch.setattr(gpu_choices, "has_gpu", lambda: True)
-    monkeypatch.setattr(autotuning, "choices", lambda: dict(made))
-    monkeypatch.setattr(autotuning, "add", made.update)
+    monkeypatch.setattr(devices, "choices", lambda: dict(made))
+    monkeypatch.setattr(devices, "add", made.update)
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
-from bert_horovod.costs.link import Link
+from bert_horovod.costs.exchanges import Link
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes

@@ -21,8 +21,7 @@ from bert_horovod.cluster.doctor.checks import FAILED, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
-from bert_horovod.runtime.children import end_with_parent
-from bert_horovod.runtime.versions import tested_versions
+from bert_horovod.runtime.children import end_with_parent, tested_versions
 from bert_horovod.wording import counted
 
 THIS_HOST = "localhost"

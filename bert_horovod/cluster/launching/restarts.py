@@ -14,6 +14,7 @@ from typing import cast
 from bert_horovod.cluster.doctor.ask import is_here, ssh
 from bert_horovod.cluster.doctor.checks import FAILED
 from bert_horovod.cluster.doctor.examination import Doctor
+from bert_horovod.cluster.launching.deadline import exit_code
 from bert_horovod.cluster.launching.hostfiles import Hosts, in_kubernetes
 from bert_horovod.cluster.launching.launcher import (
     ANY_KEY,
@@ -25,7 +26,6 @@ from bert_horovod.cluster.launching.launcher import (
     signal_name,
 )
 from bert_horovod.cluster.launching.leftovers import LIMIT_S, sweep
-from bert_horovod.cluster.launching.notice import exit_code
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.stopping import heeded
 

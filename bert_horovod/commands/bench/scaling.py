@@ -54,10 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.commands.shared.output_flags import require_output_file
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.in_turns import in_turn
+    from bert_horovod.measuring.bench_child import in_turn
     from bert_horovod.measuring.weak_scaling import parse_layout, results, run_layout, usual_layouts
-    from bert_horovod.reporting.scaling_table import cells, heading
-    from bert_horovod.reporting.tables import lines
+    from bert_horovod.reporting.tables import cells, heading, lines
     from bert_horovod.storage.writing import write_output
 
     if arguments.output:

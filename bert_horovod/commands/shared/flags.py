@@ -1,14 +1,21 @@
-"""Flags that several commands and benchmarks share."""
+"""Flags that several commands and benchmarks share, and texts that come as arguments or by standard input."""
 
 import argparse
+import io
 import math
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from bert_horovod.commands.shared.parser import takes_urls
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     from bert_horovod.cluster.launching.hostfiles import Hosts
+    from bert_horovod.costs.clusters import Prices
+
 
 RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
 
@@ -86,3 +93,67 @@ def require_least(flag: str, number: int | None, least: int = 1) -> None:
     """Raise UserError if a flag's number is below `least`; None: the flag is not given."""
     if number is not None and number < least:
         raise UserError(f"{flag} {number}: expected at least {least}")
+
+
+CHECKPOINT = (
+    "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT, a TF1 checkpoint of Google's (its prefix or "
+    "directory), or a run's output_dir (its newest checkpoint)"
+)
+
+
+def add_checkpoint_path(parser: argparse.ArgumentParser) -> None:
+    """Declare --checkpoint, which is required, and may be named without its flag."""
+    add_path(parser, "RUN", "--checkpoint", "PATH", CHECKPOINT)
+    for action in parser._actions:
+        if action.dest == "checkpoint":
+            takes_urls(action)
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
+    """Declare --checkpoint, which is required; `what` begins its help text."""
+    takes_urls(parser.add_argument("--checkpoint", required=True, type=Path, metavar="PATH", help=what + CHECKPOINT))
+
+
+def add_price_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare --cluster and --price."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--cluster", type=Path, metavar="FILE", help="prices and power, as for plan: adds what it cost")
+    either.add_argument("--price", type=float, metavar="X", help="or what an hour of a device costs, as in --price 1.8")
+
+
+def read_prices(arguments: argparse.Namespace) -> "tuple[Prices | None, int | None]":
+    """The prices and the cluster's devices, as far as the flags give them; raises UserError."""
+    from bert_horovod.costs.clusters import Prices, read_cluster
+
+    if arguments.cluster is not None:
+        cluster = read_cluster(arguments.cluster)
+        return cluster.costs, cluster.ranks
+    if arguments.price is None:
+        return None, None
+    if not 0 <= arguments.price < math.inf:
+        raise UserError(f"--price {arguments.price:g}: expected 0 or more, what an hour of a device costs")
+    return Prices(device_hour=arguments.price), None
+
+
+def whole_text(argument: str) -> str:
+    """A text from the command line, with U+FFFD, which tokenizers drop, in place of bytes that are not UTF-8."""
+    return os.fsencode(argument).decode("utf-8", "replace") if not argument.isascii() else argument
+
+
+def lines_of(stream: TextIO) -> Iterator[str]:
+    """Yield a stream's lines as they come, without their ends, with U+FFFD in place of bytes that are not UTF-8.
+
+    The first line with such bytes is named on stderr.
+    """
+    raw = getattr(stream, "buffer", None) or io.BytesIO(stream.read().encode("utf-8", "replace"))
+    warned = False
+    for number, line in enumerate(raw, 1):
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if not warned and "\ufffd" in text and "\ufffd".encode() not in line:
+            warned = True
+            print(
+                f"bert-horovod: warning: line {number} of standard input has bytes that are not UTF-8; these are "
+                "left out",
+                file=sys.stderr,
+            )
+        yield text

@@ -15,7 +15,7 @@ from bert_horovod.collectives.launched import ATTEMPT
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.recipe_files.tuned import tuned_overrides
+from bert_horovod.recipe_files.loading import tuned_overrides
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -151,15 +151,14 @@ def _train(
     make_jobs: Callable[..., "Sequence[Job]"],
     train_jobs: Callable[["Sequence[Job]", "World"], None] | None,
 ) -> None:
-    from bert_horovod.cluster.launching.deadline import stop_time
-    from bert_horovod.cluster.launching.notice import watch
+    from bert_horovod.cluster.launching.deadline import stop_time, watch
     from bert_horovod.collectives.starting import connect
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, RunRecord, claim, give_up, share
     from bert_horovod.runs.mirror import bring_newest
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runs.trackers import require_trackers
+    from bert_horovod.runtime.children import untested_versions
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.runtime.versions import untested_versions
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
 

@@ -7,8 +7,7 @@ from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_le
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.tuned import tuned_overrides
+from bert_horovod.recipe_files.loading import load_recipe, tuned_overrides
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:

@@ -8,10 +8,21 @@ For a moment m with the second moment v, the numbers that are sent (the payload)
     published    m, with one scale a bucket, the root mean square (Tang et al. 2021, arXiv 2102.02888)
 
 Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in both forms.
+
+The encoding of numbers as signs: one bit a number, and a scale a block. A number y is decoded to b sgn(y), sgn(0) = +1,
+with its block's scale b in bfloat16. There are three kinds of scales:
+
+    block             b = mean |y| of the block: the least error; a block of zeros is decoded to zeros
+    group             b = mean |y| over all blocks of a group, such as a tensor's; blocks of zeros do not count
+    root mean square  b = sqrt(mean y^2) over a group: the published rule (Tang et al. 2021, arXiv 2102.02888)
+
+Bit k of byte j of a row of n numbers is the sign of number k n / 8 + j. So packing shifts and ors long contiguous runs;
+XLA compiles only this form to vector instructions on a CPU. The blocks' scales follow the bits.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -19,9 +30,7 @@ import numpy as np
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.compressed.signs import Signs
-from bert_horovod.exchange.encodings import BLOCK
-from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.exchange.two_step import BLOCK, Errors, TwoStep
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
@@ -138,3 +147,119 @@ class CompressedSums:
             Signs(group, number, self.form.name == "published", self._fused)
             for group, number in zip(sums.of_rank(groups), sums.of_rank(counted), strict=True)
         )
+
+
+_SCALE_BYTES = 2
+_RUNS = 8  # a block is cut into so many runs that are added elementwise, because XLA's reduction is slower than memory
+
+
+class Signs:
+    """One bit a number; an encodings.Encoding. The arrays describe the blocks of all rows that will be encoded.
+
+    Args:
+        groups: group numbers from 0 [blocks]: blocks of one group share a scale; None: each block has its own.
+        numbers: how many numbers of each block count [blocks]; None: all. The others are padding and get no errors:
+            scales leave padding out, so its errors would grow with every step.
+        root_mean_square: the scale is the numbers' root mean square, instead of their mean magnitude.
+        fused: whether XLA compiles the encoding; without XLA it is several times slower.
+    """
+
+    def __init__(
+        self,
+        groups: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
+        root_mean_square: bool = False,
+        fused: bool = True,
+    ) -> None:
+        self._groups, self._numbers, self._root_mean_square = groups, numbers, root_mean_square
+        self._compiled = compiled if fused else lambda function: function
+
+    def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See encodings.Encoding."""
+        return self._encode(values)
+
+    def encode_owing(self, values: tf.Tensor, owed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See encodings.encode_owing."""
+        return self._encode(values, owed)
+
+    def _encode(self, *terms: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encode the sum of the terms; returns the encoded rows and the second result of `_pack`."""
+        rows = terms[0].shape[0]
+        if self._numbers is not None and np.any(self._numbers % BLOCK):
+            terms = tuple(self._unpadded(term) for term in terms)
+        sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
+        scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
+        packed, decoded_or_error = self._compiled(_pack)(scales, *terms)
+        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), decoded_or_error
+
+    def decode(self, sent: tf.Tensor) -> tf.Tensor:
+        """See encodings.Encoding."""
+        return self._compiled(_decode)(sent)
+
+    def sent_bytes(self, numbers: int) -> int:
+        """See encodings.Encoding."""
+        return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
+
+    def _unpadded(self, values: tf.Tensor) -> tf.Tensor:
+        blocks = tf.reshape(values, [-1, BLOCK])
+        counts = tf.range(BLOCK) < tf.constant(self._numbers, tf.int32)[:, None]
+        return tf.reshape(tf.where(counts, blocks, 0.0), values.shape)
+
+    def _scales(self, sums: tf.Tensor) -> tf.Tensor:
+        """Scales, float32 [blocks], from the blocks' sums of magnitudes or of squares, [blocks]."""
+        numbers = tf.constant(np.full(sums.shape, BLOCK) if self._numbers is None else self._numbers, tf.float32)
+        if self._groups is None:
+            scales = tf.math.divide_no_nan(sums, numbers)
+        else:
+            groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
+            # A sum that is NaN differs from 0, so it counts and makes the scale NaN, which all ranks then see.
+            counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
+            numbers = tf.math.unsorted_segment_sum(tf.where(counts, numbers, 0.0), groups, count)
+            means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
+            scales = tf.where(counts, tf.gather(means, groups), 0.0)
+        return tf.sqrt(scales) if self._root_mean_square else scales
+
+
+def _block_sums(*terms: tf.Tensor) -> tf.Tensor:
+    """Each block's sum of |sum of the terms|: terms float32 [rows, n] to [rows, blocks]."""
+    return _sums(tf.abs(functools.reduce(tf.add, terms)))
+
+
+def _block_square_sums(*terms: tf.Tensor) -> tf.Tensor:
+    """Each block's sum of (sum of the terms)^2: terms float32 [rows, n] to [rows, blocks]."""
+    return _sums(tf.square(functools.reduce(tf.add, terms)))
+
+
+def _sums(values: tf.Tensor) -> tf.Tensor:
+    runs = tf.reshape(values, [values.shape[0], -1, _RUNS, BLOCK // _RUNS])
+    return tf.reduce_sum(functools.reduce(tf.add, tf.unstack(runs, axis=2)), 2)
+
+
+def _pack(scales: tf.Tensor, values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sign bits, uint8 [rows, n / 8], of values + owed, float32 [rows, n], with scales [rows, blocks].
+
+    The second result, float32 [rows, n], is the decoded values or, with `owed`, the new error.
+    """
+    if owed is not None:
+        values += owed
+    rows = values.shape[0]
+    eighths = tf.unstack(tf.reshape(values, [rows, 8, -1]), axis=1)
+    shifted = [
+        tf.bitwise.left_shift(tf.cast(run >= 0, tf.uint8), tf.constant(k, tf.uint8)) for k, run in enumerate(eighths)
+    ]
+    scales = tf.cast(scales, tf.float32)[:, :, None]
+    blocks = tf.reshape(values, [rows, -1, BLOCK])
+    stands_for = tf.where(blocks >= 0, scales, -scales)
+    decoded_or_error = stands_for if owed is None else blocks - stands_for
+    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(decoded_or_error, [rows, -1])
+
+
+def _decode(sent: tf.Tensor) -> tf.Tensor:
+    rows, blocks = sent.shape[0], sent.shape[1] // (BLOCK // 8 + _SCALE_BYTES)
+    packed, scales = tf.split(sent, [blocks * (BLOCK // 8), blocks * _SCALE_BYTES], 1)
+    scales = tf.cast(tf.bitcast(tf.reshape(scales, [rows, blocks, _SCALE_BYTES]), tf.bfloat16), tf.float32)
+    run = BLOCK if blocks % 8 == 0 else BLOCK // 8  # numbers of an eighth of a row that share a scale
+    scales = tf.reshape(tf.repeat(scales, BLOCK // run, 1), [rows, 8, -1, 1])
+    bits = tf.constant([1 << k for k in range(8)], tf.uint8)[None, :, None, None]
+    is_set = tf.bitwise.bitwise_and(tf.reshape(packed, [rows, 1, -1, run]), bits) > 0
+    return tf.reshape(tf.where(is_set, scales, -scales), [rows, -1])

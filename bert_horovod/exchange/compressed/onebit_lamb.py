@@ -32,9 +32,8 @@ from bert_horovod.exchange.compressed.stages import OneBitSettings
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sums
-from bert_horovod.optimizers.base import Rule
+from bert_horovod.optimizers.base import Rule, moving_average, trust_ratio
 from bert_horovod.optimizers.lamb import Lamb
-from bert_horovod.optimizers.moments import moving_average, trust_ratio
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf

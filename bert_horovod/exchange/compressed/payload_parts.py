@@ -4,6 +4,15 @@ g_i is rank i's share of a gradient, e_i what it owes of former steps, and M_i =
 the payload from M_i. From the sum over ranks, and from what rounding took from its own numbers, it then makes the
 gradient, equal on all ranks, and the new e_i. The sum of gradients over all steps is the sum of all g_i, minus the e_i
 that are left at the end.
+
+Low-rank parts of matrices: orthonormal bases and products, for n matrices of one shape at once. A matrix M [rows,
+columns] is projected onto the span of a factor: with B, an orthonormal basis of the left factor's columns, to B (B^T
+M), whose right factor is M^T B; with a basis of the right factor's columns to (M B) B^T, whose left factor is M B.
+Factors hold vectors as columns: [rows, rank] and [columns, rank].
+
+The sum of one flat payload over ranks, on any wire; where hosts have several ranks, these sum first. float32 and
+float16 numbers are summed by ring. float16 numbers are scaled by a maximum of the last sums, as
+exchange/dense/reducer.py does. int8 numbers are summed in two steps (exchange/two_step.py).
 """
 
 from __future__ import annotations
@@ -12,8 +21,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.exchange.compressed.largest_chunks import packed, unpacked
-from bert_horovod.exchange.compressed.low_rank import orthonormal, product, remainder
+from bert_horovod.exchange.dense.reducer import next_maxima, wire_scale
+from bert_horovod.exchange.two_step import Errors, Int8, TwoStep
 from bert_horovod.recipe.sections import Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
@@ -167,3 +179,103 @@ def _left_share(
 
 def _as_it_is(function: Callable) -> Callable:
     return function
+
+
+_LEAST = 1e-6  # of the factor's largest number: what is added to its diagonal
+
+
+def orthonormal(factors: tf.Tensor) -> tf.Tensor:
+    """Orthonormal bases of the columns of factors, float32 [n, rows, rank]: float32 of the same shape.
+
+    Columns that depend on others, or are zero, are replaced by some other directions, so that no rank is lost for ever.
+    This is a Cholesky QR in float64, done twice: with a few products of small matrices, a GPU makes all bases of a
+    shape at once.
+    """
+    wide = tf.cast(factors, tf.float64)
+    largest = tf.reduce_max(tf.abs(wide), [1, 2], keepdims=True)
+    wide = tf.math.divide_no_nan(wide, largest) + _LEAST * tf.eye(*factors.shape[1:], dtype=tf.float64)
+    for _ in range(2):
+        lower = tf.linalg.cholesky(tf.matmul(wide, wide, transpose_a=True))
+        wide = tf.linalg.matrix_transpose(tf.linalg.triangular_solve(lower, tf.linalg.matrix_transpose(wide)))
+    return tf.cast(wide, tf.float32)
+
+
+def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """left @ right: float32 [n, rows, rank] and [n, rank, columns] to [n, rows, columns]."""
+    # For one column and one row TensorFlow's matrix product takes ten times longer on a CPU.
+    return left * right if left.shape[2] == 1 else tf.matmul(left, right)
+
+
+def remainder(matrices: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """matrices - left @ right: float32 [n, rows, columns]."""
+    return matrices - product(left, right)
+
+
+class PayloadSum:
+    """Sums float32 [numbers].
+
+    `maximum` (float32 scalar) is the largest magnitude of the last sum, or half of what it was before; the float16 wire
+    computes its scale from it. It is equal on all ranks, and part of a checkpoint. It falls slowly, because the first
+    factors have little of a matrix, whose basis is random: sqrt(rank / rows) of it.
+
+    Args:
+        world: the ranks.
+        numbers: how many the payload has.
+        wire: float32, float16 or int8.
+        name: prefix of the names of its collectives.
+    """
+
+    def __init__(self, world: World, numbers: int, wire: str, name: str) -> None:
+        self._world, self._numbers, self.wire, self._name = world, numbers, wire, name
+        self._two_step = TwoStep(world, numbers, name) if wire == "int8" else None
+        self.maximum = tf.Variable(1.0, trainable=False)
+
+    def sum(self, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """The sum over ranks, float32 [numbers], and what rounding took from this rank's payload; None: nothing.
+
+        The sum is that of all payloads minus what rounding took from them on all ranks. A number that is not finite on
+        one rank makes the sum not finite on all.
+        """
+        if self._two_step is not None:
+            return self._sum_in_int8(payload)
+        if self.wire == "float32":
+            return self._by_ring(payload), None
+        scale = wire_scale(self.maximum)
+        total = tf.cast(self._by_ring(tf.cast(payload * scale, tf.float16)), tf.float32) / scale
+        found = next_maxima(self.maximum, tf.reduce_max(tf.abs(total)))
+        self.maximum.assign(tf.maximum(found, self.maximum / 2))
+        return total, None
+
+    @property
+    def bytes_reduced(self) -> float:
+        """Bytes of the payload on the wire."""
+        if self._two_step is not None:
+            return float(Int8().sent_bytes(self._two_step.padded))
+        return NUMBER_BYTES[self.wire] * self._numbers
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that a rank sends; in int8 those to other hosts."""
+        if self._two_step is not None:
+            return self._two_step.sent_bytes(Int8())
+        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced
+
+    def _by_ring(self, numbers: tf.Tensor) -> tf.Tensor:
+        """The sum over ranks by ring, first inside each host: a part of it goes from each rank to the other hosts."""
+        inside, across = self._world.join_hosts()
+        if inside.size == 1 or across.size == 1:
+            return self._world.all_reduce(numbers, self._name)
+        numbers = inside.all_reduce(numbers, f"{self._name}.inside")
+        padded = tf.pad(numbers, [[0, -self._numbers % inside.size]])
+        part = across.all_reduce(tf.reshape(padded, [inside.size, -1])[inside.rank], f"{self._name}.across")
+        return tf.ensure_shape(inside.all_gather(part, f"{self._name}.host"), padded.shape)[: self._numbers]
+
+    def _sum_in_int8(self, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        (inside, across), sums = self._world.join_hosts(), self._two_step
+        none = Errors(tf.zeros(sums.worker_shape), tf.zeros([sums.part]))
+        total, errors = sums.sum(payload, Int8(), none)
+        own_sums = tf.one_hot(across.rank, across.size)[:, None]  # the row of the sums that this rank makes
+        lost = errors.worker + own_sums * errors.server
+        if inside.size > 1:  # this rank sends one part of the host's sum
+            lost = tf.one_hot(inside.rank, inside.size)[:, None] * tf.reshape(lost, [1, -1])
+        return total, tf.reshape(lost, [-1])[: self._numbers]

@@ -30,12 +30,19 @@ from typing import ClassVar, Literal, NamedTuple
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed.largest_chunks import bits_of, choose, choose_largest
-from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT, ChunksPart, LowRankPart, WholePart, chunked
-from bert_horovod.exchange.compressed.payload_sum import PayloadSum
+from bert_horovod.exchange.compressed.payload_parts import (
+    LEFT,
+    RIGHT,
+    ChunksPart,
+    LowRankPart,
+    PayloadSum,
+    WholePart,
+    chunked,
+)
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.owed import OF_PARAMETER
 from bert_horovod.exchange.updater import Updater
@@ -44,7 +51,7 @@ from bert_horovod.optimizers.schedule import whole_steps
 from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 DENSE = "dense"
 _KINDS = (DENSE, RIGHT, LEFT)  # of steps

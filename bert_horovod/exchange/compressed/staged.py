@@ -42,10 +42,10 @@ from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sum
-from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.optimizers.base import moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 PUBLISHED_CLIPPING = 3.0  # clipping limit of form = published, over the usual norm of a rank's gradient of a bucket
 

@@ -43,13 +43,12 @@ from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
+from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
 from bert_horovod.optimizers.schedule import sync_period, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 _DENSE, _SIGNS, _LOCAL = range(3)  # branches of update
 

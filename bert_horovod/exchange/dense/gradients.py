@@ -32,7 +32,7 @@ from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 
 class GradientExchange(Exchange):

@@ -24,15 +24,13 @@ from typing import NamedTuple
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.exchange.base import Gradients, Lookups
-from bert_horovod.exchange.encodings import Encoding, Float16, Int8
-from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.exchange.two_step import Encoding, Errors, Float16, Int8, TwoStep
 from bert_horovod.model.lookups import add_rows
 from bert_horovod.recipe.sections import REDUCTIONS
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock, no_clock
-from bert_horovod.runtime.xla import compiled
+from bert_horovod.runtime.xla import Clock, compiled, no_clock
 
 # The float16 wire scales the last step's maximum to 2^11: 2^5 below overflow, 2^25 above the smallest normal number.
 WIRE_TARGET = 2.0**11

@@ -45,8 +45,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.dense.reducer import ENCODINGS, wire_scale
-from bert_horovod.exchange.local.local_step import update_alone
-from bert_horovod.exchange.local.row_cut import Piece, cut, piece_size
+from bert_horovod.exchange.local.local_step import Piece, cut, piece_size, update_alone
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
@@ -54,7 +53,7 @@ from bert_horovod.recipe.fields import ReadIf, named, setting
 from bert_horovod.recipe.reductions import reductions
 from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 _ROW = 4 << 20  # numbers that are sent at once, at most, if there is no delay
 _SMALLEST = 2.0**-90  # the largest magnitude of a fragment is taken to be no smaller, so that its scale is finite

@@ -37,17 +37,18 @@ from bert_horovod.exchange.link_measurement import measure_link
 from bert_horovod.exchange.local.local_step import (
     LocalExchange,
     LocalSettings,
+    cut,
     local_stage,
     numbers,
+    piece_size,
     slots_a_parameter,
     update_alone,
 )
-from bert_horovod.exchange.local.row_cut import cut, piece_size
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 _TIMED = 10  # steps of a phase that are timed to judge the interval, after the untimed ones
 _UNTIMED = 3  # first steps, which trace and compile

@@ -3,6 +3,8 @@
 Each rank updates from its share of the gradient times the number of ranks: that is the gradient of its own rows.
 It clips by the norm of that gradient. If the gradient of one rank is not finite, all ranks skip the update, because
 otherwise one rank would have made an update less than the others.
+
+Parameters are cut, at rows of tensors, into parts of nearly equal size that are sent in turn.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.fields import setting
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.clock import Clock
+from bert_horovod.runtime.xla import Clock
 
 
 class LocalExchange(Exchange):
@@ -159,3 +161,29 @@ def local_stage(**sums: float) -> Stage:
 def slots_a_parameter(recipe: Recipe, shapes: dict[str, Shape]) -> float:
     """Numbers in slots over numbers in parameters, of these shapes."""
     return slot_numbers(recipe, shapes) / sum(map(math.prod, shapes.values()))
+
+
+Piece = tuple[str, int, int]  # a parameter, its first row, its last row + 1
+
+
+def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
+    """Cut parameters, one after another, at rows of tensors, into `parts` parts of nearly equal size (or empty)."""
+    total = sum(math.prod(shape) for shape in shapes.values())
+    pieces: list[list[Piece]] = [[] for _ in range(parts)]
+    place = 0
+    for name, shape in shapes.items():
+        rows, width = shape[0], math.prod(shape[1:])
+        begin = 0
+        while begin < rows:
+            part = place * parts // total
+            # Up to the first row that begins in the next part.
+            end = min(rows, begin + -(-((part + 1) * total - place * parts) // (parts * width)))
+            pieces[part].append((name, begin, end))
+            place += (end - begin) * width
+            begin = end
+    return pieces
+
+
+def piece_size(shape: tuple[int, ...], begin: int, end: int) -> int:
+    """How many numbers rows begin to end of a parameter have."""
+    return (end - begin) * math.prod(shape[1:])

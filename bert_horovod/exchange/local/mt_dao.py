@@ -28,8 +28,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.local.local_step import LocalExchange, LocalSettings, average, local_stage, numbers
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.optimizers.base import Rule, moving_average
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Phase, Recipe, Shape, Stage
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.costs.gpus import TERA
-from bert_horovod.runs.step_metrics import StepMetrics
+from bert_horovod.runs.metrics_lines import StepMetrics
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 from bert_horovod.training.console import duration

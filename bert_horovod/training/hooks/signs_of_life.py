@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-from bert_horovod.collectives.rendezvous import RendezvousBoard
+from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.errors import UserError
 from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.status_files import BEAT_S, Sign

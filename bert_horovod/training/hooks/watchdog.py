@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from bert_horovod.collectives.rendezvous import RendezvousBoard
+from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run

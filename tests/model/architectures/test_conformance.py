@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
-from bert_horovod.costs.backward_profile import computed_profile
+from bert_horovod.costs.buckets import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.interchange.architectures import MASKED_TOKENS, Architecture
 from bert_horovod.interchange.huggingface import describe_directory, read_directory, write_directory

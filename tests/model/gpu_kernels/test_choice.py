@@ -12,8 +12,7 @@ from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used
 from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.recipe_files.shipped import shipped_recipes
+from bert_horovod.recipe_files.loading import load_recipe, shipped_recipes
 
 BASE, LENGTHS = Model(), (128, 512)
 POLICY = ComputePolicy(tf.bfloat16, "layers", kernels="triton")
