@@ -37,6 +37,7 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "heads": "living heads",
     "squared_error": "mean squared error",
     "relevance_loss": "cross-entropy of pairs' relevance, nats",
+    "pair_loss": "of vectors: cross-entropy of the right passage among all, nats; of scored pairs, CoSENT",
     "start_loss": "cross-entropy of the answers' starts, nats",
     "end_loss": "cross-entropy of the answers' ends, nats",
     "tag_loss": "cross-entropy of words' tags, nats",
@@ -95,6 +96,7 @@ def commands_page() -> str:
 def metrics_of_tasks() -> dict[str, list[str]]:
     """The names of the metrics that each task adds."""
     from bert_horovod.tasks.classification import Classification
+    from bert_horovod.tasks.embedding import Embedding
     from bert_horovod.tasks.multilabel import Multilabel
     from bert_horovod.tasks.multiverse import MultiverseClassification
     from bert_horovod.tasks.pretraining import Pretraining
@@ -110,6 +112,7 @@ def metrics_of_tasks() -> dict[str, list[str]]:
         "any number of labels": [Multilabel],
         "regression": [Regression],
         "reranking": [Reranking],
+        "embedding": [Embedding],
         "question answering": [Span],
         "entities": [TokenClassification],
     }

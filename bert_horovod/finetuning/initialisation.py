@@ -190,6 +190,8 @@ class Finetuning:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
         kind = self.kind
+        if early_stop and not kind.decides:
+            raise UserError(f"--early_stop {early_stop}: the dev set has no score that decides; leave it out")
         for flag in kind.lasting():
             refuse_another(output_dir, *flag)
         if kind.packing_pays and not self._packing_pays(overrides):

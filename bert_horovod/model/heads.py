@@ -79,20 +79,20 @@ def text_features(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     model = forward.model
     shared = family_of(model).shared_head
     if shared and model.classifier_pooling == "mean":
-        return transformed(forward, _means(encode(forward, batch)[-1], batch))
+        hidden = encode(forward, batch)[-1]
+        means = sequence_means(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
+        return transformed(forward, tf.cast(means, hidden.dtype))
     hidden = tf.reshape(encode_at(forward, batch, batch["cls_positions"]), [-1, model.hidden_size])
     return transformed(forward, hidden) if shared else pooled(forward, hidden)
 
 
-def _means(hidden: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The mean of each sequence's positions: [rows, length, hidden] to [rows * sequences, hidden], 0 without any."""
-    numbers = tf.range(1.0, batch["cls_positions"].shape[1] + 1.0)[:, None]  # (sequences, 1)
-    mine = tf.cast(
-        tf.cast(batch["sequence_ids"], tf.float32)[:, None] == numbers, tf.float32
-    )  # (rows, sequences, length)
+def sequence_means(hidden: tf.Tensor, sequence_ids: tf.Tensor, sequences: int) -> tf.Tensor:
+    """The mean of each sequence's positions, 0 without any: [rows, length, n] to float32 [rows * sequences, n]."""
+    numbers = tf.range(1.0, sequences + 1.0)[:, None]  # (sequences, 1)
+    mine = tf.cast(tf.cast(sequence_ids, tf.float32)[:, None] == numbers, tf.float32)  # (rows, sequences, length)
     sums = tf.matmul(mine, tf.cast(hidden, tf.float32))  # (rows, sequences, hidden)
     means = tf.math.divide_no_nan(sums, tf.reduce_sum(mine, -1, keepdims=True))
-    return tf.cast(tf.reshape(means, [-1, hidden.shape[-1]]), hidden.dtype)
+    return tf.reshape(means, [-1, hidden.shape[-1]])
 
 
 def span_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:

@@ -20,6 +20,7 @@ REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("t
 # What is trained, as messages say it; ReadIf.tasks names some of them.
 PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "a classification", "a regression"
 MULTILABEL, SPANS, ENTITIES = "a multilabel classification", "question answering", "entity recognition"
+EMBEDDING = "an embedding"
 _MASKS = ReadIf("pre-training", tasks=(PRETRAINING,))
 _OWN_RATE = ReadIf(
     "a phase without masked_fraction, or objective.held_out_masked_fraction = 0",

@@ -5,7 +5,7 @@ Each task is a module of this package. The loop, the step and the exchange use o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -69,6 +69,31 @@ class PredictingTask(Task, Protocol):
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The model's outputs, float32 [rows, ...] each, by Hugging Face's names, such as "logits"."""
+
+
+@runtime_checkable
+class ContrastiveTask(PredictingTask, Protocol):
+    """A task whose loss compares vectors of the whole global batch; training/first_pass.py computes them first.
+
+    In the second pass `sums` is given two more arrays with the batch: `vector_gradients`, the derivative of the sum of
+    all losses by each of its vectors, and `first_loss`, the sum of its own losses. Without them, the micro-batch is the
+    global batch.
+    """
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The arrays of a batch that the loss reads beside the vectors."""
+
+    def vectors(self, forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The vectors of a micro-batch, float32 [rows, ...]."""
+
+    def batch_loss(self, own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The sum of the losses of some rows, float32 scalar.
+
+        Args:
+            own: the arrays of `compared` of these rows, and their `vectors`.
+            everyone: the same of the global batch, filled up with rows of weight zero.
+        """
 
 
 class Means:

@@ -37,6 +37,7 @@ from bert_horovod.runtime.xla import Clock, clock, no_clock
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.accumulation import Accumulators
 from bert_horovod.training.checksums import gradient_checksums
+from bert_horovod.training.first_pass import FirstPass, needs_first_pass
 from bert_horovod.training.step_results import StartedStep, StepResult
 from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
 
@@ -93,6 +94,9 @@ class TrainStep:
         kinds = list(itertools.product((False, True), repeat=2))
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, *asked) for asked in kinds}
         self._finish = {asked: _graph(self._finish_step, *asked) for asked in kinds}
+        self._first_pass = None
+        if needs_first_pass(task, world.size, micro_batches):
+            self._first_pass = FirstPass(task, world, micro_batches, self._forward)
         self._replay = tf.function(self._replayed_checksums, autograph=False)
         self.checksum_names: tuple[str, ...] = ()  # of `replay` and of StepResult.checksums, once they are traced
         self._scalars: tuple[str, ...] = ()  # names of the scalars of a step; known once its graph is traced
@@ -120,10 +124,14 @@ class TrainStep:
         if not self._kernels_tried:
             self._try_kernels(*batches[0]["input_ids"].shape)
         spans, checksums = [], None
-        for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            arguments = together(flat(batch, first_row, inputs) | {"first": np.float32(k == 0)})
+        sent = [
+            together(flat(batch, first_row, inputs) | {"first": np.float32(k == 0)})
+            for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True))
+        ]
+        first_pass = self._first_pass.run(sent) if self._first_pass else [{}] * len(sent)
+        for k, (arguments, more) in enumerate(zip(sent, first_pass, strict=True)):
             graphs = self._accumulate if k < self._micro_batches - 1 else self._finish
-            *outputs, of_gradient, span = graphs[with_times, k == checked](*arguments)
+            *outputs, of_gradient, span = graphs[with_times, k == checked](*arguments, more)
             spans.append(span)
             checksums = of_gradient if k == checked else checksums
         return StartedStep(self._task.sum_names, self._scalars, outputs, spans if with_times else None, checksums)
@@ -198,9 +206,8 @@ class TrainStep:
         the step's own unless another is given; where the exchange takes it away, those in float16 keep it.
         """
         scale = self._scale(loss_scale)
-        weights = self._cast.values(self._state.parameters)
-        forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
-        trained = {name: weights[name] for name in self._trained_weights}
+        forward = self._forward(first_row, inputs)
+        trained = {name: forward.weights[name] for name in self._trained_weights}
         with tf.GradientTape() as tape:
             tape.watch(trained)  # the tape records nothing of the layers below: they read no watched weight
             sums = self._task.sums(forward, batch | inputs.task)
@@ -219,6 +226,11 @@ class TrainStep:
             }
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
         return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
+
+    def _forward(self, first_row: tf.Tensor, inputs: StepInputs) -> Forward:
+        """The forward pass of a micro-batch."""
+        weights = self._cast.values(self._state.parameters)
+        return Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
 
     def _scale(self, loss_scale: tf.Tensor | None = None) -> tf.Tensor:
         """The factor of the loss, float32 scalar; the loss scale is the step's own unless another is given.
@@ -272,13 +284,13 @@ class TrainStep:
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     def _accumulate_micro_batch(
-        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout
+        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout, first_pass: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Add a micro-batch's gradients to the accumulators; returns `_checksums`, and begin and end, float64 [2]."""
         batch, first_row, inputs, others = unflat(tensor, layout)
         first = others["first"] > 0
         begin = clock([first_row])
-        gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        gradients, lookups, sums = self.forward_backward(batch | first_pass, first_row, inputs)
         checksums = self._checksums(gradients, lookups, checked)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         added = self._accumulators.add(gradients, lookups, first)
@@ -287,7 +299,7 @@ class TrainStep:
         return checksums, tf.stack([begin, clock(added)])
 
     def _finish_step(
-        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout
+        self, clock: Clock, checked: bool, tensor: tf.Tensor, layout: Layout, first_pass: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Run the last micro-batch, exchange and update.
 
@@ -296,7 +308,7 @@ class TrainStep:
         """
         batch, first_row, inputs, _ = unflat(tensor, layout)
         begin = clock([first_row])
-        gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        gradients, lookups, sums = self.forward_backward(batch | first_pass, first_row, inputs)
         checksums = self._checksums(gradients, lookups, checked)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         if self._accumulators is not None:

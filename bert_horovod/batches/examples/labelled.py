@@ -62,23 +62,27 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
 
 
 def truncated(counts: np.ndarray, room: int) -> np.ndarray:
-    """How many tokens each text keeps, int64 [examples, sides]; texts are cut at their ends.
+    """How many tokens each text keeps, int64 [examples, texts]; texts are cut at their ends.
 
     Google's run_classifier.py removes a pair's tokens one by one from the longer text, or from the second if both are
-    equally long; this is the closed form.
+    equally long; this is the same for any number of texts.
 
     Args:
-        counts: tokens of each text, int64 [examples, sides].
+        counts: tokens of each text, int64 [examples, texts].
         room: tokens of an example, at most.
+
+    >>> truncated(np.array([[9, 2, 9], [3, 3, 3]]), 11).tolist()
+    [[5, 2, 4], [3, 3, 3]]
     """
-    if counts.shape[1] == 1:
-        return np.minimum(counts, room)
-    first, second = counts.T
-    kept_counts = (
-        np.minimum(first, np.maximum(room - second, room - room // 2)),
-        np.minimum(second, np.maximum(room - first, room // 2)),
-    )
-    return np.stack(kept_counts, axis=1)
+    most = np.full((len(counts), 1), room // counts.shape[1])  # of a text that is cut
+    for _ in range(counts.shape[1]):  # what short texts leave goes to the others
+        spare = room - np.minimum(counts, most).sum(axis=1, keepdims=True)
+        longer = counts > most
+        cut = longer.sum(axis=1, keepdims=True)
+        most += np.where(cut > 0, spare // np.maximum(cut, 1), 0)
+    longer = counts > most
+    spare = room - np.minimum(counts, most).sum(axis=1, keepdims=True)
+    return np.minimum(counts, most) + (longer & (np.cumsum(longer, axis=1) <= spare))
 
 
 class LabelledRows(PackedRows):

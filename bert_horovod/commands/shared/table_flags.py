@@ -44,15 +44,15 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     text_columns = parser.add_argument(
         "--text_columns",
         metavar="A[,B]",
-        help="one or two columns of text in your own files (default: text; reranking: query,passage); for ner that of "
-        "words: in CoNLL files a number from 1 (default: the first), in JSON Lines a key (default: tokens)",
+        help="columns of text in your own files, one or two (default: text; reranking: query,passage) or, for "
+        "embedding, up to three: a text's, a pair's, and a passage that is wrong (default: query,passage); for ner "
+        "that of words: in CoNLL files a number from 1 (default: the first), in JSON Lines a key (default: tokens)",
     )
     label_column = parser.add_argument(
         "--label_column",
-        default="label",
         metavar="C",
-        help="column of labels (default: %(default)s); for ner that of tags: a number (default: -1, the last), or a "
-        "key (default: tags)",
+        help="column of labels (default: label); for embedding that of pairs' scores (default: none); for ner that of "
+        "tags: a number (default: -1, the last), or a key (default: tags)",
     )
     label_columns = add_label_columns(parser)
     separator = parser.add_argument(

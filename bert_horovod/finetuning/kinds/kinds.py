@@ -5,6 +5,7 @@ from typing import Any
 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind, Request
+from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.finetuning.kinds.rerankers import Rerankers
 from bert_horovod.finetuning.kinds.spans import Spans
 from bert_horovod.finetuning.kinds.tags import Tags
@@ -15,7 +16,7 @@ from bert_horovod.interchange.pretrained import read_checkpoint, read_configurat
 from bert_horovod.interchange.suitability import named_class
 from bert_horovod.storage.reading import shown
 
-KINDS: tuple[type[Kind], ...] = (Texts, Tags, Spans, Rerankers)
+KINDS: tuple[type[Kind], ...] = (Texts, Tags, Spans, Rerankers, Embeddings)
 
 
 def tasks() -> tuple[str, ...]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.kinds.base import Kind
+from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.finetuning.kinds.rerankers import Rerankers
 from bert_horovod.finetuning.kinds.spans import Spans, squad_data
 from bert_horovod.finetuning.kinds.tags import Tags
@@ -106,6 +107,27 @@ def rerankers(directory: Path) -> Kind:
     return Rerankers.read("reranking", files, {})
 
 
+def embeddings(columns: str, **flags: Any) -> Callable[[Path], Kind]:
+    def write(directory: Path) -> None:
+        random = np.random.default_rng(5)
+        directory.mkdir()
+        for name, count in (("train", TRAIN), ("dev", DEV)):
+            lines = ["query,passage,wrong,score"]
+            for _ in range(count):
+                query, wrong = (random.choice(WORDS[5:13], random.integers(1, 6)).tolist() for _ in range(2))
+                passage = [*random.permutation(query).tolist(), *random.choice(WORDS[5:13], 2).tolist()]
+                texts = " ".join(query), " ".join(passage), " ".join(wrong)
+                lines.append(f"{','.join(texts)},{len({*query} & {*passage}) / len({*passage})}")
+            (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+    def read(directory: Path) -> Kind:
+        written(directory, write)
+        files = Files(None, directory / "train.csv", (directory / "dev.csv",), (directory / "dev.csv",))
+        return Embeddings.read("embedding", files, {"text_columns": columns} | flags)
+
+    return read
+
+
 CASES = {
     "sst2": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER),
     "mnli": Case(glue("mnli", write_mnli), CLASSIFIER),
@@ -117,5 +139,7 @@ CASES = {
     "tags": Case(tags, "AutoModelForTokenClassification"),
     "squad1": Case(spans("1.1"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
     "squad2": Case(spans("2.0"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
+    "scored": Case(embeddings("query,passage", label_column="score"), None),
+    "embedding": Case(embeddings("query,passage,wrong", prompts=["the ", "a ", "a "], matryoshka="8"), None),
     "toy": Case(counts, CLASSIFIER, (), False),
 }

@@ -1,0 +1,288 @@
+"""Texts that get a vector each: pairs of a query and a passage, triples with a wrong one, scored pairs, texts."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
+from bert_horovod.batches.examples.labelled import LabelledTexts
+from bert_horovod.corpus.reading.table_files import read_table, table_text
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.dev_part import divided
+from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
+from bert_horovod.finetuning.examples import (
+    Format,
+    Split,
+    find_split,
+    glue_format,
+    read_labelled,
+    read_unlabelled,
+    real,
+)
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
+from bert_horovod.finetuning.scores import score
+from bert_horovod.finetuning.scoring import predictions_of
+from bert_horovod.finetuning.text_data import dialect_of
+from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
+from bert_horovod.recipe.sections import EMBEDDING, Recipe
+from bert_horovod.tasks.embedding import ARCHITECTURE, KEY, POOLINGS, Embedding
+
+_USUAL = "query,passage"
+
+
+@dataclass(frozen=True)
+class EmbeddingData:
+    """The files, read, and the user's options."""
+
+    train: Split
+    dev: dict[str, Split]  # the one that there is is called ""
+    test: dict[str, Split]
+    format: Format  # of the train file
+    scored: bool  # whether train pairs have scores
+    dev_scored: bool
+    prompts: tuple[str, ...] = ()
+    pooling: str = "mean"
+    lengths: tuple[int, ...] = ()  # Matryoshka's
+    symmetric: bool = False
+    name = "embedding"
+
+
+class Answers(NamedTuple):
+    """What is known of the items' vectors, [items] each; None: it is not asked for."""
+
+    cosines: np.ndarray | None  # float64, of the first two texts
+    ranks: np.ndarray | None  # int64: the place at which the anchor finds its passage
+    uniformity: float | None  # of all texts
+
+
+class Embeddings(Kind):
+    """See Kind. A split is examples.Split, whose labels are scores, or 0 without scores."""
+
+    tasks = ("embedding",)
+    help = "sentence vectors, on pairs of texts, triples, pairs with a score (STS-B too), or texts: embedding"
+    head = ARCHITECTURE
+    kind_of_rows = EmbeddingRows
+    predictor = EmbeddingPredictor
+    noun, outputs = "pairs", "sentence vectors"
+    trained = EMBEDDING
+    phase: ClassVar = {"sequence_length": 256, "learning_rate": 5e-5, "warmup": 0.1}
+    epochs = 1.0
+    items = 128
+    data: EmbeddingData
+
+    def __init__(self, data: EmbeddingData) -> None:
+        super().__init__(data)
+        self._texts = len(data.format.columns) == 1  # SimCSE
+        self.decides = "spearman" if data.dev_scored else None if self._alone(data.dev[""]) else "mrr_10"
+
+    @classmethod
+    def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Embeddings":
+        form, dev_form, files = _formats(files, flags)
+        train = _read(files.train, form)
+        fraction = flags.get("dev_fraction")
+        if fraction is None:
+            dev = _read(files.dev[0], dev_form)
+        else:
+            parts = divided(train.examples, fraction)
+            train, dev = (
+                train._replace(examples=part, part=f" ({kind} part)")
+                for kind, part in zip(("train", "dev"), parts, strict=True)
+            )
+        test = {"test": read_unlabelled(files.test[0], dev_form)} if files.test else {}
+        scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
+        return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **_options(flags, form)))
+
+    @classmethod
+    def flags(cls, task: str) -> tuple[str, ...]:
+        return ("data_dir", "text_columns", "label_column", "dev_fraction", "encoding", "quoted_tsv")
+
+    @classmethod
+    def score_flags(cls, task: str) -> tuple[str, ...]:
+        return ("label_column", "encoding", "quoted_tsv")
+
+    @classmethod
+    def add_flags(cls, group: argparse._ArgumentGroup) -> None:
+        group.add_argument(
+            "--dev_columns",
+            metavar="A,B",
+            help="with one text column: those of the dev file's pairs, and with --label_column of their scores",
+        )
+        group.add_argument(
+            "--prompts",
+            nargs="+",
+            metavar="TEXT",
+            help='what stands before each column\'s texts, as in --prompts "query: " "passage: "; kept in checkpoints',
+        )
+        group.add_argument(
+            "--pooling",
+            choices=POOLINGS,
+            help="a vector is the mean of a text's states, or the first state (default: mean)",
+        )
+        group.add_argument(
+            "--matryoshka",
+            metavar="N,N",
+            help="shorter lengths at which the vectors' first numbers are to be vectors too, as in 128,64",
+        )
+        group.add_argument(
+            "--symmetric", action="store_true", help="each passage is also to find its query among all of the step"
+        )
+
+    @classmethod
+    def claims(cls, config: dict[str, Any]) -> bool:
+        return isinstance(config.get(KEY), dict)
+
+    def content(self, split: Split) -> Any:
+        return split.examples
+
+    def tokens(self, split: Split, tokenizer: Tokenizer) -> EmbeddingTokens:
+        texts, data = split.examples.texts, self.data
+        scored = data.scored if split is data.train else data.dev_scored and split is data.dev[""]
+        if len(texts) == 1 and split is data.train:
+            texts = texts * 2  # with two dropouts
+        prompts = (data.prompts + data.prompts[-1:] * len(texts))[: len(texts)]
+        return tokenised_texts(texts, prompts, split.examples.label_array() if scored else None, tokenizer)
+
+    def described(self) -> tuple:
+        data = self.data
+        return data.pooling, data.lengths, data.symmetric
+
+    def task(self, recipe: Recipe) -> Embedding:
+        exchange, execution, data, width = recipe.exchange, recipe.execution, self.data, recipe.model.hidden_size
+        if exchange.trains_copies or exchange.agreement > 1:
+            raise UserError(
+                f"exchange.method = {exchange.name!r}: the ranks' parameters differ between steps, but --task "
+                "embedding compares vectors of all ranks; expected an exchange whose ranks stay equal, as 'gradients'"
+            )
+        if execution.replay_steps:
+            raise UserError(
+                f"execution.replay_steps = {execution.replay_steps}: a micro-batch of --task embedding cannot be "
+                "computed again alone, because its loss reads the vectors of all; expected 0"
+            )
+        if data.lengths and max(data.lengths) > width:
+            raise UserError(f"--matryoshka {max(data.lengths)}: the checkpoint's vectors have {width} numbers")
+        lengths = tuple(sorted({width, *data.lengths}, reverse=True)) if data.lengths else ()
+        return Embedding(
+            data.format.columns,
+            data.pooling,
+            data.prompts,
+            lengths,
+            recipe.phase[0].sequence_length,
+            data.symmetric,
+            data.scored,
+        )
+
+    def answers(self, task: Any, rows: EmbeddingRows, outputs: dict[str, np.ndarray], split: Split) -> Answers:
+        vectors = unit(rows.by_item(outputs["vectors"]))
+        if self._alone(split):
+            return Answers(None, None, uniformity(vectors[:, 0]))
+        ranks = None if self.data.dev_scored else ranks_of(vectors, rows.tokens.numbers)
+        return Answers(cosines_of(vectors), ranks, None)
+
+    def scores(self, task: Any, answers: Answers, split: Split) -> dict[str, float]:
+        if answers.uniformity is not None:
+            return {"uniformity": answers.uniformity}
+        if answers.ranks is not None:
+            return retrieval_scores(answers.ranks)
+        return score(answers.cosines, split.examples.label_array(), ("spearman", "pearson"))
+
+    @classmethod
+    def score(cls, task: str, request: Request) -> dict[str, Any]:
+        table = read_table(request.predictions)
+        if "rank" in table.columns:
+            (place,) = table.places(("rank",))
+            ranks = [real(table.path, line, fields[place], "the rank") for line, fields in table.rows]
+            return retrieval_scores(np.array(ranks))
+        if request.dev_file is None:
+            raise UserError(f"--task {task}: expected --dev_file, the file with the scores")
+        form = Format((), request.label_column, {}, own=True, dialect=request.dialect)
+        gold = form.table(request.dev_file)
+        labels = np.array(
+            [real(gold.path, line, text) for (line, _), (text,) in zip(gold.rows, form.labels_of(gold), strict=True)]
+        )
+        return score(predictions_of(table, gold.path, len(labels), {}), labels, ("spearman", "pearson"))
+
+    def verdict(self, task: Any, split: Split, answers: Answers, scores: dict[str, float]) -> list[str]:
+        (line,) = super().verdict(task, split, answers, scores)
+        if answers.cosines is not None and np.ptp(answers.cosines) < 1e-4:
+            return [line, "collapsed: all texts have nearly the same vector; try a lower learning rate or more epochs"]
+        return [line]
+
+    def write(self, output_dir: Path, name: str, split: Split, answers: Answers, task: Any) -> list[str]:
+        if answers.cosines is None:
+            return []
+        path, columns = output_dir / DEV_PREDICTIONS.with_stem(name), ["index", "prediction"]
+        fields = [range(len(answers.cosines)), answers.cosines.tolist()]
+        if answers.ranks is not None:
+            columns, fields = [*columns, "rank"], [*fields, answers.ranks.tolist()]
+        return [write_prediction(path, table_text(path, columns, [list(row) for row in zip(*fields, strict=True)]))]
+
+    def _alone(self, split: Split) -> bool:
+        return len(split.examples.texts) == 1
+
+
+def _read(path: Path, form: Format) -> Split:
+    if form.label_column:
+        return read_labelled(path, form)
+    split = read_unlabelled(path, form)
+    return split._replace(examples=LabelledTexts(split.examples.texts, [0] * len(split.examples.labels)))
+
+
+def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Files]:
+    """How train and dev files are read, and the files, found in --data_dir if that is given."""
+    columns, scores, dev_columns = (flags.get(name) for name in ("text_columns", "label_column", "dev_columns"))
+    if files.data_dir is not None:
+        stsb = TASKS["stsb"]
+        if columns or scores or dev_columns:
+            raise UserError(
+                "--data_dir is the directory STS-B of GLUE, whose columns are known; expected it without "
+                "--text_columns, --label_column and --dev_columns, or --train_file and --dev_file"
+            )
+        train = files.train or find_split(files.data_dir, stsb.title, "train")
+        dev = files.dev or (find_split(files.data_dir, stsb.title, "dev"),)
+        form = glue_format(stsb)
+        return form, form, Files(None, train, dev, files.test)
+    dev_sets = len(files.dev) + (flags.get("dev_fraction") is not None)
+    if files.train is None or dev_sets != 1 or len(files.test) > 1:
+        raise UserError(
+            "--task embedding: expected --train_file, one --dev_file (or --dev_fraction 0.1, which takes the dev pairs "
+            "from the train file), and at most one --test_file; or --data_dir with GLUE's STS-B"
+        )
+    names = tuple((columns or _USUAL).split(","))
+    if len(names) > 3 or not all(names) or len({*names, scores}) <= len(names):
+        raise UserError(
+            f"--text_columns {columns or _USUAL}{f' and --label_column {scores}' if scores else ''}: expected one to "
+            "three names, each once: of the texts, of their passages, and of passages that are wrong"
+        )
+    form = Format(names, scores or "", {}, own=True, dialect=dialect_of(flags))
+    if dev_columns is None:
+        if scores and len(names) != 2:
+            raise UserError(f"--label_column {scores}: scores are of two texts; expected two --text_columns")
+        return form, form, files
+    pair = tuple(dev_columns.split(","))
+    if len(names) != 1 or len(pair) != 2 or not all(pair) or flags.get("dev_fraction") is not None:
+        raise UserError(
+            f"--dev_columns {dev_columns}: expected two names, of pairs in --dev_file, with one --text_columns"
+        )
+    none = Format(names, "", {}, own=True, dialect=form.dialect)
+    return none, Format(pair, scores or "", {}, own=True, dialect=form.dialect), files
+
+
+def _options(flags: Mapping[str, Any], form: Format) -> dict[str, Any]:
+    prompts, lengths = tuple(flags.get("prompts") or ()), flags.get("matryoshka")
+    if prompts and len(prompts) != len(form.columns):
+        raise UserError(
+            f"--prompts: {len(prompts)} given, but there are {len(form.columns)} text columns; expected one each, in "
+            'their order, as in --prompts "query: " "passage: "'
+        )
+    numbers = lengths.split(",") if lengths else []
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise UserError(f"--matryoshka {lengths}: expected lengths with commas between, as in 128,64")
+    options = {"pooling": flags.get("pooling") or "mean", "symmetric": bool(flags.get("symmetric"))}
+    return options | {"prompts": prompts, "lengths": tuple(map(int, numbers))}
