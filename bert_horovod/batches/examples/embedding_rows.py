@@ -9,8 +9,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
 from bert_horovod.batches.examples.labelled import truncated
-from bert_horovod.batches.layout import Layout
-from bert_horovod.batches.special_tokens import SpecialIds
+from bert_horovod.batches.layout import Layout, SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 _SPECIAL = 2  # [CLS] text [SEP]
