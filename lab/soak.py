@@ -80,18 +80,21 @@ steps = {second}
 learning_rate = 0.001
 warmup = 0.1
 """
-# Adds the seconds in a file to the time of day; what time it takes to do something is as before.
+# Adds the seconds in a host's file to the time of day; what time it takes to do something is as before.
 CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 static long jump(void) {
-    char text[32] = {0};
-    int file = open(JUMP, O_RDONLY);
+    char text[32] = {0}, path[300] = JUMP ".";
+    gethostname(path + strlen(path), 64);
+    int file = open(path, O_RDONLY);
     if (file < 0) return 0;
     if (read(file, text, 31) < 0) text[0] = 0;
     close(file);
@@ -383,8 +386,9 @@ def lose_directory(run: Soak) -> list[str]:
 
 
 def jump_clock(run: Soak) -> list[str]:
-    place = run.directory / "jump"
-    place.write_text(str(run.draw.choice([-86400, -3600, -5, 5, 3600, 86400])))
+    seconds = run.draw.choice([-86400, -3600, -5, 5, 3600, 86400])
+    for host in run.draw.choice([["node1"], ["node2"], ["node1", "node2"]]):
+        (run.directory / f"jump.{host}").write_text(str(seconds))
     return []
 
 
@@ -483,7 +487,7 @@ def disturbed_run(
     run = Soak(box, directory, disk, number % 2 == 0, mirrors, random.Random(f"{seed} run {number}"))
     for leftover in (run.output_dir, directory / "mirror", directory / "away"):
         shutil.rmtree(leftover, ignore_errors=True)
-    for leftover in (run.log, directory / "jump", directory / "patches" / MARK):
+    for leftover in (run.log, *directory.glob("jump.*"), directory / "patches" / MARK):
         leftover.unlink(missing_ok=True)
     run.start()
     problems, kind = [], ""

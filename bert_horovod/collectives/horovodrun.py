@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from horovod.runner import launch
+from horovod.runner.common.util.timeout import Timeout
 from horovod.runner.driver import driver_service
 
 
@@ -13,8 +14,17 @@ def _safe_remote_command(original: Any, command: str, **options: Any) -> str:
     return original(f"env PYTHONSAFEPATH=1 {command}", **options)
 
 
+def _begin_anew(timeout: Timeout) -> tuple[Any, ...]:
+    """A time limit that horovodrun sends to another host, as pickle wants it: it counts from there, by that clock.
+
+    Horovod sends the time of day at which it ends; then hosts whose clocks differ by more than the limit never start.
+    """
+    return Timeout, (timeout._timeout, timeout._message)
+
+
 def main() -> None:
     """horovodrun's command line."""
+    Timeout.__reduce__ = _begin_anew
     # horovodrun's own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
     signal.signal = lambda *_: None
     driver_service.get_remote_command = partial(_safe_remote_command, driver_service.get_remote_command)

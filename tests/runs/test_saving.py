@@ -202,6 +202,15 @@ def test_step_0_is_kept_beside_the_newest_ones_if_it_was_asked_for(tmp_path, sto
         assert names(tmp_path / str(asked)) == (kept or ["step-00000003", "step-00000004"])
 
 
+def test_the_newest_one_from_before_the_last_good_check_of_gradients_is_kept(tmp_path, store):
+    recipe = with_execution(keep_checkpoints=1)
+    for step in (1, 2, 4, 6, 8):
+        state = random_state(step)
+        state.progress.checked = min(step, 5)
+        save(tmp_path, state, recipe, store, POSITION)
+    assert names(tmp_path) == ["step-00000004", "step-00000008"]
+
+
 def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, monkeypatch):
     go, began = threading.Event(), saving.write
 
