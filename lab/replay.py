@@ -63,6 +63,7 @@ def train(directory: Path, ranks: int, settings: tuple[str, ...]) -> tuple[int, 
     output_dir = directory / "run"
     shutil.rmtree(output_dir, ignore_errors=True)
     rare = ("execution.checkpoint_steps=1000", "execution.evaluate_steps=0", "execution.consistency_steps=0")
+    rare += ("model.num_hidden_layers=2",)
     words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(ranks), "--", "pretrain"]
     words += ["--recipe", directory / "recipe.toml", "--data_dir", directory / "store", "--output_dir", output_dir]
     words += [word for setting in (*rare, *settings) for word in ("--set", setting)]

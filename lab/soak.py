@@ -557,7 +557,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="print what happened so far, and start nothing")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    directory, end = arguments.directory.resolve(), time.monotonic() + 60 * arguments.minutes
+    directory = arguments.directory.resolve()
     record = directory / "faults.jsonl"
     done = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     if not arguments.table:
@@ -568,7 +568,7 @@ def main() -> int:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "soak", disk], check=True)
         try:
             with cluster(hosts=2) as box:
-                soak(box, directory, disk, arguments.seed, done, record, end)
+                soak(box, directory, disk, arguments.seed, done, record, 60 * arguments.minutes)
         finally:
             subprocess.run(["umount", "--lazy", disk], check=True)
     print(table(done))
@@ -576,9 +576,9 @@ def main() -> int:
 
 
 def soak(
-    box: Cluster, directory: Path, disk: Path, seed: int, done: list[dict[str, Any]], record: Path, end: float
+    box: Cluster, directory: Path, disk: Path, seed: int, done: list[dict[str, Any]], record: Path, seconds: float
 ) -> None:
-    """Train and disturb until the time is over; adds to `done` and to the file `record`."""
+    """Train and disturb, beginning no run after so many seconds; adds to `done` and to the file `record`."""
     kept = directory / "undisturbed"
     if not kept.exists():
         run = Soak(box, directory, disk, False, False, random.Random(seed))
@@ -586,7 +586,7 @@ def soak(
         if run.process.wait() != 0:
             raise SystemExit(run.said())
         shutil.copytree(run.output_dir, kept)
-    expected = outcome(kept)
+    expected, end = outcome(kept), time.monotonic() + seconds
     while time.monotonic() < end:
         for fault in disturbed_run(box, directory, disk, seed, done, expected):
             done.append(fault)
