@@ -2,8 +2,8 @@
 """Counts false alarms of checks of gradients and of slow ranks, and measures what the checks cost.
 
 python lab/replay.py alarms --output alarms.jsonl             500 checks in each configuration; goes on where it ended
-python lab/replay.py noise --output noise.jsonl --runs 30     two ranks of one thread, 200 steps each
-python lab/replay.py cost                                     K = 1 and 4: time of a check over that of 500 steps
+python lab/replay.py noise --output noise.jsonl --runs 6      two ranks of one thread, 1,000 steps each
+python lab/replay.py cost                                     K = 1 and 4: what a check and a timed step add
 
 Ranks under horovodrun train a small BERT on the made-up text of lab/soak.py. A check that finds a difference ends the
 run with exit code 4, so a run that ends in order had none.
@@ -54,7 +54,7 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 LARGER = (
     *("model.hidden_size=256", "model.num_hidden_layers=4", "model.num_attention_heads=4"),
-    *("model.intermediate_size=1024", "phase.0.steps=100", "phase.0.global_batch=32", "phase.1.steps=1"),
+    *("model.intermediate_size=1024", "phase.0.steps=80", "phase.0.global_batch=32", "phase.1.steps=1"),
 )
 
 
@@ -93,28 +93,38 @@ def alarms(directory: Path, output: Path) -> None:
 
 
 def noise(directory: Path, output: Path, runs: int) -> None:
-    """Add a line for each run of 200 steps that the file lacks: ranks that were called slow."""
+    """Add a line for each run of 1,000 steps that the file lacks: ranks that were called slow."""
     done = len(output.read_text().splitlines()) if output.exists() else 0
     for number in range(done, runs):
-        steps = ("phase.0.steps=100", "phase.1.steps=100", "execution.replay_steps=0")
+        steps = ("phase.0.steps=500", "phase.1.steps=500", "execution.replay_steps=0")
         code, log, _ = train(directory, 2, (*SINGLE, *K1, *steps, f"data.seed={number}"))
-        add(output, {"run": number, "code": code, "slow": [each["incident"] for each in log if "incident" in each]})
+        incidents = [each["incident"] for each in log if "incident" in each]
+        timed = sum(each.get("compute_s") is not None for each in log)
+        add(output, {"run": number, "code": code, "timed": timed, "slow": incidents})
 
 
 def cost(directory: Path) -> None:
-    """Print the time of a check, and its ratio to 500 steps, in one run each."""
-    rows = [("micro-batches", "a step", "a check adds", "share at replay_steps = 500")]
+    """Print the time of a check and of a timed step, each over the steps from one to the next, of one run for each K.
+
+    A run without checks stands beside it.
+    """
+    rows = [("micro-batches", "replay_steps", "a step", "a check adds", "of 500", "a timed step adds", "of 100")]
     for count, micro_batch in ((1, 16), (4, 4)):
-        settings = (*SINGLE, *LARGER, f"execution.micro_batch={micro_batch}", "execution.replay_steps=10")
-        code, log, text = train(directory, 2, settings)
-        if code:
-            raise SystemExit(text)
-        step_s = {line["step"]: line["step_s"] for line in log if "loss" in line}
-        # A check is in the line of its step and, as the comparison comes after the line, in the next one.
-        plain = statistics.median(step_s[step] for step in range(30, 100) if step % 10 not in (0, 1, 5))
-        checks = [step_s[step] + step_s[step + 1] - 2 * plain for step in range(30, 100, 10)]
-        check = statistics.median(checks)
-        rows.append((str(count), f"{plain:.3f} s", f"{check:.3f} s", f"{check / (STEPS * plain):.2%}"))
+        for every in (0, 10):
+            settings = (*SINGLE, *LARGER, f"execution.micro_batch={micro_batch}", f"execution.replay_steps={every}")
+            code, log, text = train(directory, 2, settings)
+            if code:
+                raise SystemExit(text)
+            step_s = {line["step"]: line["step_s"] for line in log if "loss" in line}
+            # What comes after a step's line is in the next one: the comparison of a check, the exchange of times.
+            plain = statistics.median(step_s[step] for step in range(22, 80) if step % 10 not in (0, 1, 5, 6))
+            check, timed = (
+                statistics.median(step_s[step] + step_s[step + 1] - 2 * plain for step in range(first, 80, 10))
+                for first in (20, 25)
+            )
+            shares = (check / (STEPS * plain), timed / (100 * plain))
+            texts = [f"{check:.3f} s", f"{shares[0]:.2%}"] if every else ["", ""]
+            rows.append((str(count), str(every), f"{plain:.3f} s", *texts, f"{timed:.3f} s", f"{shares[1]:.2%}"))
     print(lines(rows))
 
 
@@ -129,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("alarms", "noise", "cost"))
     parser.add_argument("--output", type=Path, default=Path("replay.jsonl"), help="default: %(default)s")
-    parser.add_argument("--runs", type=int, default=30, metavar="N", help="of noise (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=6, metavar="N", help="of noise (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="of alarms (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
