@@ -209,8 +209,9 @@ REPLACED = {
     "--recipe bert-large-lamb-64k --data": "--recipe quickstart --data",
     "step --recipe bert-large-lamb-64k": "step --recipe quickstart --steps 2",
     "--watch": "--output page.html",
-    "bert-horovod finetune": "bert-horovod finetune --max_steps 2",
+    "bert-horovod finetune": "bert-horovod finetune --max_steps 2 --set execution.xla=off",
     "pretrain --recipe quickstart --data_dir store": "pretrain --recipe quickstart --max_steps 2 --data_dir store",
+    "--recipe quickstart": "--recipe quickstart --set execution.xla=off",
     "bert-horovod": f"{sys.executable} -m bert_horovod",
     "run/clusters": f"{PROJECT}/run/clusters",
 }
