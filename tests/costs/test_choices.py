@@ -1,17 +1,33 @@
-"""What plans advise, against plans themselves and by hand."""
+"""What plans advise, against plans themselves and by hand.
+
+When a run is told that its way to exchange gains nothing.
+"""
 
 import dataclasses
 
 import pytest
 
-from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
+from bert_horovod.costs.buckets import BackwardProfile
+from bert_horovod.costs.choices import (
+    LEAST_GAIN,
+    alternatives,
+    choices,
+    for_fast_link,
+    for_one_rank,
+    int8_pays_below,
+    knee,
+    largest_micro_batches,
+    worth_until,
+)
 from bert_horovod.costs.derived import derive
+from bert_horovod.costs.exchanges import Link
 from bert_horovod.costs.gpus import compute_capability
 from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.checking import check_exchange
+from bert_horovod.recipe.sections import Recipe
 from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
-from tests.toys import exchange_of
+from tests.toys import exchange_of, toy_recipe
 
 
 def plans(*rows_per_s: float) -> list[PhasePlan]:
@@ -169,3 +185,50 @@ def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_ran
     few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP, METHODS) for rows in (64, 1024))
     assert many < few
     assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP, METHODS) is None
+
+
+SHAPES = {"a": (100,), "table": (50, 2)}
+PROFILE = BackwardProfile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
+SIGNS = {"exchange": {"method": "onebit_adam"}}
+RARE = {"checkpoint_steps": 20, "consistency_steps": 0}
+
+
+def warning(recipe: Recipe, s_per_byte: float, micro_batches: int = 1) -> str:
+    return for_fast_link(recipe, SHAPES, PROFILE, Link(0.0, s_per_byte), "ring", micro_batches, "measured")
+
+
+def test_a_link_that_hides_float16_gradients_leaves_nothing_to_gain():
+    # On any link that leaves a's 200 bytes beside backward, 10 rows of 2 halves come after it.
+    assert warning(toy_recipe(**SIGNS), 2e-4) == (
+        "warning: exchange.method = 'onebit_adam' saves at most 0.008 s of a step of 1 s on this link (measured): "
+        "gradients with numerics.wire = 'float16' learn more a step"
+    )
+    assert "numerics.wire = 'int8' saves at most" in warning(toy_recipe(numerics={"wire": "int8"}), 2e-4)
+
+
+def test_a_slow_link_pays_until_a_step_has_more_micro_batches():
+    recipe = toy_recipe(**SIGNS)
+    slow = 1e-3  # a's 200 bytes leave in 0.2 s, and 40 bytes of rows behind them
+    assert warning(recipe, slow) == ""
+    exposed_s = 0.14
+    enough = int(exposed_s / LEAST_GAIN) + 1
+    assert warning(recipe, slow, enough)
+    assert warning(recipe, slow, enough - 2) == ""
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16"])
+def test_gradients_that_cost_no_learning_are_not_judged(wire):
+    recipe = toy_recipe(numerics={"wire": wire})
+    assert recipe.exchange.sends_less(recipe) == ""
+    assert warning(recipe, 0.0) == ""
+
+
+def test_dreamddp_is_judged_by_its_own_steps():
+    recipe = toy_recipe(exchange={"method": "dreamddp", "full_interval": 20}, execution=RARE)
+    assert recipe.exchange.sends_less(recipe) == ""
+
+
+def test_one_rank_is_told_of_a_method_for_several():
+    assert "exchange.method = 'onebit_adam' with one rank sends nothing" in for_one_rank(toy_recipe(**SIGNS), 1)
+    assert for_one_rank(toy_recipe(**SIGNS), 2) == ""
+    assert for_one_rank(toy_recipe(numerics={"wire": "int8"}), 1) == ""

@@ -1,11 +1,14 @@
-"""The memory estimate: differences that are known exactly."""
+"""The memory estimate: differences that are known exactly.
+
+What moves through memory between products, against a count by hand.
+"""
 
 import dataclasses
 import math
 
 import pytest
 
-from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
+from bert_horovod.costs.memory_estimate import RankRows, kernel_bytes, memory_bytes
 from bert_horovod.measuring.configuration import row_slots, size_recipe
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
@@ -123,3 +126,20 @@ def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
     assert of(4, "int8") - of(4, "float16") == 4 * PARAMETERS
     assert of(4, "int8", error_feedback=False) == of(4, "float16")
     assert of(1, "int8") == of(1, "float32")
+
+
+def counted(precision: str = "float32", recompute: str = "none") -> float:
+    """Of 4 rows of 32 positions with 5 masked ones."""
+    model = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = {"execution": {"micro_batch": 4, "recompute": recompute}, "numerics": {"precision": precision}}
+    return kernel_bytes(recipe_from_table({"model": model | {"intermediate_size": 128}, **settings}), 32, 5)
+
+
+def test_layers_embeddings_and_logits_are_counted():
+    place = 6 * 64 + 2 * 64 + 2 * 4 * 64 + 2 * 128  # biases, context, two sums with LayerNorm, gelu
+    scores = 2 * 4 * 32
+    row = 32 * (2 * 3 * (place + scores) + 3 * 5 * 64) + 5 * 3 * 1000
+    assert counted() == 4 * 4 * row
+    assert counted("bfloat16") == 2 * 4 * row
+    assert counted(recompute="attention") == 4 * 4 * (row + 32 * 2 * scores)
+    assert counted(recompute="layer") == pytest.approx(4 * 4 * (row + 32 * 2 * (place + scores)))

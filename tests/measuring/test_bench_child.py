@@ -1,4 +1,7 @@
-"""Measurements in processes of their own."""
+"""Measurements in processes of their own.
+
+Contestants in rounds.
+"""
 
 import os
 import signal
@@ -11,7 +14,7 @@ import pytest
 
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring import bench_child
-from bert_horovod.measuring.bench_child import OutOfMemory, run_bench
+from bert_horovod.measuring.bench_child import OutOfMemory, in_turn, run_bench
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toys import TOY_STEP, toy_recipe
@@ -70,3 +73,18 @@ def test_a_kill_of_this_process_ends_its_child_too(tmp_path):
     while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_contestants_are_measured_in_turn_and_one_that_fails_is_left_out():
+    measured, heard = [], []
+
+    def measure(name: str, turn: int) -> int:
+        measured.append((name, turn))
+        if (name, turn) == ("b", 1):
+            raise RunError("a cable was pulled")
+        return len(measured)
+
+    figures = in_turn("abc", 3, measure, lambda name, error: heard.append((name, str(error))))
+    assert "".join(name for name, _ in measured) == "abcabcac"
+    assert figures == {"a": [1, 4, 7], "c": [3, 6, 8]}
+    assert heard == [("b", "a cable was pulled")]

@@ -302,7 +302,7 @@ def test_a_written_recipe_reads_back_as_itself(tmp_path):
     table: dict = {}
     for section, field in SETTINGS:
         if (section == "phase" and field.name in NEEDS_OTHERS) or field.name == "masks":
-            continue  # see test_checking.py, test_checking_growth.py, test_mask_rates.py
+            continue  # see test_checking.py, test_mask_rates.py
         if section == "phase":
             table.setdefault("phase", [{}, {"sequence_length": 64}])[0][field.name] = another(field)
         elif "/" not in section or section == "optimizer/adamw":

@@ -26,7 +26,7 @@ def test_no_test_begins_after_the_time_given_and_the_summary_counts_them():
 
 
 def test_the_tests_of_a_file_are_done_by_one_worker_so_that_they_share_its_fixtures():
-    files = ["tests/test_wording.py", "tests/costs/test_link.py", "tests/costs/test_losses.py"]
+    files = ["tests/test_wording.py", "tests/costs/test_exchanges.py", "tests/costs/test_clusters.py"]
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
         command, cwd=PROJECT, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S

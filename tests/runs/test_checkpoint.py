@@ -1,4 +1,7 @@
-"""Checkpoints: whole or not there, found by their hashes, and the state bit for bit."""
+"""Checkpoints: whole or not there, found by their hashes, and the state bit for bit.
+
+best.json names the best checkpoint; a damaged one counts as none, and ends nothing.
+"""
 
 import dataclasses
 import json
@@ -17,7 +20,18 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs import checkpoint
-from bert_horovod.runs.checkpoint import HASHES, load_newest, path_of, paths, recorded_length, recorded_pair, step_of
+from bert_horovod.runs.checkpoint import (
+    BEST,
+    HASHES,
+    Best,
+    best_record,
+    load_newest,
+    path_of,
+    paths,
+    recorded_length,
+    recorded_pair,
+    step_of,
+)
 from bert_horovod.runs.model_card import CARD
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState
@@ -329,3 +343,31 @@ def test_an_edited_model_card_is_no_damage(saved, capsys):
     (saved / "checkpoints" / "step-00000020" / CARD).write_text("mine", encoding="utf-8")
     assert load_newest(saved, TASK).progress.step == 20
     assert capsys.readouterr().err == ""
+
+
+RECORD = {"metric": "f1", "score": 0.5, "step": 3, "evaluations_since": 0, "last_step": 3, "ended": False}
+
+
+def test_a_whole_record_is_read_while_its_checkpoint_is_there(tmp_path):
+    (tmp_path / BEST).write_text(json.dumps(RECORD))
+    assert best_record(tmp_path) is None
+    (tmp_path / "checkpoints" / "step-00000003").mkdir(parents=True)
+    assert best_record(tmp_path) == Best(**RECORD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"step": 3}',
+        json.dumps(RECORD | {"more": 1}),
+        json.dumps(RECORD | {"score": "0.5"}),
+        json.dumps(RECORD | {"step": "3"}),
+        json.dumps(RECORD | {"last_step": None}),
+    ],
+)
+def test_a_damaged_record_counts_as_none(tmp_path, text):
+    (tmp_path / "checkpoints" / "step-00000003").mkdir(parents=True)
+    (tmp_path / BEST).write_text(text)
+    assert best_record(tmp_path) is None
