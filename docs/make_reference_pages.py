@@ -95,14 +95,11 @@ def commands_page() -> str:
 
 def metrics_of_tasks() -> dict[str, list[str]]:
     """The names of the metrics that each task adds."""
-    from bert_horovod.tasks.classification import Classification
     from bert_horovod.tasks.embedding import Embedding
-    from bert_horovod.tasks.multilabel import Multilabel
     from bert_horovod.tasks.multiverse import MultiverseClassification
     from bert_horovod.tasks.pretraining import Pretraining
-    from bert_horovod.tasks.regression import Regression
-    from bert_horovod.tasks.reranking import Reranking
     from bert_horovod.tasks.span import Span
+    from bert_horovod.tasks.text_head import Classification, Multilabel, Regression, Reranking
     from bert_horovod.tasks.token_classification import TokenClassification
 
     tasks = {

@@ -72,7 +72,7 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.batches.positions import step_positions
     from bert_horovod.collectives.world import World
     from bert_horovod.costs.buckets import by_size
-    from bert_horovod.model.batch_tensors import as_arrays
+    from bert_horovod.model.forward import as_arrays
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.start import first_state

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
-from bert_horovod.model.dropout import DropoutState, random_bytes
+from bert_horovod.model.forward import DropoutState, random_bytes
 from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.recipe.sections import Recipe

@@ -45,15 +45,13 @@ import tensorflow as tf
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import _layer_programs, encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability
 from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model

@@ -106,7 +106,7 @@ def evaluate(
     from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.outputs import require_finite
-    from bert_horovod.model.policy import ComputePolicy
+    from bert_horovod.model.forward import ComputePolicy
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
     from bert_horovod.runs.mirror import named
     from bert_horovod.tasks.pretraining import Pretraining

@@ -15,9 +15,8 @@ from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import masked_token_logits
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -18,7 +18,7 @@ from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.runs.checkpoint import recorded_length
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output

@@ -7,7 +7,7 @@ from bert_horovod.inference.options import Progress
 from bert_horovod.inference.text_answers import sigmoid
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.suitability import classifier_labels
-from bert_horovod.tasks.reranking import Reranking
+from bert_horovod.tasks.text_head import Reranking
 
 
 class RerankPredictor(TextPredictor):

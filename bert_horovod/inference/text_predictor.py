@@ -16,10 +16,8 @@ from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.inference.text_answers import answer_rows, answers, label_sets, probabilities, sigmoid
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.multilabel import SEPARATOR, THRESHOLD, Multilabel
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression
 
 _LABELS = 256  # with more, a block has fewer texts, because each text has a number for each label
 

@@ -17,10 +17,9 @@ from bert_horovod.interchange.architectures import (
 )
 from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -17,7 +17,7 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import row_slots
-from bert_horovod.model.batch_tensors import as_arrays
+from bert_horovod.model.forward import as_arrays
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.integers import joined, reshaped
 from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
+from bert_horovod.model.lookups import joined, reshaped
 from bert_horovod.model.parameters import (
     CLASSIFIER,
     DECODER_BIAS,

@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from bert_horovod.model.dropout import dropped, keep_scale, kept
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, dropped, keep_scale, kept
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 

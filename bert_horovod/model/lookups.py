@@ -1,17 +1,35 @@
-"""Gradients of looked-up tables, in an order of additions that is the same in every run.
+"""int32 arrays that stay on the device, and gradients of looked-up tables that are the same in every run.
 
-A CPU adds rows one after another. A GPU adds the rows of one entry in any order, by atomic additions: here it does not,
-so that a resumed run equals one that was not stopped bit for bit.
+Where there is a GPU, TensorFlow reshapes, joins and adds int32 on the host. A copy to the host and back would make the
+host wait for the step before. A CPU adds rows of a gradient one after another. A GPU adds the rows of one entry in any
+order, by atomic additions: here it does not, so that a resumed run equals one that was not stopped bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from bert_horovod.model.integers import reshaped
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import compiled, operations
+
+
+def reshaped(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """tf.reshape of int32, or of any other 4-byte dtype."""
+    return tf.bitcast(tf.reshape(tf.bitcast(x, tf.float32), shape), x.dtype)
+
+
+def joined(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    """tf.concat of int32."""
+    return tf.bitcast(tf.concat([tf.bitcast(tensor, tf.float32) for tensor in tensors], axis), tensors[0].dtype)
+
+
+def places_in_rows(positions: tf.Tensor, length: int) -> tf.Tensor:
+    """The places in a list of rows [rows * length] of positions in each row, int32 [rows, places]: [rows * places]."""
+    rows = positions.shape[0]
+    assert rows * length <= 1 << 24, "float32 counts no further"
+    places = tf.cast(positions, tf.float32) + tf.range(0.0, float(rows * length), float(length))[:, None]
+    return tf.cast(tf.reshape(places, [-1]), tf.int32)
 
 
 def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

@@ -16,16 +16,15 @@ from typing import Any
 
 from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import Forward, dropped, random_bytes
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import LABEL_OUTPUT, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import encoder_shapes, label_attention_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import encoder_products
-from bert_horovod.tasks.multilabel import Multilabel
+from bert_horovod.tasks.text_head import Multilabel
 
 WINDOWS = "label_attention"  # our key of config.json: the windows of a document
 ARCHITECTURE = "BertModel"  # transformers has no class with this head: it loads the encoder

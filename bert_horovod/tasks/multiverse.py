@@ -20,8 +20,7 @@ from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, Shapes
 from bert_horovod.model.shapes import more_classifier_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.text_head import text_features
+from bert_horovod.tasks.text_head import Classification, text_features
 
 ALIVE = "alive_heads"  # in Progress.task, [heads]: 1, or 0 for a head that was eliminated
 

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from bert_horovod.costs.products import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.dropout import dropped, random_bytes
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import Forward, dropped, random_bytes
 from bert_horovod.model.heads import label_sums, tag_logits
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes

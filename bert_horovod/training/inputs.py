@@ -13,7 +13,7 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData
-from bert_horovod.model.batch_tensors import as_arrays
+from bert_horovod.model.forward import as_arrays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run

@@ -19,13 +19,11 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
 from bert_horovod.exchange.updater import Updater, norms_of_parts
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels.choice import chosen
 from bert_horovod.model.gpu_kernels.table import width_served, with_lookups
 from bert_horovod.model.gpu_kernels.trial import try_layers, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
 from bert_horovod.optimizers.applying import next_loss_scale_on_device
 from bert_horovod.optimizers.base import optimizer_slot_shapes

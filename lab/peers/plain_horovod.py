@@ -24,9 +24,7 @@ import_tensorflow()
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from bert_horovod.model.batch_tensors import as_tensors
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import DropoutState, Forward, as_tensors
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import decays, initial_values
 from bert_horovod.model.shapes import pretraining_shapes

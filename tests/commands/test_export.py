@@ -21,7 +21,7 @@ from bert_horovod.interchange.architectures import (
 )
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
-from bert_horovod.tasks.multilabel import Multilabel
+from bert_horovod.tasks.text_head import Multilabel
 from tests.toy_glue import write_checkpoint
 
 CLASSIFIER = Architecture(CLASSIFICATION, True, ("negative", "positive"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints as google
 from tests.toy_glue import write_checkpoint
 

@@ -13,7 +13,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
-from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.text_head import Classification
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.reporting.toy_record import write_run
 from tests.toy_glue import WORDS, write_checkpoint, write_glue, write_labels

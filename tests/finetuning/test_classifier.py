@@ -21,9 +21,8 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.recipe_files.loading import differences
 from bert_horovod.runs.status_files import Command
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import Classification, Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.toy_glue import MODEL, TRAIN, WORDS, write_checkpoint, write_glue, write_labels, write_mnli

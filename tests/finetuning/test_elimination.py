@@ -18,7 +18,7 @@ from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.text_head import Classification
 from bert_horovod.training.loop import train
 from tests.finetuning.test_classifier import job_of
 from tests.toy_glue import numbered

@@ -17,8 +17,8 @@ from bert_horovod.finetuning.kinds.spans import Spans
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.status_files import Command
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.span import Span
+from bert_horovod.tasks.text_head import Classification
 from bert_horovod.training.loop import train
 from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_runs import logged, metrics, newest

@@ -10,8 +10,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import Classification, Regression
 from tests.toys import toy_recipe
 
 # Rows of train, of the dev files and of the test files; those of QNLI's train and of MNLI and QQP are samples.

@@ -10,7 +10,7 @@ from bert_horovod.inference.onnx_outputs import OnnxOutputs
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
 from tests.toy_glue import MODEL, write_checkpoint

@@ -13,9 +13,8 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor, text_task
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import Classification, Regression
 from tests.toy_glue import MODEL, write_checkpoint
 
 TASK = Classification(("negative", "neutral", "positive"), ("first", "second"))

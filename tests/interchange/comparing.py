@@ -9,12 +9,10 @@ import tensorflow as tf
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.heads import loss_sums, masked_token_logits
 from bert_horovod.model.parameters import DECODER_WEIGHT_COPY, WORD_EMBEDDINGS
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 

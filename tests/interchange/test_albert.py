@@ -18,9 +18,9 @@ from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import classifier_shapes, pretraining_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.span import Span
+from bert_horovod.tasks.text_head import Classification
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 
 MODEL = Model(

@@ -14,8 +14,7 @@ from bert_horovod.interchange.google import find_prefix, read_checkpoint
 from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import Classification, Regression
 from tests.google_checkpoints import (
     ALBERT_CONFIG,
     ALBERT_PRETRAINING,

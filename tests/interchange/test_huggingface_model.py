@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model import encoder, heads
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from tests.interchange.conftest import SIZES, random_model
 

@@ -5,8 +5,7 @@ import pytest
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.labels import head_rows
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.regression import Regression
+from bert_horovod.tasks.text_head import Classification, Regression
 from tests.toy_glue import MODEL, write_checkpoint
 
 OURS = Classification(("contradiction", "entailment", "neutral"))

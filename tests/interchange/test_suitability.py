@@ -18,9 +18,8 @@ from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.suitability import classifier_labels
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.multilabel import Multilabel
 from bert_horovod.tasks.span import Span
+from bert_horovod.tasks.text_head import Classification, Multilabel
 from tests.interchange.conftest import random_model
 from tests.toy_glue import MODEL, WORDS, write_checkpoint
 from tests.toy_squad import squad, write_squad

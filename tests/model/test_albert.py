@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import (
     EMBEDDING_MAPPING,
@@ -19,7 +18,6 @@ from bert_horovod.model.parameters import (
     backward_blocks,
     layer_prefix,
 )
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Model

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters

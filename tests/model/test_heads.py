@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.exchange.dense.reducer import with_rows
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, pair_logits
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 

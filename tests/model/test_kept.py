@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import _layer_programs, encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.kept import instead, keep, keeping
 from bert_horovod.model.layers import attention_bias
 from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model

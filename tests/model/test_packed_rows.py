@@ -9,9 +9,8 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import pair_logits
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model, Objective
 from tests.model.reference import random_parameters

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from bert_horovod.interchange.safetensors_file import map_weights
 from bert_horovod.model import encoder, heads, plain
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.parameters import CLASSIFIER
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.interchange.conftest import SIZES, random_model

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.exchange.dense.reducer import with_rows
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import label_sums, pooled
 from bert_horovod.model.parameters import (
     CLASSIFIER,
@@ -22,7 +22,6 @@ from bert_horovod.model.parameters import (
     is_layer_norm,
     layer_prefix,
 )
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.model.weights import CastWeights, cast_together, cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, random_batch, random_parameters

@@ -20,8 +20,7 @@ from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.tasks.label_attention import LabelAttention
 from bert_horovod.training.loop import train

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, initial_values
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification, similarity
-from tests.tasks.test_classification import batch, forward
+from bert_horovod.tasks.text_head import Classification
+from tests.tasks.test_text_head import batch, forward
 from tests.toy_glue import MODEL
 
 HEADS = 4

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.tasks.span import Span
 from tests.toy_glue import MODEL, write_checkpoint

@@ -7,9 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.interchange.huggingface import describe_directory, read_directory
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.tasks.token_classification import TokenClassification
 from tests.toy_glue import MODEL, write_checkpoint

@@ -13,10 +13,8 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
-from bert_horovod.model.batch_tensors import as_tensors
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table

@@ -18,7 +18,7 @@ from bert_horovod.finetuning.text_data import own_data, own_options
 from bert_horovod.inference.rerank_predictor import RerankPredictor
 from bert_horovod.inference.text_answers import sigmoid
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.tasks.reranking import Reranking, ranks
+from bert_horovod.tasks.text_head import Reranking, ranks
 
 
 class Rerankers(Texts):

@@ -24,12 +24,9 @@ from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.sections import CLASSIFICATION, MULTILABEL, REGRESSION, Model, Recipe
-from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.multilabel import THRESHOLD, Multilabel
 from bert_horovod.tasks.multiverse import MultiverseClassification
-from bert_horovod.tasks.regression import Regression
-from bert_horovod.tasks.text_head import ARCHITECTURE
+from bert_horovod.tasks.text_head import ARCHITECTURE, THRESHOLD, Classification, Multilabel, Regression
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.wording import listed
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.dropout import random_bytes
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward, random_bytes
 from bert_horovod.model.kept import keep
 from bert_horovod.model.layers import (
     add,
@@ -39,7 +38,6 @@ from bert_horovod.model.parameters import (
     QUERY_KEY_VALUE,
     WORD_EMBEDDINGS,
 )
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 

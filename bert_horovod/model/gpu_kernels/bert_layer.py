@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from bert_horovod.model import kernels
-from bert_horovod.model.dropout import DropoutState, keep_scale, threshold
+from bert_horovod.model.forward import DropoutState, keep_scale, threshold
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.call import call
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows as Rows

@@ -3,8 +3,8 @@
 import functools
 
 from bert_horovod.errors import UserError
+from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.model.gpu_kernels.limits import length_served, why_not
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details
 

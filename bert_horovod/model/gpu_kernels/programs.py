@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, DropoutState
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.forward import ComputePolicy, DropoutState
 from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.gpu_kernels.table import with_lookups
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 

@@ -6,9 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
-from bert_horovod.model.batch_tensors import as_tensors
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf

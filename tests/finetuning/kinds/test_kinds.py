@@ -25,8 +25,7 @@ from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.job import Job

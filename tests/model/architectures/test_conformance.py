@@ -15,10 +15,9 @@ from bert_horovod.interchange.huggingface import describe_directory, read_direct
 from bert_horovod.model import plain
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.interchange.comparing import compare_masked_tokens

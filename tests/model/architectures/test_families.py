@@ -14,11 +14,9 @@ from bert_horovod.interchange.architectures import MASKED_TOKENS, Architecture
 from bert_horovod.interchange.huggingface import read_directory, read_model, write_directory
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import FAMILIES, family_of
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels.limits import why_not
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Model

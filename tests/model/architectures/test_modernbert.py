@@ -9,12 +9,10 @@ import tensorflow as tf
 from bert_horovod.model import plain
 from bert_horovod.model.architectures import modernbert_plain
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.heads import loss_sums, masked_token_logits
 from bert_horovod.model.parameters import backward_blocks, initial_values, update_groups
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.model.modernbert_reference import SMALL

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState, random_bytes, threshold
+from bert_horovod.model.forward import DropoutState, random_bytes, threshold
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.kernels import geglu_gradient, gelu_gradient
 

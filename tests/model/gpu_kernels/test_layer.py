@@ -8,15 +8,13 @@ import tensorflow as tf
 
 from bert_horovod.model import encoder
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels import bert_layer, catalogue, modernbert_layer
 from bert_horovod.model.gpu_kernels.bert_layer import Kept
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.gpu_kernels.table import sorted_lookups
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model

@@ -1,4 +1,4 @@
-"""The kernels in Triton's interpreter give what float64 NumPy gives, with the dropout masks of model/dropout.py."""
+"""The kernels in Triton's interpreter give what float64 NumPy gives, with the dropout masks of model/forward.py."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState, keep_scale, random_bytes, threshold
+from bert_horovod.model.forward import DropoutState, keep_scale, random_bytes, threshold
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.kernel_rows import reach_of
 from tests.model.gpu_kernels import reference

@@ -1,4 +1,4 @@
-"""Dropout masks inside Triton kernels: bit for bit those of model/dropout.py.
+"""Dropout masks inside Triton kernels: bit for bit those of model/forward.py.
 
 The generator is Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") with TensorFlow's
 counter: its low 64 bits are the block's number, its high 64 bits the dropout site. A block gives four words, a word

@@ -1,4 +1,7 @@
-"""A classifier computes what transformers' BertForSequenceClassification computes, and drops as the encoder does."""
+"""A classifier computes what transformers' BertForSequenceClassification computes, and drops as the encoder does.
+
+Any number of labels a text: logits and loss are those of transformers' problem_type for it.
+"""
 
 import math
 
@@ -9,11 +12,9 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.weights import cast_weights
-from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.text_head import Classification, Multilabel
 from tests.toy_glue import MODEL, write_checkpoint
 
 TASK = Classification(("negative", "neutral", "positive"))
@@ -115,3 +116,35 @@ def test_class_weights_are_factors_of_the_loss_alone(parameters):
     sums = task.sums(forward(parameters), tensors)
     assert math.isclose(float(sums["label_loss"]), float(np.sum(losses * weights[labels])), rel_tol=1e-5)
     assert float(sums["label_correct"]) == float(TASK.sums(forward(parameters), tensors)["label_correct"])
+
+
+LABELS = ("joy", "love", "anger", "fear", "neutral")
+TARGETS = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]], np.float32)  # the last: none
+
+
+@pytest.fixture(scope="module")
+def multilabel_directory(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("model") / "multilabel", Multilabel(LABELS, threshold=0.25))
+
+
+def test_class_weights_are_the_pos_weight_of_torch(multilabel_directory):
+    weights = (3.0, 0.5, 1.0, 7.0, 2.0)
+    task = Multilabel(LABELS, class_weights=weights)
+    rows = {name: array for name, array in batch().items() if name != "labels"} | {"targets": TARGETS[:, None]}
+    tensors = {name: tf.constant(array) for name, array in rows.items()}
+    parameters = forward(read_directory(multilabel_directory, task).parameters)
+    logits = torch.tensor(task.outputs(parameters, tensors)["logits"].numpy()[:3, 0])
+    expected = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weights))(logits, torch.tensor(TARGETS[:3]))
+    loss = task.loss(task.sums(parameters, tensors), task.batch_counts(rows))
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_head_of_one_label_a_text_is_not_taken_over(tmp_path, multilabel_directory):
+    several, one = Multilabel(LABELS), Classification(LABELS)
+    other = write_checkpoint(tmp_path / "one", one)
+    assert "classifier.weight" in read_directory(multilabel_directory, several).parameters
+    assert "classifier.weight" not in read_directory(multilabel_directory, one).parameters
+    assert "classifier.weight" not in read_directory(other, several).parameters
+    assert read_directory(multilabel_directory, Multilabel(LABELS[::-1])).parameters["classifier.bias"].tolist() == (
+        read_directory(multilabel_directory, several).parameters["classifier.bias"][::-1].tolist()
+    )

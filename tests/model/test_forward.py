@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
+from bert_horovod.model.forward import DropoutState, dropped, random_bytes
 
 # Bytes of a row: multiples of a Philox block of 16, and not.
 ROW_SHAPES = [(16,), (48,), (1,), (5,), (17,), (3, 7), (2, 5, 5), (33, 3)]
