@@ -246,7 +246,7 @@ def kill_rank(run: Soak) -> list[str]:
 
 def kill_all(run: Soak) -> list[str]:
     send(run.rank(None), signal.SIGKILL)
-    return ["SIGKILL"]
+    return ["SIGKILL", "ended first"]
 
 
 def kill_ssh(run: Soak) -> list[str]:
@@ -341,7 +341,7 @@ def damage_checkpoint(run: Soak) -> list[str]:
     send(run.rank(None), signal.SIGKILL)
     newest = max(run.output_dir.glob("checkpoints/step-*"), default=None)
     if newest is None:
-        return ["SIGKILL"]
+        return ["SIGKILL", "ended first"]
     flip_byte(newest / "model.safetensors", run.draw)
     return [f"{newest.name} is damaged"]
 
@@ -382,7 +382,7 @@ def lose_directory(run: Soak) -> list[str]:
     send(run.rank(None), signal.SIGKILL)
     while run.output_dir.exists():
         shutil.rmtree(run.output_dir, ignore_errors=True)
-    return ["all as their hashes say"] if had_copy else ["SIGKILL"]
+    return ["all as their hashes say"] if had_copy else ["SIGKILL", "ended first"]
 
 
 def jump_clock(run: Soak) -> list[str]:

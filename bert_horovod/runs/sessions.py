@@ -102,7 +102,7 @@ def spent(output_dir: Path, now: float | None = None) -> Spent | None:
     if not sessions:
         return None
     if now is not None:
-        sessions[-1] = replace(sessions[-1], ended=now)
+        sessions[-1] = replace(sessions[-1], ended=max(now, sessions[-1].started))
     hours: Counter[str] = Counter()
     for session in sessions:
         for devices in session.devices:
@@ -156,5 +156,6 @@ def _read(output_dir: Path, log: Log, sign: Sign | None) -> list[Session]:
         last, ends = sessions[-1], [sessions[-1].ended, *log.columns.get("time", ())[-1:]]
         if sign is not None:
             ends.append(sign.time)
-        sessions[-1] = replace(last, ended=max(end for end in ends if end == end and end <= time.time()))
+        known = [end for end in ends if last.started <= end <= time.time()]  # not by a clock that is ahead
+        sessions[-1] = replace(last, ended=max(known, default=last.started))
     return sessions

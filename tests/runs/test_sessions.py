@@ -58,6 +58,13 @@ def test_a_start_whose_sign_is_lost_lasts_to_its_last_line_and_earlier_runs_tell
     assert spent(run) is None
 
 
+def test_a_clock_that_is_behind_ends_no_start(run, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: SECOND - 3600)
+    begin_session(run, SECOND - 3600, [["node3", "H100"]])
+    assert spent(run).starts == 3
+    assert spent(run, now=SECOND - 4000).device_hours["node3: H100"] == 0.0
+
+
 def said(capsys, *words):
     assert dispatch(parse(["bert-horovod", *map(str, words)])) == 0
     return capsys.readouterr().out
