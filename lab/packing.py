@@ -27,7 +27,7 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 
 LENGTHS = (512, 128)
 ROWS = 64  # assembled at once

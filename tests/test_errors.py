@@ -28,7 +28,7 @@ from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.recipe.sections import Numerics, Phase
+from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from bert_horovod.runs.checkpoint import load_newest, path_of
 from bert_horovod.runs.directory import Start, claim

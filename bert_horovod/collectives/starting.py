@@ -17,8 +17,8 @@ from typing import Any
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
 from bert_horovod.collectives.world import Hosts, World
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reductions import may_sum_in_two_steps, sums_by_host
-from bert_horovod.recipe.sections import Execution, Recipe
+from bert_horovod.recipe.sections import Recipe, may_sum_in_two_steps, sums_by_host
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import import_tensorflow
 

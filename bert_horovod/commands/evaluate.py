@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import add_checkpoint_path, require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.recipe_files.loading import recipe_from_table
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from bert_horovod.costs.exchanges import Link
 from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, SLIDING, VOCABULARY, matrix_products
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, layer_with_parameters, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 
 DEFAULT_BYTES = 16 << 20  # of a bucket, for "auto" without a measurement
 MOST_BUCKETS = 32

@@ -10,7 +10,8 @@ from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.costs.products import matrix_products, training_flops
 from bert_horovod.model.parameters import DECODER_BIAS, Shapes, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Model, Phase, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import Phase
 
 
 @dataclass(frozen=True)

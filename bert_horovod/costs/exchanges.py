@@ -19,8 +19,8 @@ import numpy as np
 
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.reductions import reductions
-from bert_horovod.recipe.sections import Phase, Recipe, Stage
+from bert_horovod.recipe.sections import Recipe, Stage, reductions
+from bert_horovod.recipe.settings import Phase
 
 TREE_SHARE = 0.9  # share of a ring's rate that trees are assumed to reach; not measured
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows

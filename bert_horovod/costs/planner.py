@@ -48,8 +48,8 @@ from bert_horovod.costs.memory_estimate import WIDTHS, kernel_bytes
 from bert_horovod.model.parameters import Shapes, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
-from bert_horovod.recipe.reductions import reductions, sums_by_host
-from bert_horovod.recipe.sections import Phase, Recipe, Stage
+from bert_horovod.recipe.sections import Recipe, Stage, reductions, sums_by_host
+from bert_horovod.recipe.settings import Phase
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.

@@ -12,7 +12,8 @@ from pathlib import Path
 from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.bench_child import OutOfMemory, run_bench
-from bert_horovod.recipe.sections import Objective, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.recipe_files.loading import recipe_to_toml
 
 STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them

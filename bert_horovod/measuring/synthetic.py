@@ -21,7 +21,8 @@ from bert_horovod.model.forward import as_arrays
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
-from bert_horovod.recipe.sections import Model, Phase, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu

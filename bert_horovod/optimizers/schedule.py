@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from bert_horovod.recipe.sections import Phase
+from bert_horovod.recipe.settings import Phase
 
 # The form of a decay by its name, phase.decay: the share of the way from the peak to the end that is left, by the share
 # s of the decay's steps that is left (1 in its first step, above 0 in its last).

@@ -7,7 +7,8 @@ from typing import Any
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import ReadIf
-from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Objective, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, Recipe
+from bert_horovod.recipe.settings import STEP_RANGES, Objective
 from bert_horovod.storage.places import parse
 from bert_horovod.storage.reading import shown
 

@@ -13,7 +13,8 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.sections import PRETRAINING, WHAT_SECTIONS, Execution, Model, Phase, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
+from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
 from bert_horovod.wording import did_you_mean
 

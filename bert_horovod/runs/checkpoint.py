@@ -31,7 +31,8 @@ from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress

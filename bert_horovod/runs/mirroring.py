@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.recipe.sections import Execution
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs.checkpoint import HASHES, STATE, best_record, saved_at, step_of
 from bert_horovod.runs.mirror import (
     COMPLETE,

@@ -22,7 +22,8 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
-from bert_horovod.recipe.sections import Execution, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
 from bert_horovod.runs.mirroring import Mirror, superseded

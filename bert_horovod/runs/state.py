@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.optimizers.applying import next_loss_scale
-from bert_horovod.recipe.sections import Numerics
+from bert_horovod.recipe.settings import Numerics
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from bert_horovod.exchange.link_measurement import LARGEST, measure_link
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
-from bert_horovod.recipe.reductions import reductions
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Recipe, reductions
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore, restore_copies
 from bert_horovod.runtime import lazy_tensorflow as tf

@@ -16,7 +16,8 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import training_flops
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested

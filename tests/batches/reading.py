@@ -9,7 +9,7 @@ from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 from tests.toys import SPECIAL
 
 PAD, UNKNOWN, CLS, SEP, MASK = 0, 3, 4, 5, 6  # of the toy vocabulary

@@ -10,7 +10,7 @@ from bert_horovod.collectives.launched import Launch, launch
 from bert_horovod.collectives.starting import connect, knobs
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Execution
+from bert_horovod.recipe.settings import Execution
 from tests.collectives.jobs import DTYPES, collectives, values
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, shares
 from tests.horovod_runs import run_ranks

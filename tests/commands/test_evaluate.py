@@ -17,7 +17,7 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Execution, Objective, Phase
+from bert_horovod.recipe.settings import Execution, Objective, Phase
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
 from tests.toy_runs import logged, train_recipe

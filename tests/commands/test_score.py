@@ -10,7 +10,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.kinds import tasks
 from bert_horovod.finetuning.text_data import OWN_METRICS
-from bert_horovod.recipe.sections import GLUE_TASKS
+from bert_horovod.recipe.settings import GLUE_TASKS
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
 

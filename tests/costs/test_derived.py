@@ -6,7 +6,8 @@ import pytest
 
 from bert_horovod.costs.derived import derive, describe, flops_per_row
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Execution, Model, Numerics, Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import Execution, Numerics, Objective, Phase
 from tests.toys import recipe_of
 
 MODEL = Model(

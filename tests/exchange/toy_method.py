@@ -6,7 +6,8 @@ from typing import ClassVar
 from bert_horovod.exchange.dense.gradients import GradientExchange
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.recipe.fields import named, setting
-from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 
 
 class ScaledGradients(GradientExchange):

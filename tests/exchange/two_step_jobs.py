@@ -9,7 +9,8 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.starting import connect
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.two_step import Encoding, Errors, Float16, Int8, TwoStep
-from bert_horovod.recipe.sections import Numerics, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Numerics
 from tests.toys import recipe_of
 
 NUMBERS = (1, 300, 5000)  # no rank's part, and no block, divides most of them

@@ -12,7 +12,8 @@ from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.errors import UserError
 from bert_horovod.measuring import largest_micro_batch
 from bert_horovod.measuring.largest_micro_batch import largest, least_padding, measure, parse_bytes
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.toys import recipe_of, toy_recipe
 

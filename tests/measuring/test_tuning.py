@@ -7,7 +7,8 @@ import pytest
 from bert_horovod.errors import RunError
 from bert_horovod.measuring import tuning
 from bert_horovod.measuring.tuning import ROUNDS, Machine, Race, longest_phase, usual_settings
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import recipe_from_table
 from tests.toys import recipe_of, toy_recipe
 

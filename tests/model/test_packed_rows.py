@@ -12,7 +12,8 @@ from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import pair_logits
 from bert_horovod.model.weights import cast_weights
-from bert_horovod.recipe.sections import Model, Objective
+from bert_horovod.recipe.sections import Model
+from bert_horovod.recipe.settings import Objective
 from tests.model.reference import random_parameters
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 

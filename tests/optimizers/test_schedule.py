@@ -6,7 +6,7 @@ import math
 import pytest
 
 from bert_horovod.optimizers.schedule import SHAPES, learning_rate, sync_period
-from bert_horovod.recipe.sections import Phase
+from bert_horovod.recipe.settings import Phase
 
 
 def rates(**settings):

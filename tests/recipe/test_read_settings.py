@@ -10,7 +10,8 @@ import pytest
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.fields import ReadIf
-from bert_horovod.recipe.sections import PRETRAINING, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import PRETRAINING
 from tests.toy_runs import train_recipe
 from tests.toys import toy_recipe
 

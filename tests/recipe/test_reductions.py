@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.recipe.reductions import reductions
+from bert_horovod.recipe.sections import reductions
 from tests.toys import toy_recipe
 
 

@@ -9,7 +9,8 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
 from bert_horovod.recipe.fields import OneOf, Removed
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import (
     REMOVED,
     SECTIONS,

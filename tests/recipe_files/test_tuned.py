@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Execution
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.recipe_files.loading import execution_overrides, fragment, recipe_from_table, tuned_overrides
 
 SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "tensorboard": False, "profile_steps": [2, 3]}

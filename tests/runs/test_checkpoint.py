@@ -17,7 +17,7 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained, weights_of
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Objective, Phase
+from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.checkpoint import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bert_horovod.errors import ReportedError
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Phase
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress

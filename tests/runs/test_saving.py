@@ -18,7 +18,8 @@ import pytest
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError
-from bert_horovod.recipe.sections import Execution, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.saving import Saver

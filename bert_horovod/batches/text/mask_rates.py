@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Objective, Phase
 
 STAIRS = 8  # of a phase: numbers of masked positions in a row, at most; the step is compiled once for each
 

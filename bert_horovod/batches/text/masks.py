@@ -16,7 +16,7 @@ from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.words import WordBoundaries, choose_spans, draw_lengths, find_words, read_priority_words
 from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 
 # Streams of keyed_hash: one for each kind of draw.
 _MASK, _REPLACE, _SPAN, _CIRCLE = range(200, 204)

@@ -29,7 +29,8 @@ from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
-from bert_horovod.recipe.sections import Objective, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Objective
 
 _SHARD_BITS = 40  # below the number of a shard: more than the tokens of any
 _SWAP = 2  # a stream of keyed_hash, other than those of packing.py

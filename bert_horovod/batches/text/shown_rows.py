@@ -7,7 +7,7 @@ import numpy as np
 from bert_horovod.batches.layout import SpecialIds
 from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, JsonTokenizer, TokenizerSettings
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.wording import counted
 
 LEGEND = (

@@ -35,7 +35,8 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.fields import ReadIf, named, setting
-from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 

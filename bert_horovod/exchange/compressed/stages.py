@@ -20,7 +20,8 @@ from typing import ClassVar, Literal
 from bert_horovod.errors import UserError
 from bert_horovod.optimizers.schedule import whole_steps
 from bert_horovod.recipe.fields import setting
-from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 
 # Plans assume this share for dense = "auto": published shares are 0.15 to 0.25 (arXiv 2102.02888).
 AUTO_DENSE = 0.2

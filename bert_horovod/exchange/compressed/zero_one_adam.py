@@ -46,7 +46,8 @@ from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
 from bert_horovod.optimizers.schedule import sync_period, whole_steps
 from bert_horovod.recipe.fields import named, setting
-from bert_horovod.recipe.sections import Optimizer, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 

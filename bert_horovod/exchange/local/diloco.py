@@ -50,8 +50,8 @@ from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
 from bert_horovod.recipe.fields import ReadIf, named, setting
-from bert_horovod.recipe.reductions import reductions
-from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage, reductions
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 

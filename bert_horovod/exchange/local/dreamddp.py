@@ -46,7 +46,8 @@ from bert_horovod.exchange.local.local_step import (
 )
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.fields import named, setting
-from bert_horovod.recipe.sections import Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 

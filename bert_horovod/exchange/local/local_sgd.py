@@ -25,7 +25,8 @@ from typing import ClassVar
 
 from bert_horovod.exchange.local.local_step import LocalExchange, LocalSettings, local_stage, slots_a_parameter
 from bert_horovod.recipe.fields import named
-from bert_horovod.recipe.sections import Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 
 
 class LocalSgdExchange(LocalExchange):

@@ -30,7 +30,8 @@ from bert_horovod.exchange.local.local_step import LocalExchange, LocalSettings,
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import Rule, moving_average
 from bert_horovod.recipe.fields import named, setting
-from bert_horovod.recipe.sections import Optimizer, Phase, Recipe, Shape, Stage
+from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 

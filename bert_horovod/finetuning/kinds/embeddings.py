@@ -31,7 +31,8 @@ from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import predictions_of
 from bert_horovod.finetuning.text_data import dialect_of
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
-from bert_horovod.recipe.sections import EMBEDDING, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import EMBEDDING
 from bert_horovod.tasks.embedding import ARCHITECTURE, KEY, POOLINGS, Embedding
 
 _USUAL = "query,passage"

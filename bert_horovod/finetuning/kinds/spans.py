@@ -23,7 +23,8 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import PREDICTIONS, AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.sections import SPANS, Model, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import SPANS
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version

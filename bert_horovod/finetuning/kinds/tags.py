@@ -19,7 +19,8 @@ from bert_horovod.finetuning.scoring import score_ner
 from bert_horovod.finetuning.tag_data import NER, TagData, ner_data
 from bert_horovod.inference.tag_predictor import TagPredictor
 from bert_horovod.inference.word_tags import predicted_tags
-from bert_horovod.recipe.sections import ENTITIES, Recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import ENTITIES
 from bert_horovod.reporting.tables import lines
 from bert_horovod.tasks.token_classification import ARCHITECTURE, TokenClassification
 

@@ -23,7 +23,8 @@ from bert_horovod.finetuning.text_data import OWN_METRICS, TextData, glue_data, 
 from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.recipe.sections import CLASSIFICATION, MULTILABEL, REGRESSION, Model, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import CLASSIFICATION, MULTILABEL, REGRESSION
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.text_head import ARCHITECTURE, THRESHOLD, Classification, Multilabel, Regression

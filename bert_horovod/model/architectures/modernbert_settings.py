@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import fixed, named, setting
-from bert_horovod.recipe.sections import Model, Phase, Recipe
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import Phase
 
 # Rows at least so many times as long as the keys of a block are computed in blocks; else one product is faster.
 _WORTH = 2

@@ -7,7 +7,7 @@ import numpy as np
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Numerics, Phase
+from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook, StepEvent

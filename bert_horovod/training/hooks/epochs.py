@@ -2,7 +2,7 @@
 
 import sys
 
-from bert_horovod.recipe.sections import Phase
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.training.hooks.base import Hook
 
 # BERT was published with 40 epochs. Repeated text helps little after 16 epochs (Muennighoff et al. 2023, arXiv

@@ -13,7 +13,7 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 from tests.toys import VOCABULARY, toy_shard, write_store
 
 # SHA-256 of all arrays of two epochs, by "pair packing split length".

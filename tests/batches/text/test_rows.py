@@ -7,7 +7,7 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.text.rows import Rows, open_rows
-from bert_horovod.recipe.sections import Data, Objective, Phase
+from bert_horovod.recipe.settings import Data, Objective, Phase
 from tests.batches.reading import (
     PAD,
     WITH_PIECES,

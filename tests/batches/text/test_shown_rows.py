@@ -5,7 +5,7 @@ import pytest
 
 from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.shown_rows import RowText
-from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe.settings import Objective
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sit", "##ting", "##s", "##"]
 PAD, UNK, CLS, SEP, MASK, THE, CAT, SIT, TING, S, HASHES = range(len(WORDS))

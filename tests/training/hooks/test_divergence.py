@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.collectives.world import World
-from bert_horovod.recipe.sections import Numerics, Phase
+from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
