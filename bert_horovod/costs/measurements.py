@@ -18,11 +18,6 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     """The device with the rates that `bench step --json` of one rank, or `bench scaling` on 1M1G, measured.
 
-    Args:
-        path: the file.
-        recipe: to be planned; model, precision and optimizer must be the measured ones.
-        device: the result keeps its memory size and spread.
-
     Raises:
         UserError: the file is not such a measurement, or of another recipe.
     """
@@ -54,10 +49,6 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
 
 def measured_network(path: Path, network: Network) -> Network:
     """The network with the rate and latency that `doctor --json`, `bench step --json` or `bench scaling` measured.
-
-    Args:
-        path: the file.
-        network: the result keeps its values for the devices inside a host.
 
     Raises:
         UserError: the file is not such a measurement, or of only one host or rank.

@@ -170,13 +170,7 @@ def repeated_rows(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: i
 
 
 def store_rows(recipe: Recipe, store: Store, index_dir: Path | None, world: World, most: int) -> Generator[StepRows]:
-    """A store's rows for each step of the recipe's first phase, made ahead in a thread; all ranks call it together.
-
-    Args:
-        recipe, store, index_dir: see StoreDataset.
-        world: the ranks, which share the rows.
-        most: micro-batches of a step, at most; with fewer than the recipe's all are full.
-    """
+    """A store's rows for each step of the recipe's first phase, made ahead in a thread; all ranks call it together."""
     task, phase = Pretraining(recipe.objective.pairs), recipe.phase[0]
     dataset = StoreDataset(store, recipe, index_dir)
     source = open_source_once(dataset, 0, "train", world)
@@ -208,13 +202,6 @@ def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:
 
 def synthetic_batch(model: Model, rows: int, length: int, masked_slots: int, sequences: int) -> dict[str, np.ndarray]:
     """Random rows in the format of batches.text.rows.Rows.assemble, the same in every call; no position is padding.
-
-    Args:
-        model: vocab_size and type_vocab_size bound the ids.
-        rows: R.
-        length: positions per row, L.
-        masked_slots: M, at most L; all are used, spread evenly.
-        sequences: S, at most L: sequences in each row; their lengths differ by one position at most.
 
     Returns:
         int32 [R, L], [R, M] or [R, S] arrays; the weights are float32, all 1.

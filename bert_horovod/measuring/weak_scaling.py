@@ -62,12 +62,6 @@ def usual_layouts(hosts: Hosts) -> list[Layout]:
 def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
     """Run `bench step --json` on a layout by `launch`, in processes of its own; returns its JSON object.
 
-    Args:
-        layout: the part of the cluster.
-        hosts: all hosts of the cluster.
-        launch_words: further flags of `launch`.
-        bench_words: further flags of `bench step`, the global batch included.
-
     Raises:
         RunError, UserError: see run_bench.
     """

@@ -17,12 +17,7 @@ _WIDTH, _BAR, _GAP, _LEFT, _PANEL, _HEIGHT = 860, 44, 16, 40, 300, 180
 
 
 def plan_svg(title: str, plans: Sequence[PhasePlan]) -> str:
-    """An SVG document: a panel for each phase, in it a bar for each number of ranks, made of the parts of a step.
-
-    Args:
-        title: its heading.
-        plans: of each phase, by rising number of ranks.
-    """
+    """An SVG document: a panel for each phase, in it a bar for each number of ranks, made of the parts of a step."""
     phases = sorted({plan.phase for plan in plans})
     most = max(sum(plan.phase == phase for plan in plans) for phase in phases)
     width = max(_WIDTH, _LEFT + most * (_BAR + _GAP) + _GAP)

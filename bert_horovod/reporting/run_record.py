@@ -41,12 +41,6 @@ def read_run(
 ) -> dict[str, Any]:
     """The page's data of a run, in types that JSON can hold.
 
-    Args:
-        directory: an output_dir; its run may be running.
-        prices: prices and power, if they are known.
-        ranks: of a run whose last sign of life does not tell them.
-        most_points: of a curve.
-
     Raises:
         UserError: the directory is not a run's, or cannot be read.
     """

@@ -173,13 +173,6 @@ def restore(
     With the saved layout each rank gets the part that it saved. With another layout each rank gets an equal share of
     the sum that all ranks owed (exchange/owed.py).
 
-    Args:
-        checkpoint: its directory; ranks other than 0 need not see it.
-        saved: layout of ranks and buckets when the checkpoint was saved.
-        layout: present layout.
-        shapes: shapes of the parameters.
-        world: the ranks.
-
     Raises DamagedData, on rank 0, if a part does not fit the checkpoint's own layout.
     """
     if saved == layout and _all_see_theirs(checkpoint, world):

@@ -64,11 +64,7 @@ def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
 def take_snapshot(
     state: TrainingState, buffers: dict[str, np.ndarray], recipe: Recipe, data_hash: str, position: dict[str, int]
 ) -> Snapshot:
-    """Copy the present state to the buffers.
-
-    Args:
-        position: the run's place in its data (phase, epoch, row), for people; it follows from the step.
-    """
+    """Copy the present state to the buffers."""
     record = {
         "progress": asdict(state.progress),
         "position": position,

@@ -186,11 +186,6 @@ def open_spans(
 ) -> tuple[SpanTokens, str | None]:
     """Tokenise questions, or read their tokens from the cache.
 
-    Args:
-        texts: the questions.
-        vocabulary, tokenizer_settings: the tokenizer's.
-        directory: the cache's; made if needed.
-
     Returns:
         The tokens, and a message if the cache could not be written, else None.
 

@@ -67,12 +67,7 @@ def fitted(tokens: TaggedTokens, sequence_length: int) -> TaggedTokens:
 
 
 def cut_words(tokens: TaggedTokens, sequence_length: int) -> TagWindows:
-    """Cut windows: every word with a piece belongs to one. A sentence without pieces has no window.
-
-    Args:
-        tokens: the sentences; no word has more pieces than a window has room for, see `fitted`.
-        sequence_length: positions of a window, at most.
-    """
+    """Cut windows: every word with a piece belongs to one. A sentence without pieces has no window."""
     room = sequence_length - SPECIAL_TOKENS
     first, end = tokens.sentence_starts[:-1], tokens.sentence_starts[1:]
     pieces = tokens.word_starts[end] - tokens.word_starts[first]

@@ -198,15 +198,7 @@ def token_limit(sequence_length: int, pair: str) -> int:
 def cut_shard(
     store: Store, number: int, sequence_length: int, pair: str, shares: tuple[float, float]
 ) -> tuple[SplitOfShard, SplitOfShard]:
-    """Cut a shard once, for both splits.
-
-    Args:
-        store: the token store.
-        number: the shard's.
-        sequence_length: positions per row, L.
-        pair: the recipe's objective.pair.
-        shares: of windows drawn short, by split.
-    """
+    """Cut a shard once, for both splits."""
     shard = store.shards[number]
     kept = kept_sections(shard, store.repeated(number))
     found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(6)]

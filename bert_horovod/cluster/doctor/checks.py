@@ -60,12 +60,7 @@ def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
 
 
 def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[str, str]) -> list[Check]:
-    """Whether every host has the tested versions, and all hosts have the same.
-
-    Args:
-        facts: of each host.
-        python, packages: from `tested_versions`.
-    """
+    """Whether every host has the tested versions, and all hosts have the same."""
     from packaging.specifiers import SpecifierSet
 
     bad = []

@@ -56,11 +56,7 @@ class Doctor:
             yield self._all_reduce()
 
     def start_line(self, which: list[str]) -> str:
-        """A command to copy, which starts a run on these hosts.
-
-        Args:
-            which: the words that name the hosts, such as -hostfile and its path.
-        """
+        """A command to copy, which starts a run on these hosts."""
         words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
         words += ["--network_interfaces", interface] if (interface := self._launch_interface()) else []
         words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []

@@ -14,11 +14,6 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
 
     Gloo uses Horovod's `--network-interfaces` only when the ranks first find each other. The connections that carry the
     gradients listen at the address of the host's own name, so this name also chooses the network.
-
-    Args:
-        facts: of each host.
-        interface: of the network to use, the same on all hosts; None if it is not known.
-        named: whether the user named the interface.
     """
     several, bad = len(facts) > 1, []
     for host, host_facts in facts.items():

@@ -16,9 +16,6 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 def stop_time(before: str) -> float:
     """When to stop, in seconds since the epoch: this job's end minus `before`.
 
-    Args:
-        before: such as 90s, 10m or 1h.
-
     Raises:
         UserError: `before` has another form, this process is in no job of SLURM, or the time to stop is already past.
     """

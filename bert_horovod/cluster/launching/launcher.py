@@ -104,11 +104,6 @@ def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
 
     The first SIGTERM, SIGINT, SIGHUP or SIGUSR1 creates the stop file, which asks all ranks to save at the same step
     and end; a second signal kills the ranks. They also end if this process ends, for whatever reason.
-
-    Args:
-        plan: one that `check` accepts.
-        attempt: an id that all processes of this attempt have in their environment, on all hosts; see
-            cluster/launching/leftovers.py.
     """
     return _Ranks(plan, attempt).run()
 

@@ -61,14 +61,7 @@ def part_name(task: str, number: int, parts: int = 1) -> str:
 
 
 def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) -> PartFile:
-    """Write a part under a temporary name, sync, rename.
-
-    Args:
-        store: the store's directory.
-        shard: the arrays.
-        totals: the builder's.
-        fields: the other fields of Part, but counts.
-    """
+    """Write a part under a temporary name, sync, rename."""
     lengths = (shard.documents, shard.sections, shard.sentences)
     numbers = (*(len(offsets) - 1 for offsets in lengths), len(shard.tokens), totals.bytes)
     part = Part(counts=dict(zip(COUNTS, numbers, strict=True)), totals=asdict(totals), **fields)

@@ -192,10 +192,6 @@ def _alphabet(counts: Counter[str], entries: int) -> set[str]:
     A character that continues a word needs two entries, itself and its continuation piece. One that is always a word of
     its own, as Chinese and Japanese ones are, needs one, and no piece is ever made of it. So those that continue words
     get two thirds of the entries at most, which leaves room for pieces of words, and the others what is left.
-
-    Args:
-        counts: how often each word occurs.
-        entries: places in the vocabulary, for the characters and for pieces of words.
     """
     characters: Counter[str] = Counter()
     for word, count in counts.items():

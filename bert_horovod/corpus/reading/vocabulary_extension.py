@@ -69,11 +69,6 @@ def extend_vocabulary(vocabulary: list[str], counts: Counter[str], count: int) -
 
     A candidate is a run of neighbouring pieces of a word, joined. What it saves is counted with WordPiece's own rule,
     the longest match first, over all words that it changes. The same arguments give the same vocabulary.
-
-    Args:
-        vocabulary: tokens by id.
-        counts: how often each word occurs (vocabulary.count_words).
-        count: pieces to add; fewer are added if no other piece saves tokens.
     """
     saved = dict(_chosen(vocabulary, counts, count))
     places = unused_places(vocabulary)
