@@ -17,8 +17,7 @@ from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.model.forward import Forward
-from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
