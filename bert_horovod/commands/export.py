@@ -34,6 +34,7 @@ from bert_horovod.finetuning.kinds.kinds import kind_of_task, open_predictor, sc
 from bert_horovod.inference.options import Options
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import require_new_directory
+from bert_horovod.wording import megabytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +92,7 @@ def judge(
 
     size = (export / ONNX_FILE).stat().st_size
     said.append(
-        f"int8        {float_bytes / 1e6:,.1f} MB before, {size / 1e6:,.1f} MB now; outputs differ by at most "
+        f"int8        {megabytes(float_bytes)} before, {megabytes(size)} now; outputs differ by at most "
         f"{difference:.2g} of their largest value\n"
     )
     limit = arguments.limit
@@ -153,5 +154,5 @@ def run(arguments: argparse.Namespace) -> None:
         f"checked     in a fresh process: at most {exported.difference:.1e} from the checkpoint"
         f"{', before the weights were rounded' if said else ''}\n"
         f"{''.join(said)}"
-        f"written     {arguments.output}, {exported.size_bytes / 1e6:,.1f} MB"
+        f"written     {arguments.output}, {megabytes(exported.size_bytes)}"
     )

@@ -23,6 +23,7 @@ from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import TAKE, load_recipe, shipped_recipe, shipped_recipes, what_for
 from bert_horovod.storage.reading import read_text
+from bert_horovod.wording import about
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
@@ -97,7 +98,7 @@ def _text(recipes: list[dict[str, Any]], device: str) -> str:
         model = f"{recipe['layers']} x {recipe['hidden_size']}"
         lines += [
             f"{recipe['name']:{width}}  {model:>14}  {_short(recipe['parameters']):>10}  {_short(recipe['tokens']):>6} "
-            f" {batches:23} {recipe['optimizer']:9}  {_duration(recipe['days'])}",
+            f" {batches:23} {recipe['optimizer']:9}  {about(recipe['days'])}",
             f"    {recipe['reproduces']}",
         ]
     return "\n".join([*lines, "", *(f"take {name} {purpose}" for name, purpose in TAKE.items())])
@@ -112,13 +113,3 @@ def _short(number: int) -> str:
                 thousands = number // 1024
             return f"{thousands:.3g} {letter}"
     return str(number)
-
-
-def _duration(days: float) -> str:
-    """In the largest unit that gives 1 or more, minutes at least, because data sheets do not tell shorter times."""
-    if days >= 1:
-        return f"{days:,.1f} days"
-    hours = 24 * days
-    if hours >= 1:
-        return f"{hours:.1f} hours"
-    return f"{60 * hours:.0f} minutes" if 60 * hours >= 1 else "under a minute"

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _lines(status: "RunStatus", run: str, prices: "Prices | None") -> "Iterator[str]":
     """The status for people."""
-    from bert_horovod.training.console import duration
+    from bert_horovod.wording import duration
 
     sign = status.sign
     resume = "the command that started it, on any machine" if is_url(run) else f"bert-horovod resume {run}"

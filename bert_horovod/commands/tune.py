@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.tuning import ROUNDS, Race, longest_phase, usual_settings
-    from bert_horovod.training.console import duration
+    from bert_horovod.wording import duration
 
     _check_flags(arguments)
     recipe, machine, facts = load_recipe(arguments.recipe, arguments.overrides), *_machine(arguments)

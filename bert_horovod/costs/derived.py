@@ -12,6 +12,7 @@ from bert_horovod.model.parameters import DECODER_BIAS, Shapes, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import Phase
+from bert_horovod.wording import gibibytes
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def describe(
             f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
             f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
             f"{recipe.execution.micro_batch} per rank; "
-            f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
+            f"memory about {gibibytes(derived.memory_bytes)} a rank (estimate)"
         )
         if phase.masked_fraction_end or phase.masked_fraction:
             slots, rate = full_row_slots(recipe, phase), mask_rate(recipe, phase)

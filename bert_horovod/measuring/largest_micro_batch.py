@@ -15,6 +15,7 @@ from bert_horovod.measuring.bench_child import OutOfMemory, run_bench
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Objective
 from bert_horovod.recipe_files.loading import recipe_to_toml
+from bert_horovod.wording import gibibytes
 
 STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them
 MARGIN = 1.1  # on a CPU a try is ended when its resident memory exceeds the limit times this
@@ -51,11 +52,6 @@ def parse_bytes(text: str, flag: str = "--limit") -> int:
     if size < 1:
         raise UserError(f"{flag} {text}: expected a size in bytes, such as 16GiB, 900MiB, 24GB or 12e9")
     return size
-
-
-def gibibytes(size: float) -> str:
-    """A size for people."""
-    return f"{size / 2**30:.2f} GiB"
 
 
 def largest_micro_batch(recipe: Recipe, limit_bytes: int, world_size: int, tell: Callable[[Try], None]) -> int:

@@ -13,6 +13,7 @@ from bert_horovod.costs.gpus import TERA
 from bert_horovod.costs.planner import Device, Network, PhasePlan
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import lines
+from bert_horovod.wording import duration, gibibytes, three_figures
 
 _PARTS = (
     *("ranks", "micro-batches", "step s", "fwd+bwd s", "kernels s", "accumulate s", "update s", "waiting s", "MB sent"),
@@ -59,7 +60,7 @@ class PhaseAdvice:
         advice = f"cheapest: {reaching[0].setting}" if reaching else f"nothing here reaches it; most has {best.setting}"
         lines.append(f"for an efficiency of {self.wished_efficiency:.0%} on {self.world_size} ranks, {advice}")
         lines.extend(
-            f"  {choice.efficiency:6.1%}  {days(choice.days)} days  {choice.setting}"
+            f"  {choice.efficiency:6.1%}  {three_figures(choice.days)} days  {choice.setting}"
             + (f" ({choice.price})" if choice.price else "")
             for choice in self.choices
         )
@@ -115,8 +116,8 @@ def plan_text(
         room = device.allocatable_bytes
         if room is not None and (large := [plan for plan, _ in of_phase if plan.memory_bytes > room]):
             parts.append(
-                f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the "
-                f"{room / 2**30:.1f} GiB that TensorFlow may allocate: --set execution.micro_batch=N with a smaller N, "
+                f"memory: {gibibytes(large[0].memory_bytes)} a rank are more than the "
+                f"{gibibytes(room)} that TensorFlow may allocate: --set execution.micro_batch=N with a smaller N, "
                 "or execution.recompute=layer"
             )
         parts += advice[i].describe(recipe.execution.micro_batch)
@@ -135,11 +136,6 @@ def _wrapped(line: str, width: int) -> str:
         return line
     indent = " " * (4 + len(line) - len(line.lstrip()))
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def days(number: float) -> str:
-    """Days for people."""
-    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _device_line(recipe: Recipe, device: Device) -> str:
@@ -212,7 +208,7 @@ def _totals(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) ->
                 f"{plan.tokens_per_s / plan.world_size:,.0f}",
                 f"{plan.efficiency:.1%}",
                 f"{marks if len(plans) > 1 else ''}{plan.efficiency * speed_up:.3g}",
-                days(plan.days),
+                three_figures(plan.days),
                 f"{bill.device_hours:,.4g}",
                 *([f"{bill.price:,.0f}"] if price else []),
                 *([f"{bill.kwh:,.0f}"] if kwh else []),
@@ -225,7 +221,7 @@ def _all_phases(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str
     lines = ["\nall phases:"]
     for ranks in dict.fromkeys(plan.world_size for plan in plans):
         of_ranks = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.world_size == ranks]
-        text = f"{ranks:>6} rank(s): {days(sum(plan.days for plan, _ in of_ranks))} days"
+        text = f"{ranks:>6} rank(s): {three_figures(sum(plan.days for plan, _ in of_ranks))} days"
         text += f", {sum(bill.device_hours for _, bill in of_ranks):,.0f} device-hours"
         if of_ranks[0][1].price is not None:
             text += f", {sum(bill.price or 0 for _, bill in of_ranks):,.0f} {currency}".rstrip()
@@ -266,7 +262,7 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
         for plan in plans:
             if plan.phase == phase:
                 cells = [str(plan.world_size), str(plan.hosts), _number(plan.losses), _days(plan.days)]
-                cells += [_number(plan.device_hours), _minutes(plan.interval_s), _minutes(plan.daly_s)]
+                cells += [_number(plan.device_hours), duration(plan.interval_s), duration(plan.daly_s)]
                 cells += [str(plan.best_steps), _days(plan.best_days)]
                 costs = [plan.price, plan.usual_price] if priced else []
                 rows.append((*cells, *(_number(cost or 0.0) for cost in costs)))
@@ -274,18 +270,14 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
     best = plans[-1]
     parts.append(
         f"for {best.world_size} rank(s): --set execution.checkpoint_steps={best.best_steps} "
-        f"({_minutes(best.daly_s)} by Daly, {_minutes(best.young_s)} by Young)"
+        f"({duration(best.daly_s)} by Daly, {duration(best.young_s)} by Young)"
     )
     return "\n".join(parts)
 
 
 def _days(number: float) -> str:
-    return days(number) if math.isfinite(number) else "never"
+    return three_figures(number) if math.isfinite(number) else "never"
 
 
 def _number(number: float) -> str:
     return f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}" if math.isfinite(number) else "-"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:,.3g} min" if seconds < 3600 else f"{seconds / 3600:,.3g} h"

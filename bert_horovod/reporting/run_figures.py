@@ -17,6 +17,7 @@ from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.sessions import Spent
 from bert_horovod.runs.status_files import Sign
 from bert_horovod.storage.reading import read_json
+from bert_horovod.wording import duration, gibibytes
 
 _ENDINGS = {"unknown": "", "dead": "killed", "silent": "no sign of life"}  # of states of run_status
 PAUSE_S = 60  # a pause: the time between two lines exceeds that of their steps by more than this
@@ -118,7 +119,7 @@ def tiles(recipe: Recipe, log: Log, clock: RunClock, costs: Costs, sign: Sign | 
     found += _evaluation_tiles(newest_evaluations(log))
     left_s = _seconds_left(recipe, log, sign)
     found += [
-        Tile("training time", span(3600 * end["hours"]), f"{span(left_s)} left" if left_s else ""),
+        Tile("training time", duration(3600 * end["hours"]), f"{duration(left_s)} left" if left_s else ""),
         Tile("tokens", _short(end["tokens"]), f"{last.get('tokens_per_s') or 0:,.0f} a second"),
     ]
     if end["bytes"]:
@@ -157,7 +158,7 @@ def figures(
     if left_s:
         rows.append(["hours left", f"{left_s / 3600:,.2f}"])
     if last["step"] < recipe.total_steps and last.get("time") is not None:
-        rows.append(["last line", f"{span(time.time() - last['time'])} ago"])
+        rows.append(["last line", f"{duration(time.time() - last['time'])} ago"])
     rows.append(["tokens", f"{clock.end['tokens']:,.0f}"])
     too_low = ", which was measured too low" * ((last.get("flops_share") or 0) > 1)
     for name, metric, text in (
@@ -169,8 +170,11 @@ def figures(
     if spread := _spread(log):
         rows.append(["spread over ranks", spread])
     if last.get("memory_bytes") is not None:
-        rows.append(["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"])
-    rows += [["pauses", f"{len(clock.pauses)}, {span(sum(pause['seconds'] for pause in clock.pauses))}"], *unreadable]
+        rows.append(["memory of rank 0", gibibytes(last["memory_bytes"])])
+    rows += [
+        ["pauses", f"{len(clock.pauses)}, {duration(sum(pause['seconds'] for pause in clock.pauses))}"],
+        *unreadable,
+    ]
     rows += costs.taken.lines() if costs.taken else []
     for words, more_s in [("so far", 0.0)] + ([] if left_s is None else [("at the end", left_s)]):
         known = costs.bill(clock, more_s)
@@ -216,14 +220,6 @@ def _seconds_left(recipe: Recipe, log: Log, sign: Sign | None) -> float | None:
         return None
     last_step = sign.last_step if sign else recipe.total_steps
     return seconds_left(recipe, log.newest, log.newest[-1]["step"], last_step)
-
-
-def span(seconds: float) -> str:
-    """A time in the largest unit of which there are two or more."""
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _place(directory: Path, sign: Sign | None) -> list[list[str]]:

@@ -28,6 +28,7 @@ from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, is_url, parse
 from bert_horovod.storage.reading import check_type, hash_file, read_json, shown
 from bert_horovod.storage.writing import sync, write_atomically
+from bert_horovod.wording import megabytes
 
 COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
 LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
@@ -183,7 +184,7 @@ def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
     _put(temporary, final)
     _say(
         f"fetched {copy.place}, which is newer than what {output_dir} has: {len(copy.files)} files, "
-        f"{sum(file.bytes for file in copy.files.values()) / 1e6:,.1f} MB in {time.monotonic() - begun:.1f} s, all as "
+        f"{megabytes(sum(file.bytes for file in copy.files.values()))} in {time.monotonic() - begun:.1f} s, all as "
         "their hashes say"
     )
     try:
@@ -245,7 +246,7 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
         (final / RUN).rmdir()
         os.utime(final, (copy.time, copy.time))
         if not run_alone:
-            _say(f"fetched {copy.place}, {sum(file.bytes for file in copy.files.values()) / 1e6:,.1f} MB")
+            _say(f"fetched {copy.place}, {megabytes(sum(file.bytes for file in copy.files.values()))}")
         _fetched[str(place)] = final if of_one else run
     return _fetched[str(place)]
 

@@ -7,6 +7,7 @@ import time
 from tqdm import tqdm
 
 from bert_horovod.runtime import lasting_log
+from bert_horovod.wording import duration
 
 _BAR_COLUMNS = 10  # that the bar itself has at least; figures that leave it less room are left out
 
@@ -103,19 +104,3 @@ class Console:
         bar.update(step - bar.n)
         if now:
             bar.refresh()
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h.
-
-    >>> [duration(seconds) for seconds in (42, 185, 7800, 273600)]
-    ['42 s', '3 min 05 s', '2 h 10 min', '3 d 04 h']
-    """
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 86400:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600:02d} h"

@@ -29,6 +29,7 @@ from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.transfer import StepInputs
+from bert_horovod.wording import megabytes
 
 _MEASURED = 2  # micro-batches that are measured, after one that compiles
 
@@ -54,7 +55,7 @@ class Expectation:
         return (
             f"sums by {self.plan.reduction}: buckets of "
             f"{' + '.join(f'{size / 1e6:.1f}' for size in self.bucket_bytes)} MB{rows}, "
-            f"{wire_bytes / 1e6:.1f} MB sent by a rank; "
+            f"{megabytes(wire_bytes)} sent by a rank; "
             f"link: {1e3 * self.link.latency_s:.1f} ms + {1e9 * self.link.s_per_byte:.2f} ns a byte; "
             f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step{other_ways}, "
             f"of which {self.floor_s:.3f} s come after backward in any plan"

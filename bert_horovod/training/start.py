@@ -23,6 +23,7 @@ from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.job import Job
+from bert_horovod.wording import gibibytes
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int, padded: bool = False) -> None:
@@ -49,8 +50,8 @@ def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
-            f"[model] has {parameters:,} parameters, with the optimizer {needed / 2**30:,.0f} GiB; this host has "
-            f"{memory / 2**30:,.0f} GiB of memory. Make the model smaller"
+            f"[model] has {parameters:,} parameters, with the optimizer {gibibytes(needed)}; this host has "
+            f"{gibibytes(memory)} of memory. Make the model smaller"
         )
 
 

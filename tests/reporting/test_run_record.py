@@ -40,12 +40,12 @@ def test_hours_and_tokens_are_those_of_steps_and_pauses_are_told(tmp_path):
         ["step", "100", "of 100"],
         ["training loss", f"{last - 0.1:.3f}", f"{curves['loss'][0]:.2f} at first"],
         ["held-out mlm loss", f"{last:.3f}", ""],
-        ["training time", "79 s", ""],
+        ["training time", "1 min 19 s", ""],
         ["tokens", "159 k", "2,000 a second"],
         ["sent by a rank", "100 MB", ""],
     ]
     figures = dict(record["figures"])
-    assert figures["pauses"] == "1, 60.0 min"
+    assert figures["pauses"] == "1, 1 h 00 min"
     assert "hours left" not in figures
     totals = record["totals"]
     assert (totals["step"], totals["steps"], totals["done"], totals["bytes"]) == (100, 100, True, 100e6)

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from bert_horovod.training.console import Console, duration
+from bert_horovod.training.console import Console
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
 FIGURES = "loss 7.2500  mlm_accuracy 0.125  33.0 rows/s"
@@ -147,26 +147,6 @@ def test_on_a_terminal_a_bar_is_below_all_lines_with_the_figures_that_fit_and_go
         known = {200: r"loss 7\.2[45]00  mlm_accuracy 0\.125  33\.0 rows/s  \d+ s left", 30: ""}
         known[80] = r"loss 7\.2[45]00  mlm_accuracy 0\.125  \d+ s left"
         assert re.fullmatch(known[columns], bar.split("|")[2].strip())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (41.6, "42 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (3599.4, "59 min 59 s"),
-        (3599.6, "1 h 00 min"),
-        (7800, "2 h 10 min"),
-        (86399, "23 h 59 min"),
-        (86400, "1 d 00 h"),
-        (273600, "3 d 04 h"),
-    ],
-)
-def test_durations_read_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_other_ranks_print_nothing(capsys):

@@ -9,6 +9,7 @@ from functools import partial
 from bert_horovod.cluster.doctor.ask import Answer
 from bert_horovod.cluster.doctor.facts import Facts
 from bert_horovod.cluster.launching.hostfiles import Hosts
+from bert_horovod.wording import gigabytes
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
 
@@ -143,17 +144,17 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
     fine: dict[str, float] = {}
     for host, directory, least, purpose, otherwise in places:
         free, problem = facts[host]["directories"][directory].values()
-        text = f"{host}: {directory}: {f'{problem}, ' if problem else ''}{_gigabytes(free)} free"
+        text = f"{host}: {directory}: {f'{problem}, ' if problem else ''}{gigabytes(free)} free"
         wanted_bytes = _CHECKPOINTS * _CHECKPOINT_BYTES["BERT-large"] if directory == output else least
         if problem or free < least:
             mend = f"make room or give leave to write (df -h {directory}; ls -ld {directory}), or {otherwise}"
-            bad.append(Check("disk", FAILED, text, f"{_gigabytes(least)} {purpose}", mend, (host,)))
+            bad.append(Check("disk", FAILED, text, f"{gigabytes(least)} {purpose}", mend, (host,)))
         elif free < wanted_bytes:
-            expected = f"{_gigabytes(wanted_bytes)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
+            expected = f"{gigabytes(wanted_bytes)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
             bad.append(Check("disk", WARNING, text, expected, "make room, or --set execution.keep_checkpoints=1"))
         else:
             fine[directory] = min(free, fine.get(directory, free))
-    free_text = ", ".join(f"{directory} {_gigabytes(free)}" for directory, free in fine.items())
+    free_text = ", ".join(f"{directory} {gigabytes(free)}" for directory, free in fine.items())
     return bad or [Check("disk", OK, f"writable, and free everywhere: {free_text}")]
 
 
@@ -166,13 +167,13 @@ def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
             bad.append(Check("cores", WARNING, text, "a core for each rank", f"give {host} fewer slots"))
         memory_bytes = host_facts["memory_bytes"] / slots[host]
         if memory_bytes < _RANK_BYTES:
-            text = f"{host}: {_gigabytes(memory_bytes)} available for each of {slots[host]} ranks"
+            text = f"{host}: {gigabytes(memory_bytes)} available for each of {slots[host]} ranks"
             mend = "fewer slots, or see what fits: bert-horovod bench memory"
-            bad.append(Check("memory", WARNING, text, f"{_gigabytes(_RANK_BYTES)}: BERT-base before activations", mend))
+            bad.append(Check("memory", WARNING, text, f"{gigabytes(_RANK_BYTES)}: BERT-base before activations", mend))
     cores = min(host_facts["cores"] / slots[host] for host, host_facts in facts.items())
     memory = min(host_facts["memory_bytes"] / slots[host] for host, host_facts in facts.items())
     return bad or [
-        Check("resources", OK, f"each rank has at least {cores:.3g} cores and {_gigabytes(memory)} of memory")
+        Check("resources", OK, f"each rank has at least {cores:.3g} cores and {gigabytes(memory)} of memory")
     ]
 
 
@@ -223,7 +224,3 @@ def short(text: str, limit: int = 100) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.3g} GB"

@@ -40,11 +40,11 @@ def run(arguments: argparse.Namespace) -> None:
     require_least("--world_size", arguments.world_size)
     from bert_horovod.measuring.largest_micro_batch import (
         Try,
-        gibibytes,
         largest_micro_batch,
         least_padding,
         parse_bytes,
     )
+    from bert_horovod.wording import gibibytes
 
     limit_bytes = parse_bytes(arguments.limit)
     from bert_horovod.costs.derived import derive

@@ -22,6 +22,7 @@ from bert_horovod.commands.shared.flags import add_tuned, require_least
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.wording import megabytes
 
 _KINDS = ("on", "off", "held_back")
 
@@ -120,7 +121,7 @@ def _text(measured: dict[str, Any]) -> str:
         )
     if "wire_bytes" in measured:
         told.append(
-            f"{measured['wire_bytes'] / 1e6:.1f} MB sent by a rank in a step; of the time of all-reduces "
+            f"{megabytes(measured['wire_bytes'])} sent by a rank in a step; of the time of all-reduces "
             f"{measured['hidden_share']:.1%} lies before backward's end; "
             f"waited {1e3 * measured['reduce_wait_s']:.1f} ms after it"
         )

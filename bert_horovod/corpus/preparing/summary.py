@@ -10,7 +10,7 @@ from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import read_sources
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, megabytes
 
 # Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
 # bert-medium and -small train 40 epochs, as published BERT did; bert-base-2026 23; bert-mini-fast 9; quickstart
@@ -84,7 +84,7 @@ def summary(prepared: Result, start: str | None = None) -> str:
         f"{counted(totals['documents'], 'document')}, {counted(totals['sentences'], 'sentence')}, "
         f"{counted(totals['tokens'], 'token')} ({unknown:.2f} % [UNK]), held out "
         f"{totals['held_out_sections']:,} of {counted(totals['sections'], 'section')} with "
-        f"{counted(totals['held_out_tokens'], 'token')}, {prepared.store_bytes / 1e6:,.1f} MB on disk in "
+        f"{counted(totals['held_out_tokens'], 'token')}, {megabytes(prepared.store_bytes)} on disk in "
         f"{counted(len(manifest['shards']), 'shard')}",
     ]
     duplicates = manifest["duplicates"]
@@ -139,6 +139,6 @@ def _speed(prepared: Result) -> str:
     return (
         f"{megabytes:,.1f} MB of text in {prepared.seconds:.1f} s by {counted(prepared.workers, 'worker')}, "
         f"{megabytes / max(prepared.worker_seconds, 1e-9):.1f} MB/s each once started{kept_text}; memory of a worker "
-        f"at most {prepared.memory_peak / 1e6:,.0f} MB, "
-        f"of which {prepared.memory_before / 1e6:,.0f} MB before the first text"
+        f"at most {megabytes(prepared.memory_peak)}, "
+        f"of which {megabytes(prepared.memory_before)} before the first text"
     )

@@ -11,9 +11,9 @@ from bert_horovod.costs.gpus import TERA
 from bert_horovod.runs.metrics_lines import StepMetrics
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
-from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.slow_ranks import SlowRanks
+from bert_horovod.wording import duration
 
 _TIMED_LINES = 10
 _BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # activities between steps, see Hook.doing
