@@ -1,5 +1,6 @@
 """The learning rate of each step of a phase: warm-up, hold, decay."""
 
+import bisect
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -74,3 +75,24 @@ def whole_steps(steps: int, fraction: float) -> int:
     (29, 28)
     """
     return math.floor(steps * Fraction(str(fraction)))
+
+
+def count_updates(steps: int, updates: int) -> int:
+    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
+    done, interval = 0, 1
+    while steps > interval * updates:
+        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
+    return done + steps // interval
+
+
+def count_syncs(phase: Phase, first: int, most: int) -> float:
+    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
+    syncs, step = 0.0, first
+    while step <= phase.steps:
+        period = sync_period(phase, step, most)
+        # The first step with a longer period.
+        end = bisect.bisect_right(
+            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
+        )
+        syncs, step = syncs + (end - step) / period, end
+    return syncs

@@ -20,7 +20,7 @@ the text; a window's number is its rank in the order by class, shard and text. L
 shard sorted by the positions of their sequences, then by class and text, and a sequence's number is its rank by
 positions, class, shard and text: sequences cell_start[i] and following, up to those of the next cell, are in shard
 cell_shard[i], at by_length[cell_place[i]] and following. So each shard's part is made alone, and nothing is sorted over
-all shards (see running_counts.py).
+all shards (see index_check.py).
 
 The hash names the store, this format and the settings. A directory with that name is complete, because it is renamed
 into place. All arrays are memory-mapped, so a host's processes share them, and a process's memory is what its rows
@@ -39,9 +39,8 @@ import numpy as np
 from bert_horovod.batches.packing import Templates
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes
-from bert_horovod.batches.text.index_check import read_description, read_split
+from bert_horovod.batches.text.index_check import RunningCounts, read_description, read_split
 from bert_horovod.batches.text.making import make_index
-from bert_horovod.batches.text.running_counts import RunningCounts
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError
 

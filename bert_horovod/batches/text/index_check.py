@@ -3,17 +3,25 @@
 Small files are compared with their SHA-256 at each start. Tables, and files with an element for each window, grow with
 the text; they are compared with their SHA-256 or CRC-32s where size, inode or time of change is not what
 `verified.jsonl` remembers: after a copy to another disk, or if somebody wrote to them.
+
+Elements sorted by class over all shards, while each shard keeps its own together: numbers and places. An element's
+number is its rank if all are sorted by class, those of a class by shard and then as in the shard: a stable counting
+sort. Its place is where it lies if each shard's elements, sorted by class, lie after those of the shard before. Sums of
+the counts by shard and class turn one into the other, so that nothing is sorted over shards.
 """
 
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.text.cutting import Classes
 from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import ReportedError, damaged
 from bert_horovod.storage.reading import Verified, check_type, hash_file, identity, load_array, read_json
 
@@ -113,3 +121,85 @@ def _check_large(
 
 def _damage(error: Exception, file: Path, path: Path) -> ReportedError:
     return damaged(error, file, f"remove {path} and run again: it is made anew")
+
+
+def refusal(store: Store, pair: str, sequence_length: int, split: str, counts: Classes, documents: int) -> str | None:
+    """Why a split has too few windows, if it has; the message goes on after the store's path."""
+    held_out = split == "held_out"
+    which_rows = "held-out " if held_out else ""
+    if not counts.windows.any() and held_out:
+        return "has no held-out sections; prepare the data with a larger --held_out"
+    if not counts.windows.any():
+        return (
+            "has nothing to train on: every section is held out or repeats another; "
+            "prepare the data with a smaller --held_out"
+        )
+    if pair == "next_sentence" and documents < 2:
+        return (
+            f"has one {which_rows}document; next-sentence pairs need at least two, since a wrong second "
+            'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
+        )
+    if pair != "none" and not counts.windows[1:].any():
+        if _most_sentences(store, held_out) < 2:
+            return (
+                f"has no {which_rows}section of a document with two sentences, so that there are no pairs; set "
+                'objective.pair = "none", or prepare texts with documents of several sentences (with --documents '
+                "blank_line a blank line ends a document)"
+            )
+        return (
+            f"has no two {which_rows}sentences that fit into sequence_length = {sequence_length} "
+            'together, so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
+        )
+    return None
+
+
+def _most_sentences(store: Store, held_out: bool) -> int:
+    """The most sentences of a section of the split."""
+    sections = ((np.diff(shard.sections), np.asarray(shard.held_out)) for shard in store.shards)
+    return max(int(sentences[held == held_out].max(initial=0)) for sentences, held in sections)
+
+
+class Found(NamedTuple):
+    """Elements; int64 [n] each."""
+
+    to: np.ndarray  # the place of a number, or the number of a place
+    shard: np.ndarray
+    of_class: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunningCounts:
+    """How many elements lie before each cell (a class of a shard), in both orders; the last entry is their number.
+
+    The arrays may be memory-mapped: what is asked for is read.
+    """
+
+    by_class: np.ndarray  # int64 [classes * shards + 1], cell = class * shards + shard
+    by_shard: np.ndarray  # int64 [shards * classes + 1], cell = shard * classes + class
+    shards: int
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> "RunningCounts":
+        """Sum up counts, int64 [shards, classes]."""
+        by_class, by_shard = (np.concatenate(([0], np.cumsum(cells))) for cells in (counts.T.ravel(), counts.ravel()))
+        return cls(by_class, by_shard, len(counts))
+
+    @property
+    def classes(self) -> int:
+        return (len(self.by_class) - 1) // self.shards
+
+    def places(self, numbers: np.ndarray) -> Found:
+        """Find elements by number: int64 [n]."""
+        cell = np.searchsorted(self.by_class, numbers, side="right") - 1
+        of_class, shard = np.divmod(cell, self.shards)
+        return Found(self.by_shard[shard * self.classes + of_class] + numbers - self.by_class[cell], shard, of_class)
+
+    def numbers(self, places: np.ndarray) -> Found:
+        """Find elements by place: int64 [n]."""
+        cell = np.searchsorted(self.by_shard, places, side="right") - 1
+        shard, of_class = np.divmod(cell, self.classes)
+        return Found(self.by_class[of_class * self.shards + shard] + places - self.by_shard[cell], shard, of_class)
+
+    def first(self, shard: int) -> int:
+        """The place of a shard's first element."""
+        return int(self.by_shard[shard * self.classes])

@@ -23,8 +23,7 @@ import numpy as np
 from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
-from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES
-from bert_horovod.batches.text.running_counts import RunningCounts
+from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, RunningCounts, refusal
 from bert_horovod.corpus.earlier_verification import require_whole
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
@@ -191,9 +190,9 @@ def _sum_up(plan: Plan, crew: Crew) -> None:
     for i, split in enumerate(SPLITS):
         documents = sum(int(of_shard["documents"][i]) for of_shard in counts)
         classes = merged((Classes(*of_shard["classes"][i]) for of_shard in counts), plan.sequence_length)
-        refusal = _refusal(store, plan, split, classes, documents)
-        if refusal:
-            refusals[split] = refusal
+        reason = refusal(store, plan.pair, plan.sequence_length, split, classes, documents)
+        if reason:
+            refusals[split] = reason
             continue
         directory = plan.directory / split
         directory.mkdir()
@@ -323,39 +322,3 @@ def _wait_for(path: Path) -> None:
     end = time.monotonic() + _PATIENCE_S
     while not path.is_dir() and time.monotonic() < end:
         time.sleep(0.2)
-
-
-def _refusal(store: Store, plan: Plan, split: str, counts: Classes, documents: int) -> str | None:
-    """Why a split has too few windows, if it has; the message goes on after the store's path."""
-    held_out = split == "held_out"
-    which_rows = "held-out " if held_out else ""
-    if not counts.windows.any() and held_out:
-        return "has no held-out sections; prepare the data with a larger --held_out"
-    if not counts.windows.any():
-        return (
-            "has nothing to train on: every section is held out or repeats another; "
-            "prepare the data with a smaller --held_out"
-        )
-    if plan.pair == "next_sentence" and documents < 2:
-        return (
-            f"has one {which_rows}document; next-sentence pairs need at least two, since a wrong second "
-            'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
-        )
-    if plan.pair != "none" and not counts.windows[1:].any():
-        if _most_sentences(store, held_out) < 2:
-            return (
-                f"has no {which_rows}section of a document with two sentences, so that there are no pairs; set "
-                'objective.pair = "none", or prepare texts with documents of several sentences (with --documents '
-                "blank_line a blank line ends a document)"
-            )
-        return (
-            f"has no two {which_rows}sentences that fit into sequence_length = {plan.sequence_length} "
-            'together, so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
-        )
-    return None
-
-
-def _most_sentences(store: Store, held_out: bool) -> int:
-    """The most sentences of a section of the split."""
-    sections = ((np.diff(shard.sections), np.asarray(shard.held_out)) for shard in store.shards)
-    return max(int(sentences[held == held_out].max(initial=0)) for sentences, held in sections)

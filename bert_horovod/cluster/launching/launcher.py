@@ -19,6 +19,7 @@ from typing import IO, cast
 
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import kill_here
+from bert_horovod.cluster.launching.rank import how_it_ended, signal_name
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE
 from bert_horovod.errors import UserError, WrongDevice
@@ -48,6 +49,7 @@ _SILENT = re.compile(r"rank (\d+) on \S+ gives no sign of life")  # of training/
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # valid on this host only; horovodrun does not pass it on either
 ANY_KEY = ("-o", "StrictHostKeyChecking=no")  # of a host, as horovodrun does
+say = warn  # signal handlers must not print
 _TERMINATED = 128 + signal.SIGTERM  # the launcher ended the rank, after another rank's end
 
 
@@ -280,7 +282,7 @@ class _Ranks:
         if not ended:
             _print_error("".join(self.lines[0]))
             messages, _, traceback = messages.partition("Traceback (most recent call last)")
-            messages = (messages + traceback.rpartition("Error: ")[2]).strip() or _how(launchers_code)
+            messages = (messages + traceback.rpartition("Error: ")[2]).strip() or how_it_ended(launchers_code)
             say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {messages}")
             return 1
         rank = self._first(ended)
@@ -288,7 +290,8 @@ class _Ranks:
         _print_error("".join(self.lines[rank]))
         if code in (UserError.exit_code, WrongDevice.exit_code):  # the rank's last lines explain it
             return code
-        text = f"rank {rank} on {self._host(rank)} ended first, with {_how(code, self._by_ssh(self._host(rank), code))}"
+        host = self._host(rank)
+        text = f"rank {rank} on {host} ended first, with {how_it_ended(code, self._by_ssh(host, code))}"
         if silent := self.silent - {rank}:
             who = " and ".join(f"rank {each} on {self._host(each)}" for each in sorted(silent))
             text = f"{who} gave no sign of life; of those that noticed it {text}"
@@ -340,33 +343,6 @@ def _bind_to_launcher(launcher: int) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-
-
-def _how(code: int, ssh: bool = False) -> str:
-    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n.
-
-    `ssh`: the code is that of an ssh client on this host, which passes on that of the rank unless it is killed itself.
-    """
-    number = -code if code < 0 else code - 128
-    if number == signal.SIGKILL and ssh:
-        return (
-            "SIGKILL of the ssh client on this host, or of the rank: by hand, or by the kernel if a host's memory was "
-            "full (see dmesg on both)"
-        )
-    if number == signal.SIGKILL:
-        return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
-    if number == signal.SIGBUS:
-        return "SIGBUS: a file that it had mapped was cut short, or its disk failed (see bert-horovod verify)"
-    if number in set(signal.Signals):
-        return signal_name(number)
-    return f"exit code {code}{' (of ssh: killed by a signal, or the connection lost)' if code == 255 else ''}"
-
-
-def signal_name(number: int) -> str:
-    return signal.Signals(number).name
-
-
-say = warn  # signal handlers must not print
 
 
 def _print_error(text: str) -> None:

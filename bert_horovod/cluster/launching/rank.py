@@ -1,4 +1,4 @@
-"""End a rank when the launcher that started it has ended."""
+"""End a rank when the launcher that started it has ended, and say how a rank ended."""
 
 import os
 import select
@@ -30,3 +30,27 @@ def _watch(output: int) -> None:
     poll.register(output, 0)  # errors and hang-ups only: the other end of the pipe, socket or terminal is closed
     poll.poll()
     os._exit(1)
+
+
+def how_it_ended(code: int, ssh: bool = False) -> str:
+    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n.
+
+    `ssh`: the code is that of an ssh client on this host, which passes on that of the rank unless it is killed itself.
+    """
+    number = -code if code < 0 else code - 128
+    if number == signal.SIGKILL and ssh:
+        return (
+            "SIGKILL of the ssh client on this host, or of the rank: by hand, or by the kernel if a host's memory was "
+            "full (see dmesg on both)"
+        )
+    if number == signal.SIGKILL:
+        return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
+    if number == signal.SIGBUS:
+        return "SIGBUS: a file that it had mapped was cut short, or its disk failed (see bert-horovod verify)"
+    if number in set(signal.Signals):
+        return signal_name(number)
+    return f"exit code {code}{' (of ssh: killed by a signal, or the connection lost)' if code == 255 else ''}"
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name

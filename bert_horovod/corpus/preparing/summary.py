@@ -134,11 +134,11 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
 
 
 def _speed(prepared: Result) -> str:
-    megabytes = prepared.made_bytes / 1e6
+    rate = prepared.made_bytes / max(prepared.worker_seconds, 1e-9)
     kept_text = f"; finished before: {counted(prepared.kept_parts, 'shard')}" if prepared.kept_parts else ""
     return (
-        f"{megabytes:,.1f} MB of text in {prepared.seconds:.1f} s by {counted(prepared.workers, 'worker')}, "
-        f"{megabytes / max(prepared.worker_seconds, 1e-9):.1f} MB/s each once started{kept_text}; memory of a worker "
+        f"{megabytes(prepared.made_bytes)} of text in {prepared.seconds:.1f} s by "
+        f"{counted(prepared.workers, 'worker')}, {megabytes(rate)}/s each once started{kept_text}; memory of a worker "
         f"at most {megabytes(prepared.memory_peak)}, "
         f"of which {megabytes(prepared.memory_before)} before the first text"
     )

@@ -78,7 +78,6 @@ def table_blocks(
     an object of strings and numbers; a number becomes the text that JSON writes for it.
 
     Args:
-        path: the file.
         headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
         skip_broken: whether rows with another number of fields than the first are skipped, and counted.
         dialect: how the file is written.

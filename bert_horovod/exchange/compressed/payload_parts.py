@@ -279,3 +279,18 @@ class PayloadSum:
         if inside.size > 1:  # this rank sends one part of the host's sum
             lost = tf.one_hot(inside.rank, inside.size)[:, None] * tf.reshape(lost, [1, -1])
         return total, tf.reshape(lost, [-1])[: self._numbers]
+
+
+class Made(NamedTuple):
+    """What a step makes, the same tensors in each kind of step."""
+
+    gradients: dict[str, tf.Tensor]  # summed over ranks
+    owed: dict[str, tf.Tensor]  # e_i afterwards
+    factors: dict[str, dict[str, tf.Tensor]]  # by slot and parameter
+    norms: tf.Tensor  # float32 [chunks] of the word embeddings; [0] without chunks
+    ready_s: tf.Tensor  # as in Update
+    done_s: tf.Tensor
+
+
+def read_all(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}

@@ -21,12 +21,11 @@ row or column of g is not finite on all: the step is skipped, and no e_i and no 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
@@ -39,9 +38,11 @@ from bert_horovod.exchange.compressed.payload_parts import (
     RIGHT,
     ChunksPart,
     LowRankPart,
+    Made,
     PayloadSum,
     WholePart,
     chunked,
+    read_all,
 )
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.owed import OF_PARAMETER
@@ -58,13 +59,11 @@ DENSE = "dense"
 _KINDS = (DENSE, RIGHT, LEFT)  # of steps
 Part = WholePart | LowRankPart | ChunksPart
 Payload = tuple[PayloadSum, list[Part]]
+_WAYS = {"int8": "two_step"}  # to sum on a wire; others: ring
 
 
 class PowerSgdExchange(Exchange):
-    """See exchange.base.Exchange; the arguments are those of GradientExchange.
-
-    Rank i's e_i is the per-rank state `residual/NAME` of a parameter NAME; the factors are slots.
-    """
+    """See exchange.base.Exchange. Rank i's e_i is the per-rank state `residual/NAME`; the factors are slots."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         assert plan.rows is None, "a table is whole in its bucket"
@@ -103,15 +102,14 @@ class PowerSgdExchange(Exchange):
             for slot in (LEFT, RIGHT):
                 factors = self._state.slots[slot]
                 shapes = {f"{slot}/{name}": tuple(factor.shape) for name, factor in factors.items()}
-                for factor, initial in zip(
-                    factors.values(), initial_values(shapes, 1.0, recipe.data.seed).values(), strict=True
-                ):
-                    factor.assign(initial)
+                initial = initial_values(shapes, 1.0, recipe.data.seed)
+                for factor, array in zip(factors.values(), initial.values(), strict=True):
+                    factor.assign(array)
 
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
         none = tf.zeros([0], tf.float64)
-        made = _Made(gradients, {}, {}, tf.zeros([0]), none, none)
+        made = Made(gradients, {}, {}, tf.zeros([0]), none, none)
         if self._world.size > 1:
             after = self._step.assign_add(1) - self._dense_until
             kind = tf.where(after <= 0, 0, 1 + (after - 1) % 2)  # an index of _KINDS
@@ -161,7 +159,6 @@ class PowerSgdExchange(Exchange):
 
     @property
     def _chunks(self) -> int:
-        """How many chunks the word embeddings have."""
         return self._settings.chunks(math.prod(self._shapes[WORD_EMBEDDINGS]))[0]
 
     def _scaled(self) -> Iterator[tuple[str, int, PayloadSum]]:
@@ -212,10 +209,10 @@ class PowerSgdExchange(Exchange):
         rank = self._settings.rank_of(names[0], shape)
         return LowRankPart(names, shape, rank, summed, self._state.slots, updater.fused, updater.at_once)
 
-    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> _Made:
+    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> Made:
         """Sum all buckets over ranks, each as soon as its gradients exist."""
-        owed = _read(self._owed)
-        factors = {slot: _read(self._state.slots[slot]) for slot in (LEFT, RIGHT)}
+        owed = read_all(self._owed)
+        factors = {slot: read_all(self._state.slots[slot]) for slot in (LEFT, RIGHT)}
         made, after, norms, spans = {}, dict(owed), tf.zeros([0]), []
         for payloads in self._payloads[kind]:
             begun = [[part.begin(gradients, owed) for part in parts] for _, parts in payloads]
@@ -237,22 +234,7 @@ class PowerSgdExchange(Exchange):
         if kind == DENSE and self._chosen is not None:
             norms = tf.reduce_mean(tf.abs(chunked(made[WORD_EMBEDDINGS], self._settings.chunk)), 1)
         ready_s, done_s = (tf.stack(kind_of_time) for kind_of_time in zip(*spans, strict=True))
-        return _Made({name: made[name] for name in gradients}, after, factors, norms, ready_s, done_s)
-
-
-def _read(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
-    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
-
-
-class _Made(NamedTuple):
-    """What a step makes, the same tensors in each kind of step."""
-
-    gradients: dict[str, tf.Tensor]  # summed over ranks
-    owed: dict[str, tf.Tensor]  # e_i afterwards
-    factors: dict[str, dict[str, tf.Tensor]]  # by slot and parameter
-    norms: tf.Tensor  # float32 [chunks] of the word embeddings; [0] without chunks
-    ready_s: tf.Tensor  # as in Update
-    done_s: tf.Tensor
+        return Made({name: made[name] for name in gradients}, after, factors, norms, ready_s, done_s)
 
 
 _SOME_DENSE = ReadIf(
@@ -332,8 +314,8 @@ class PowerSgdSettings(ExchangeMethod):
         dense, wire, wire_of_dense = self.dense_steps(phase), recipe.numerics.wire, self.wire_of_dense(recipe)
         sent = {name: self._sent(name, shape, wire) for name, shape in shapes.items()}
         return [
-            Stage("dense", dense / phase.steps, wire_of_dense, _way(wire_of_dense)),
-            Stage("low rank", (phase.steps - dense) / phase.steps, wire, _way(wire), sent=sent),
+            Stage("dense", dense / phase.steps, wire_of_dense, _WAYS.get(wire_of_dense, "ring")),
+            Stage("low rank", (phase.steps - dense) / phase.steps, wire, _WAYS.get(wire, "ring"), sent=sent),
         ]
 
     def _sent(self, name: str, shape: Shape, wire: str) -> float:
@@ -363,10 +345,4 @@ class PowerSgdSettings(ExchangeMethod):
 
     @classmethod
     def offered(cls, recipe: Recipe, steps: int) -> Recipe | None:
-        numerics = dataclasses.replace(recipe.numerics, wire="float16")
-        return dataclasses.replace(recipe, exchange=cls(), numerics=numerics)
-
-
-def _way(wire: str) -> str:
-    """The way to sum on a wire."""
-    return "two_step" if wire == "int8" else "ring"
+        return replace(recipe, exchange=cls(), numerics=replace(recipe.numerics, wire="float16"))

@@ -42,7 +42,7 @@ from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sum
-from bert_horovod.optimizers.base import moving_average
+from bert_horovod.optimizers.base import bias_corrected, moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
@@ -310,4 +310,21 @@ def _payloads(
     for k, (tensor_m, tensor_v, gradient) in enumerate(zip(m, v, gradients, strict=True)):
         share = moving_average(tensor_m, limited(gradient * factor, tensor_v, limit), beta_1) / ranks
         payloads.append(form.payload(share if scalings is None else share * scalings[k], tensor_v))
+    return payloads
+
+
+def gradient_payloads(
+    gradients: list[tf.Tensor],
+    v: list[tf.Tensor],
+    factor: tf.Tensor,
+    limit: float,
+    v_updates: tf.Tensor,
+    beta_2: float,
+    form: Form,
+) -> list[tf.Tensor]:
+    """What a rank sends of its gradient of a bucket's tensors while v learns; `factor`: clipping's."""
+    payloads = []
+    for gradient, tensor_v in zip(gradients, v, strict=True):
+        corrected = bias_corrected(tensor_v, beta_2, v_updates)
+        payloads.append(form.payload(limited(gradient * factor, corrected, limit), tensor_v))
     return payloads

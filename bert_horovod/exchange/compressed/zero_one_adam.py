@@ -29,7 +29,6 @@ clipped and limited as in staged.py.
 
 from __future__ import annotations
 
-import bisect
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,14 +36,14 @@ from typing import ClassVar
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
-from bert_horovod.exchange.compressed.staged import StagedExchange, limited, moments
+from bert_horovod.exchange.compressed.staged import StagedExchange, gradient_payloads, limited, moments
 from bert_horovod.exchange.compressed.stages import SIGNS, StagedSettings, phase_of
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import sync_period, whole_steps
+from bert_horovod.optimizers.schedule import count_syncs, count_updates, sync_period, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
 from bert_horovod.recipe.settings import Phase
@@ -159,7 +158,7 @@ class ZeroOneAdam(StagedExchange):
             v_sum = bias_corrected(v_sum, self._settings.beta_2, v_updates)
             factor = self._clip_factor(square_sum(gradients, self._updater.fused), v_sum)
             limit = self._limit / self._world.size
-            compute = sums.compiled(_gradient_payloads)
+            compute = sums.compiled(gradient_payloads)
             return compute(gradients, v[i], factor, limit, v_updates, self._settings.beta_2, sums.form)
 
         summed = self._summed(sums, gradients, lookups, payloads, clock)
@@ -261,23 +260,6 @@ def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
     return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
 
 
-def _gradient_payloads(
-    gradients: list[tf.Tensor],
-    v: list[tf.Tensor],
-    factor: tf.Tensor,
-    limit: float,
-    v_updates: tf.Tensor,
-    beta_2: float,
-    form: Form,
-) -> list[tf.Tensor]:
-    """What a rank sends of its gradient of a bucket's tensors while v learns; arguments as for `_local_step`."""
-    payloads = []
-    for gradient, tensor_v in zip(gradients, v, strict=True):
-        corrected = bias_corrected(tensor_v, beta_2, v_updates)
-        payloads.append(form.payload(limited(gradient * factor, corrected, limit), tensor_v))
-    return payloads
-
-
 def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, form: Form) -> list[tf.Tensor]:
     """What a rank sends of a, its own movement since the last sync: a d, as a moment."""
     return [form.payload(a * (tf.sqrt(each) + form.epsilon) / ranks, each) for a, each in zip(moved, v, strict=True)]
@@ -336,9 +318,9 @@ class ZeroOneAdamSettings(StagedSettings):
     def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:
         steps, learning = phase.steps, self.learning_steps(phase)
         warm = 0 if self.form == "published" else whole_steps(steps, phase.warmup)
-        updates = warm + _v_updates(learning - warm, self.variance_updates)
+        updates = warm + count_updates(learning - warm, self.variance_updates)
         local = steps - learning
-        syncs = _syncs(phase, learning + 1, self.interval)
+        syncs = count_syncs(phase, learning + 1, self.interval)
         return [
             Stage("dense", updates / steps, recipe.numerics.wire, reduction),
             Stage("compressed", (learning - updates) / steps, *SIGNS),
@@ -364,24 +346,3 @@ class ZeroOneAdamSettings(StagedSettings):
                 f"exchange.interval = {self.interval}: exchange.method = 'zero_one_adam' doubles its interval up to "
                 "this one; expected a power of two"
             )
-
-
-def _v_updates(steps: int, updates: int) -> int:
-    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
-    done, interval = 0, 1
-    while steps > interval * updates:
-        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
-    return done + steps // interval
-
-
-def _syncs(phase: Phase, first: int, most: int) -> float:
-    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
-    syncs, step = 0.0, first
-    while step <= phase.steps:
-        period = sync_period(phase, step, most)
-        # The first step with a longer period.
-        end = bisect.bisect_right(
-            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
-        )
-        syncs, step = syncs + (end - step) / period, end
-    return syncs

@@ -60,15 +60,7 @@ _SMALLEST = 2.0**-90  # the largest magnitude of a fragment is taken to be no sm
 
 
 class DiLoCoExchange(Exchange):
-    """See exchange.base.Exchange.
-
-    Args:
-        recipe: the run's.
-        world: the ranks.
-        state: has the common parameters, the outer momentum and the progress (runs.state.TrainingState).
-        updater: applies the rule to this rank's copy of that state (TrainingState.copy_to_train).
-        plan: its buckets are not used.
-    """
+    """See exchange.base.Exchange; `updater` applies the rule to this rank's copy of `state`, which is common to all."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         self._settings = settings = recipe.exchange
