@@ -11,6 +11,7 @@ from collections.abc import Callable
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import compiled
 
 SUMMANDS = 4
@@ -80,8 +81,8 @@ def update(
 
 def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
     """The sum of squares of each of n tensors [n, ...] of any float dtype: float32 [n]."""
-    # Reshaped before the XLA kernel, because XLA's loops over more axes are slower.
-    x = tf.reshape(x, [x.shape[0], x.shape[1:].num_elements()])
+    if not has_gpu():  # on a CPU XLA's loops over more axes are slower
+        x = tf.reshape(x, [x.shape[0], x.shape[1:].num_elements()])
     return tf.reduce_sum((compiled(_square_sums) if xla else _square_sums)(x), 1)
 
 
@@ -98,8 +99,11 @@ def _all_square_sums(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 def _square_sums(x: tf.Tensor) -> tf.Tensor:
     """[n, ...] to [n, m]: each number is a sum of SUMMANDS squares (of 1 if the size has no such divisor).
 
-    Elementwise sums are as fast as the memory; XLA's reductions are slower.
+    On a CPU elementwise sums are as fast as the memory, and XLA's reductions are slower. On a GPU each number is the
+    sum of a row, because XLA then adds up in the pass that computes x: no x goes to memory for it.
     """
+    if has_gpu():
+        return tf.reshape(tf.reduce_sum(tf.square(tf.cast(x, tf.float32)), -1), [x.shape[0], -1])
     n, size = x.shape[0], x.shape[1:].num_elements()
     parts = SUMMANDS if size % SUMMANDS == 0 else 1
     return tf.add_n([tf.square(tf.cast(part, tf.float32)) for part in tf.split(tf.reshape(x, [n, size]), parts, 1)])
