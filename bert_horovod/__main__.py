@@ -4,7 +4,7 @@
 
 from contextlib import ExitStack
 
-from bert_horovod.runtime.interrupt import interrupt_ends_at_once
+from bert_horovod.runtime.quiet import interrupt_ends_at_once
 
 _importing = ExitStack()
 _importing.enter_context(interrupt_ends_at_once())

@@ -30,7 +30,7 @@ from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.rows import Rows, open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
-from bert_horovod.costs.products import matrix_products
+from bert_horovod.costs.derived import matrix_products
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.recipe.sections import Recipe

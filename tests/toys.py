@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.earlier_shards import ARRAYS, hash_directory
 from bert_horovod.corpus.manifest import EARLIER_FORMAT, FORMAT, Source
 from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, token_dtype, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_array, write_duplicates, write_manifest, write_sources
+from bert_horovod.corpus.tokens import EARLIER_ARRAYS, hash_directory
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
@@ -101,7 +101,7 @@ def write_store(
 
 def _write_directory(path: Path, shard: Shard) -> dict[str, Any]:
     path.mkdir()
-    for name in ARRAYS:
+    for name in EARLIER_ARRAYS:
         write_array(path / f"{name}.npy", getattr(shard, name))
     counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens), 1)
     return {"name": path.name, **dict(zip(COUNTS, counts, strict=True)), "sha256": hash_directory(path)}

@@ -310,6 +310,6 @@ def _finite(value: Any) -> Any:
 
 
 def _draw(path: Path, title: str, plans: list[PhasePlan]) -> None:
-    from bert_horovod.reporting.plan_plot import plan_svg
+    from bert_horovod.reporting.plan_table import plan_svg
 
     write_output(path, plan_svg(title, plans))

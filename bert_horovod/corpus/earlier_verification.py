@@ -7,9 +7,9 @@ import random
 import threading
 from pathlib import Path
 
-from bert_horovod.corpus.earlier_shards import ARRAYS, hash_directory
 from bert_horovod.corpus.manifest import EARLIER_FORMAT
 from bert_horovod.corpus.store import Store, damaged_shards
+from bert_horovod.corpus.tokens import EARLIER_ARRAYS, hash_directory
 from bert_horovod.errors import ReportedError, damaged
 from bert_horovod.storage.reading import Verified, identity
 
@@ -23,7 +23,7 @@ def require_whole(store: Store, number: int, directory: Path) -> None:
         return
     shard_entry = store.manifest["shards"][number]
     shard = store.path / shard_entry["name"]
-    files = [shard / f"{name}.npy" for name in ARRAYS]
+    files = [shard / f"{name}.npy" for name in EARLIER_ARRAYS]
     record = Verified(directory / f"verified-{store.hash[:32]}.jsonl")
     try:
         seen = identity(files)

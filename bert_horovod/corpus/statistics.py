@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bert_horovod.corpus.manifest import Source
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader

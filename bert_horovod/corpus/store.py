@@ -11,7 +11,7 @@
 
 The manifest holds counts, SHA-256 of every shard and file, where a shard's arrays begin, and the settings; no times,
 hosts or absolute paths, so that the same input gives the same bytes. Opening a store reads the manifest and the
-tokenizer alone. Stores of format 2 (see earlier_shards.py; their manifest lists the sources) are read as they are.
+tokenizer alone. Stores of format 2 (see tokens.py; their manifest lists the sources) are read as they are.
 """
 
 import functools
@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.earlier_shards import hash_directory, map_directory
 from bert_horovod.corpus.manifest import SOURCES_FILE, Source, manifest_text, read_manifest
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file, token_dtype
+from bert_horovod.corpus.tokens import hash_directory, map_directory
 from bert_horovod.errors import DamagedData, damaged, unreadable
 from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
+from bert_horovod.costs.derived import EMBEDDINGS, HEAD, LAST_LAYER, SLIDING, VOCABULARY, matrix_products
 from bert_horovod.costs.exchanges import Link
-from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, SLIDING, VOCABULARY, matrix_products
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, layer_with_parameters, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe

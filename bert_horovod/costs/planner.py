@@ -2,7 +2,7 @@
 
     step = K (forward + backward) + accumulation + update + waiting + exposed communication + exposed input
 
-- Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
+- Forward and backward: the FLOPs of the matrix products (costs/derived.py, with the backward of
   costs/buckets.py) / (the device's peak x the share of the peak that it reaches).
 - The kernels between products take at least (bytes that they move) / (memory rate), see costs/memory_estimate.py. This
   time is a part of forward and backward, not added to it, because the reached share was measured with these kernels.
@@ -52,7 +52,7 @@ from bert_horovod.recipe.sections import Recipe, Stage, reductions, sums_by_host
 from bert_horovod.recipe.settings import Phase
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
-# times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
+# times costs/derived.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
 # These include the update, kernels between products and everything else in a step.
 PRODUCT_SHARE = 0.35
 # This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md).

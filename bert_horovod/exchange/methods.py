@@ -1,8 +1,7 @@
 """The exchanges by their names in a recipe, exchange.method; the first is the default."""
 
 from bert_horovod.exchange.compressed.largest_chunks import LargestChunksSettings
-from bert_horovod.exchange.compressed.onebit_adam import OneBitAdamSettings
-from bert_horovod.exchange.compressed.onebit_lamb import OneBitLambSettings
+from bert_horovod.exchange.compressed.onebit import OneBitAdamSettings, OneBitLambSettings
 from bert_horovod.exchange.compressed.powersgd import PowerSgdSettings
 from bert_horovod.exchange.compressed.zero_one_adam import ZeroOneAdamSettings
 from bert_horovod.exchange.dense.gradients import GradientsSettings

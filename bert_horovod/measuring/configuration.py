@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.batches.text.mask_rates import full_row_slots, mask_rate
-from bert_horovod.costs.products import VOCABULARY, Product, matrix_products, training_flops
+from bert_horovod.costs.derived import VOCABULARY, Product, matrix_products, training_flops
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution, Phase
 from bert_horovod.recipe_files.loading import recipe_from_table

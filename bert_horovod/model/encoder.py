@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
+from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward, instead, keeping
 from bert_horovod.model.gpu_kernels.choice import capability, used
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
-from bert_horovod.model.kept import instead, keeping
 from bert_horovod.model.lookups import places_in_rows
 from bert_horovod.model.weights import layer_weights
 from bert_horovod.recipe.sections import Model

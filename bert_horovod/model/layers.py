@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping
 
 from bert_horovod.model import kernels
-from bert_horovod.model.forward import ComputePolicy, DropoutState, dropped, random_bytes
-from bert_horovod.model.kept import keep
+from bert_horovod.model.forward import ComputePolicy, DropoutState, dropped, keep, random_bytes
 from bert_horovod.model.kernels import fused
 from bert_horovod.runtime import lazy_tensorflow as tf
 

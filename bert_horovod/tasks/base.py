@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.costs.derived import HEAD, Product, matrix_products
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Model

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bert_horovod.costs.products import Product
+from bert_horovod.costs.derived import Product
 from bert_horovod.errors import DamagedData
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode, encode_at

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.costs.derived import Product, matrix_products
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums

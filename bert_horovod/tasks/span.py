@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bert_horovod.batches.examples.span_rows import STRIDE
-from bert_horovod.costs.products import HEAD, Product
+from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward

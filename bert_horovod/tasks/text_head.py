@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.costs.derived import Product, matrix_products
 from bert_horovod.model import heads
 from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import SITES_PER_LAYER

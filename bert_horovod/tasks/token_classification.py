@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bert_horovod.costs.products import HEAD, Product
+from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import SITES_PER_LAYER, encode
 from bert_horovod.model.forward import Forward, dropped, random_bytes

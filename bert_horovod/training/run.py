@@ -12,8 +12,7 @@ import numpy as np
 from bert_horovod import __version__
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World, from_all_ranks
-from bert_horovod.costs.derived import derive
-from bert_horovod.costs.products import training_flops
+from bert_horovod.costs.derived import derive, training_flops
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Recipe
@@ -21,7 +20,7 @@ from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
-from bert_horovod.runs.journal import Journal
+from bert_horovod.runs.metrics_lines import Journal
 from bert_horovod.runs.sessions import PROCESSOR, begin_session, spent
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.runs.trackers import Trackers

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.earlier_shards import hash_directory
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import open_store, verify
+from bert_horovod.corpus.tokens import hash_directory
 from tests.mutations import Change, apply, sandbox
 from tests.toys import SMALL_VOCABULARY, toy_shard, write_store, write_toy_store
 

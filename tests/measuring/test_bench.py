@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import by_size
-from bert_horovod.costs.derived import derive
-from bert_horovod.costs.products import VOCABULARY
+from bert_horovod.costs.derived import VOCABULARY, derive
 from bert_horovod.errors import UserError
 from bert_horovod.measuring import configuration, synthetic
 from bert_horovod.measuring.bench import COMMUNICATION, WARM_UP, Bench, hidden_share, parts, trace, warmed_up

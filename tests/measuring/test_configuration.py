@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.products import Product
+from bert_horovod.costs.derived import Product
 from bert_horovod.measuring.configuration import ProductSeconds, matrix_seconds, total_seconds
 
 

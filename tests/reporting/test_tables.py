@@ -7,8 +7,7 @@ import pytest
 
 from bert_horovod.costs.choices import Choice
 from bert_horovod.costs.planner import plan_phase
-from bert_horovod.reporting.plan_plot import PARTS, plan_svg
-from bert_horovod.reporting.plan_table import PhaseAdvice
+from bert_horovod.reporting.plan_table import PARTS, PhaseAdvice, plan_svg
 from bert_horovod.reporting.tables import ratio, table
 from tests.costs.test_planner import DEVICE, HOP, recipe
 

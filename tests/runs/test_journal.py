@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from bert_horovod.runs.journal import Journal
+from bert_horovod.runs.metrics_lines import Journal
 from tests.horovod_runs import PATIENCE_S
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}

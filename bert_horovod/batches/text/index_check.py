@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.text.cutting import Classes
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import ReportedError, damaged
 from bert_horovod.storage.reading import Verified, check_type, hash_file, identity, load_array, read_json

@@ -25,7 +25,7 @@ from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
 from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, RunningCounts, refusal
 from bert_horovod.corpus.earlier_verification import require_whole
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
 from bert_horovod.storage.reading import Verified, hash_file, identity, load_array

@@ -1,4 +1,4 @@
-"""Examine the hosts of a run before the run: all checks, each after those that it depends on."""
+"""Examine the hosts of a run before the run: names, interfaces and links, and all other checks in their order."""
 
 import contextlib
 import functools
@@ -10,14 +10,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_horovod.cluster.doctor import checks, network_checks
+from bert_horovod.cluster.doctor import checks
 from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK
 from bert_horovod.cluster.doctor.ask import ask_all
-from bert_horovod.cluster.doctor.checks import FAILED, Check
+from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check, count_hosts, short
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
@@ -89,9 +89,9 @@ class Doctor:
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
         yield from checks.check_versions(self.facts, python, packages)
         if len(self.facts) > 1:
-            self.interface, interface_checks = network_checks.common_interface(self.facts, self.network_interface)
+            self.interface, interface_checks = common_interface(self.facts, self.network_interface)
             yield from interface_checks
-        yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
+        yield from check_names(self.facts, self.interface, self.network_interface is not None)
         if len(self.facts) > 1:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
         yield from checks.check_disks(self.facts, *directories)
@@ -102,7 +102,7 @@ class Doctor:
         """Measure the all-reduce with one rank on each host; with two ranks if there is only one host."""
         hosts = list(self.slots)
         several = len(hosts) > 1
-        expected = self.expected_bits_per_s or (network_checks.link_speed(self.facts) if several else None)
+        expected = self.expected_bits_per_s or (link_speed(self.facts) if several else None)
         if expected and not self.expected_bits_per_s:
             expected = min(expected, _STREAM_BITS_PER_S)
         environment = for_ranks(os.environ)
@@ -118,7 +118,7 @@ class Doctor:
                 "-m",
                 "bert_horovod.cluster.doctor.all_reduce",
                 str(expected or 0),
-                str(network_checks.SLOW),
+                str(SLOW),
             ),
         ]
         output, timed_out = _run(command, environment)
@@ -136,7 +136,7 @@ class Doctor:
                 f"{ports}: --network_interfaces. To see all of it: {shlex.join(command)}",
             )
         self.measured = json.loads(line[line.index(MARK) :])
-        check = network_checks.check_all_reduce(self.measured, hosts, expected)
+        check = check_all_reduce(self.measured, hosts, expected)
         return check if several else replace(check, found=f"{check.found} (within this host)")
 
 
@@ -175,3 +175,157 @@ def _reason(output: str) -> str:
     line = (telling or lines or ["no word"])[0]
     line = line.partition(">:")[2].strip() or line.strip()
     return re.sub(r"\[\S+:\d+\] ", "", line)  # without the place in Gloo's source
+
+
+UNREACHABLE = ("127.", "fe80:")  # beginnings of addresses that no other host reaches
+SLOW = 0.7  # fraction of the expected rate: headers, latency and other traffic take the rest
+
+
+def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) -> list[Check]:
+    """Whether each host's own name resolves to an address at which the other hosts reach it.
+
+    Gloo uses Horovod's `--network-interfaces` only when the ranks first find each other. The connections that carry the
+    gradients listen at the address of the host's own name, so this name also chooses the network.
+    """
+    several, bad = len(facts) > 1, []
+    for host, host_facts in facts.items():
+        address, name = host_facts["own_address"], host_facts["name"]
+        expected_address = host_facts["interfaces"].get(interface, {}).get("address") or host_facts["address_to_others"]
+        if address is None:
+            bad.append(
+                Check(
+                    "name",
+                    FAILED,
+                    f"{host}: its own name {name} has no address of its own",
+                    "an address of this host; Gloo listens there",
+                    f"on {host}, add to /etc/hosts: {expected_address or '127.0.1.1'} {name}",
+                    (host,),
+                )
+            )
+        elif several and (address.startswith(UNREACHABLE) or address == "::1"):
+            line = host_facts["loopback_line"]
+            mend = f"take {name} out of that line and add" if line else "to /etc/hosts add"
+            bad.append(
+                Check(
+                    "name",
+                    FAILED,
+                    f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
+                    "an address that the others reach; Gloo listens there",
+                    f"on {host}, {mend} `{expected_address or 'ADDRESS'} {name}`",
+                    (host,),
+                )
+            )
+        elif several and interface and expected_address != address:
+            own = next((name for name, of in host_facts["interfaces"].items() if of["address"] == address), "unknown")
+            bad.append(
+                Check(
+                    "name",
+                    FAILED if named and not host_facts["gpus"]["names"] else WARNING,
+                    f"{host}: its own name {name} is {address} on {own}; over that network Gloo moves all gradients",
+                    f"an address of {interface}",
+                    f"on {host}, give {name} the address of {interface} in /etc/hosts",
+                    (host,),
+                )
+            )
+    addresses = ", ".join(f"{host} {host_facts['own_address']}" for host, host_facts in facts.items())
+    return bad or [Check("name", OK, f"own names are addresses of the hosts: {short(addresses)}")]
+
+
+def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str | None, list[Check]]:
+    """The interface that connects the hosts (None if there is not one), and whether all have it with the same speed."""
+    interfaces = {
+        host: named or _interface(host_facts, host_facts["address_to_others"]) for host, host_facts in facts.items()
+    }
+    bad = [
+        Check(
+            "network",
+            FAILED,
+            f"{host}: " + (f"no interface {named} with an IPv4 address" if named else "no way to the other hosts"),
+            f"one of {', '.join(name for name in host_facts['interfaces'] if name != 'lo')}" if named else "a route",
+            "give --network_interfaces another name" if named else f"on {host}: ip address; ip route",
+            (host,),
+        )
+        for host, host_facts in facts.items()
+        if interfaces[host] not in host_facts["interfaces"]
+    ]
+    if bad:
+        return None, bad
+    names = {name for name in interfaces.values() if name is not None}  # all hosts have one by now
+    if len(names) > 1:
+        which = ", ".join(f"{name} on {host}" for host, name in interfaces.items())
+        mend = "give them one name: horovodrun takes one for all hosts (or none: then it looks for a common one)"
+        return None, [Check("network", FAILED, f"interfaces differ: {which}", "the same name on all hosts", mend)]
+    (interface,) = names
+    speeds = {host: host_facts["interfaces"][interface]["bits_per_s"] for host, host_facts in facts.items()}
+    if len(set(speeds.values())) > 1:
+        which = ", ".join(f"{_gigabits(speed)} on {host}" for host, speed in speeds.items())
+        mend = "see cables and switch: ethtool " + interface
+        return interface, [Check("network", WARNING, f"{interface}: {which}", "the same speed everywhere", mend)]
+    speed = next(iter(speeds.values()))
+    return interface, [Check("network", OK, f"{interface} on {count_hosts(len(facts))}, {_gigabits(speed)}")]
+
+
+def _interface(facts: Facts, address: str | None) -> str | None:
+    return next((name for name, of in facts["interfaces"].items() if of["address"] == address), None)
+
+
+def link_speed(facts: Mapping[str, Facts]) -> float | None:
+    """The lowest speed, in bit/s, of the interfaces that Gloo's ring uses; None if one is unknown."""
+    speeds = [
+        host_facts["interfaces"].get(_interface(host_facts, host_facts["own_address"]), {}).get("bits_per_s")
+        for host_facts in facts.values()
+    ]
+    return None if None in speeds else min(speeds)
+
+
+def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: float | None) -> Check:
+    """Whether the ring was as fast as its links allow; names the slow links if each link was measured.
+
+    Args:
+        measured: the JSON that bert_horovod.cluster.doctor.all_reduce prints.
+        hosts: by rank.
+        expected_bits_per_s: of a link; None: the rate is not judged.
+    """
+    rate = measured["bits_per_s"]
+    text = (
+        f"{measured['bytes'] / 2**20:.3g} MiB between {measured['ranks']} ranks in {measured['seconds'] * 1e3:.3g} ms: "
+        f"{_gigabits(rate)} a link; latency {measured['latency_s'] * 1e3:.2g} ms"
+    )
+    if expected_bits_per_s is None:
+        return Check("all-reduce", OK, text + ("" if len(hosts) == 1 else "; --expect_gbit N would judge it"))
+    expected = f"{SLOW:.0%} of {_gigabits(expected_bits_per_s)}"
+    if rate >= SLOW * expected_bits_per_s:
+        return Check("all-reduce", OK, f"{text}, {rate / expected_bits_per_s:.0%} of {_gigabits(expected_bits_per_s)}")
+    slow = slow_links(measured["links"], hosts, expected_bits_per_s)
+    if slow:
+        mend = (
+            "see cable, port and duplex (ethtool) and other traffic there; or name the fast network "
+            "(--network_interfaces); or state the true rate (--expect_gbit N)"
+        )
+        return Check("all-reduce", FAILED, f"{text}. Slow: {slow}", expected, mend)
+    alone = _gigabits(min(measured["links"]))
+    mend = f"leave the links alone: each by itself carries {alone}; the sums on the CPU are slower (busy hosts? uptime)"
+    return Check("all-reduce", WARNING, text, expected, mend)
+
+
+def slow_links(links: list[float], hosts: list[str], expected_bits_per_s: float) -> str:
+    """The links of a ring that are slow when measured alone, with their rates; a host's name if both its links are.
+
+    Args:
+        links: bit/s from each host to the next, the last to the first.
+        hosts: by rank.
+        expected_bits_per_s: of a link.
+    """
+    slow = {i for i, rate in enumerate(links) if rate < SLOW * expected_bits_per_s}
+    parts = []
+    for i, host in enumerate(hosts):
+        before, count = (i - 1) % len(hosts), len(hosts)
+        if count > 2 and {before, i} <= slow and not {(before - 1) % count, (i + 1) % count} & slow - {before, i}:
+            parts.append(f"{host}, {_gigabits(max(links[before], links[i]))} in and out")
+            slow -= {before, i}
+    parts += [f"{hosts[i]} to {hosts[(i + 1) % len(hosts)]}, {_gigabits(links[i])}" for i in sorted(slow)]
+    return "; ".join(parts)
+
+
+def _gigabits(bits_per_s: float | None) -> str:
+    return "speed unknown" if bits_per_s is None else f"{bits_per_s / 1e9:.3g} Gb/s"

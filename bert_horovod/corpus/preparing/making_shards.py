@@ -23,8 +23,7 @@ from bert_horovod.corpus.preparing.parts import (
     parts_by_task,
 )
 from bert_horovod.corpus.preparing.planning import Plan, Settings
-from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress, local_pool, run_jobs
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, do
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.errors import UserError

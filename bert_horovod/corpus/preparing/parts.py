@@ -21,7 +21,7 @@ from typing import Any
 
 from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
-from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
 from bert_horovod.storage.writing import sync
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bert_horovod.model.forward import Forward, dropped, random_bytes
-from bert_horovod.model.kept import keep
+from bert_horovod.model.forward import Forward, dropped, keep, random_bytes
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
 from bert_horovod.model.lookups import looked_up, looked_up_rows
 from bert_horovod.model.parameters import (

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.forward import ComputePolicy, Forward, random_bytes
-from bert_horovod.model.kept import keep
+from bert_horovod.model.forward import ComputePolicy, Forward, keep, random_bytes
 from bert_horovod.model.layers import (
     add,
     attention,

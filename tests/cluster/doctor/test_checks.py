@@ -14,15 +14,15 @@ from bert_horovod.cluster.doctor.checks import (
     check_ssh,
     check_versions,
 )
-from bert_horovod.cluster.doctor.examination import _reason
-from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
-from bert_horovod.cluster.doctor.network_checks import (
+from bert_horovod.cluster.doctor.examination import (
+    _reason,
     check_all_reduce,
     check_names,
     common_interface,
     link_speed,
     slow_links,
 )
+from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
 
 
 def facts(**changes) -> dict:

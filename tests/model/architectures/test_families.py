@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
-from bert_horovod.costs.products import matrix_products
+from bert_horovod.costs.derived import matrix_products
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import MASKED_TOKENS, Architecture
 from bert_horovod.interchange.huggingface import read_directory, read_model, write_directory

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from bert_horovod.runtime.interrupt import interrupt_ends_at_once
+from bert_horovod.runtime.quiet import interrupt_ends_at_once
 from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toy_glue import write_checkpoint
 
