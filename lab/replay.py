@@ -21,7 +21,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.reporting.tables import lines
 from lab.soak import environment, make_input
 
 STEPS = 500
@@ -53,8 +52,8 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[str, ...]]] = {
     "3 ranks, bfloat16, ModernBERT, PowerSGD, K = 1": (3, (*BFLOAT, *MODERN, *LOW_RANK, *K1)),
 }
 LARGER = (
-    *("model.hidden_size=256", "model.num_hidden_layers=4", "model.num_attention_heads=4"),
-    *("model.intermediate_size=1024", "phase.0.steps=80", "phase.0.global_batch=32", "phase.1.steps=1"),
+    *("model.hidden_size=128", "model.num_hidden_layers=4", "model.num_attention_heads=4"),
+    *("model.intermediate_size=512", "phase.0.steps=80", "phase.0.global_batch=32", "phase.1.steps=1"),
 )
 
 
@@ -108,9 +107,9 @@ def cost(directory: Path) -> None:
 
     A run without checks stands beside it.
     """
-    rows = [("micro-batches", "replay_steps", "a step", "a check adds", "of 500", "a timed step adds", "of 100")]
-    for count, micro_batch in ((1, 16), (4, 4)):
-        for every in (0, 10):
+    print("micro-batches  replay_steps   a step  a check adds  of 500  a timed step adds  of 100")
+    for every in (10, 0):
+        for count, micro_batch in ((1, 16), (4, 4)):
             settings = (*SINGLE, *LARGER, f"execution.micro_batch={micro_batch}", f"execution.replay_steps={every}")
             code, log, text = train(directory, 2, settings)
             if code:
@@ -123,9 +122,9 @@ def cost(directory: Path) -> None:
                 for first in (20, 25)
             )
             shares = (check / (STEPS * plain), timed / (100 * plain))
-            texts = [f"{check:.3f} s", f"{shares[0]:.2%}"] if every else ["", ""]
-            rows.append((str(count), str(every), f"{plain:.3f} s", *texts, f"{timed:.3f} s", f"{shares[1]:.2%}"))
-    print(lines(rows))
+            texts = (f"{check:.3f} s", f"{shares[0]:.2%}") if every else ("", "")
+            of_timed = f"{timed:17.3f} s  {shares[1]:.2%}"
+            print(f"{count:13}  {every:12}  {plain:.3f} s  {texts[0]:>12}  {texts[1]:>6}{of_timed}", flush=True)
 
 
 def add(output: Path, found: dict[str, Any]) -> None:

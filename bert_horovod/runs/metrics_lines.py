@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import threading
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.errors import RunError
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import open_regular
 from bert_horovod.storage.writing import write_atomically
@@ -190,6 +192,7 @@ class Journal:
             say(f"warning: {self._path} is missing: the lines of the steps before {first_step + 1} are lost")
         self.dropped = self._begin(first_step)
         self._unwritten: list[str] = []  # lines that the full disk did not take
+        self._writing = threading.Lock()
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._say, self._also = say, also
 
@@ -199,8 +202,9 @@ class Journal:
             name: None if isinstance(metric, float) and not math.isfinite(metric) else metric
             for name, metric in metrics.items()
         }
-        self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
-        self._write()
+        with self._writing:
+            self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
+            self._write()
         self._also(finite)
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
@@ -213,12 +217,19 @@ class Journal:
         self._say(text)
         self.record({"step": step, "incident": text})
 
+    def flush(self) -> None:
+        """Write all waiting lines; raises RunError if the disk does not take them. Any thread may call it."""
+        with self._writing:
+            if self._unwritten and (failure := self._write()):
+                raise RunError(f"cannot write {self._path}, whose lines a checkpoint must find: {failure}; make room")
+
     def cut_back(self, step: int) -> None:
         """Drop the lines of later steps: the run goes on from this step."""
-        self._file.close()
-        self._begin(step)
-        self.dropped.clear()  # other rows come now
-        self._unwritten.clear()
+        with self._writing:
+            self._file.close()
+            self._begin(step)
+            self.dropped.clear()  # other rows come now
+            self._unwritten.clear()
 
     def close(self) -> None:
         """Flush and close all files; prints a warning if lines are lost because the disk is still full."""
@@ -235,8 +246,8 @@ class Journal:
         self._torn_at: int | None = None  # file size before lines that were written in part
         return dropped
 
-    def _write(self) -> None:
-        """Write all waiting lines, or keep them for the next call: a full disk must not end the training."""
+    def _write(self) -> str:
+        """Write all waiting lines, or keep them for the next call and return why: a full disk ends no training."""
         content = memoryview("".join(self._unwritten).encode())
         size = None
         try:
@@ -252,10 +263,12 @@ class Journal:
                 content = content[self._file.write(content) :]
             self._torn_at = None
             self._unwritten.clear()
+            return ""
         except OSError as error:
             self._torn_at = self._torn_at if size is None else size
             if len(self._unwritten) == 1:
                 self._say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
+            return error.strerror
 
 
 def _cut_back(path: Path, step: int) -> dict[int, float]:

@@ -164,7 +164,11 @@ class Saver:
         recipe, task, dataset: the run's.
         say: prints a line for people.
         mirror: where the run's checkpoints are copied to, if they are.
+
+    `before` may be set: it is called in the thread before a checkpoint is written; a RunError of it is as of that.
     """
+
+    before: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -243,6 +247,8 @@ class Saver:
                 f"cannot write the checkpoint of step {snapshot.step} to {self._output_dir}: {where}. Was it moved, "
                 "removed or unmounted while the run wrote to it? Move it back"
             )
+        if self.before:
+            self.before()
         spared = self._mirror.holds if self._mirror else tuple
         written = write(self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset, spared)
         if self._mirror:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+from bert_horovod.errors import RunError
 from bert_horovod.runs.metrics_lines import Journal
 from tests.horovod_runs import PATIENCE_S
 
@@ -114,6 +116,23 @@ def test_metrics_that_are_missing_on_resume_are_said_to_be_lost(tmp_path):
     assert messages == []
     Journal(tmp_path, 20, False, messages.append).close()
     assert messages == [f"warning: {tmp_path / 'metrics.jsonl'} is missing: the lines of the steps before 21 are lost"]
+
+
+def test_lines_that_a_full_disk_did_not_take_are_told_before_a_checkpoint_and_written_later(tmp_path):
+    messages = []
+    journal = Journal(tmp_path, 0, False, messages.append)
+    journal.flush()
+    file = journal._file
+    with Path("/dev/full").open("ab", buffering=0) as journal._file:
+        for step in (1, 2):
+            journal.record({"step": step, "loss": 1.5})
+        with pytest.raises(RunError, match=r"metrics\.jsonl, whose lines a checkpoint must find: "):
+            journal.flush()
+    journal._file, journal._torn_at = file, 0
+    journal.flush()
+    assert (tmp_path / "metrics.jsonl").read_text() == line(1) + line(2)
+    assert len(messages) == 1
+    journal.close()
 
 
 def test_metrics_that_are_removed_under_a_run_are_begun_anew_and_that_is_said(tmp_path):

@@ -84,6 +84,26 @@ def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
     assert messages == []
 
 
+def test_no_checkpoint_is_whole_before_what_must_come_before_it(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(saving, "RETRY_S", 0.1)
+    failures = iter([RunError("no room for lines"), None])
+
+    def before() -> None:
+        if failure := next(failures):
+            raise failure
+
+    writer, messages = saver(tmp_path, store)
+    writer.before = before
+    writer.save(random_state(5), POSITION)
+    while not writer.retry_due():
+        time.sleep(0.02)
+    assert not (tmp_path / "checkpoints").exists()
+    writer.again()
+    writer.finish(lambda: None)
+    assert names(tmp_path) == ["step-00000005"]
+    assert messages == ["warning: no room for lines. The run goes on, and tries again in 0 s"]
+
+
 def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, store, monkeypatch):
     may_go_on = threading.Event()
     write = saving.write

@@ -30,6 +30,7 @@ class CheckpointHook(Hook):
         if run.world.rank == 0 and self._saver is None:
             mirror = self._open_mirror()
             self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say, mirror)
+            self._saver.before = run.journal.flush  # a resume from the checkpoint has no other way to earlier lines
             self._room_for = run.state
             if run.resumed_from is not None:
                 link_newest(job.output_dir, run.resumed_from)  # the link may lead to a damaged one
