@@ -22,12 +22,7 @@ MEMORY_BYTES = 1 << 30  # that reading may take more than there is
 PATIENCE_S = 20  # after which reading counts as hung
 SECRET = "secret"  # a file that is no part of what is read
 
-fuzz = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+fuzz = settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def bounded(examples: int) -> Callable[[Callable], Callable]:
@@ -83,10 +78,7 @@ _JSON_CHANGES = st.builds(
 def changes(names: list[str]) -> st.SearchStrategy[tuple[str, Change]]:
     """Changes to one of these files, by what kind of file it is."""
     common = (_BYTE_CHANGES, _FILE_CHANGES)
-    by_suffix = {
-        ".json": (_JSON_CHANGES, _JSON_CHANGES, _JSON_CHANGES),
-        ".safetensors": (_JSON_CHANGES, _JSON_CHANGES),
-    }
+    by_suffix = {".json": (_JSON_CHANGES, _JSON_CHANGES, _JSON_CHANGES), ".safetensors": (_JSON_CHANGES, _JSON_CHANGES)}
     return st.one_of(
         *(st.tuples(st.just(name), st.one_of(*common, *by_suffix.get(Path(name).suffix, ()))) for name in names)
     )

@@ -68,10 +68,7 @@ def xlm_robertas(size: int = 200) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=size,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", MASK],
-        unk_token="<unk>",
-        show_progress=False,
+        vocab_size=size, special_tokens=["<s>", "<pad>", "</s>", "<unk>", MASK], unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(TEXT, trainer)
     ids = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]

@@ -70,10 +70,7 @@ ALONE = ("RANK", "WORLD_SIZE", "MV2_", "PMI", "OMPI_", "HOROVOD_", "SLURM_", "JS
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (
-            {"RANK": "0", "WORLD_SIZE": "2"},
-            "found RANK=0 WORLD_SIZE=2 of torchrun or.*unset RANK WORLD_SIZE",
-        ),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "found RANK=0 WORLD_SIZE=2 of torchrun or.*unset RANK WORLD_SIZE"),
         ({"WORLD_SIZE": "8"}, "found WORLD_SIZE=8 of"),
         ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "4"}, "MVAPICH2"),
         ({"PMIX_RANK": "1"}, "found PMIX_RANK=1 of PMIx"),

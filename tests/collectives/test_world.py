@@ -47,18 +47,21 @@ def test_each_launcher_is_known_by_its_variables(environment, launcher, rank, si
     assert launch() == Launch(launcher, 3, 8)
 
 
-def test_without_a_launcher_it_is_a_world_of_one(environment):
-    assert launch() == Launch(None, 0, 1)
-
-
-def test_the_size_of_an_allocation_alone_is_no_launcher(environment):
-    environment(SLURM_NTASKS="8")
-    assert launch() == Launch(None, 0, 1)
-
-
-def test_horovodrun_inside_an_allocation_wins(environment):
-    environment(SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="4", HOROVOD_RANK="5", HOROVOD_SIZE="8")
-    assert launch() == Launch("horovodrun", 5, 8)
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Launch(None, 0, 1)),
+        ({"SLURM_NTASKS": "8"}, Launch(None, 0, 1)),  # the size of an allocation alone
+        (
+            {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+            | {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "8"},
+            Launch("horovodrun", 5, 8),  # inside an allocation
+        ),
+    ],
+)
+def test_without_a_launcher_it_is_a_world_of_one_and_horovodrun_wins(environment, variables, expected):
+    environment(**variables)
+    assert launch() == expected
 
 
 def test_collectives_of_a_world_of_one_return_what_they_are_given():
@@ -100,10 +103,6 @@ def test_all_gather_joins_tensors_of_different_length_by_rank(ranks):
         np.testing.assert_array_equal(
             arrays["all_gather"], np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]])
         )
-
-
-def test_all_gather_takes_an_empty_tensor(ranks):
-    for arrays in ranks:
         np.testing.assert_array_equal(arrays["all_gather.empty"], values(0, "float32"))
 
 

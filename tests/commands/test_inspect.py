@@ -55,10 +55,7 @@ def test_a_good_store_has_no_warnings(warned):
     ("more", "message"),
     [
         ({"x.txt": "A xylophone ran. " * 20}, "1 of 41 sources have over 5% [UNK]: x.txt:"),
-        (
-            {"x.txt": "The dog ran on a mat. " * 3000},
-            "one document has 81.4% of all tokens (document 40 of",
-        ),
+        ({"x.txt": "The dog ran on a mat. " * 3000}, "one document has 81.4% of all tokens (document 40 of"),
         (
             {f"x{i}.txt": "dog " * i for i in range(1, 31)} | {f"y{i}.txt": "mat " * i for i in range(1, 31)},
             "60 of 100",

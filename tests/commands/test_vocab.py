@@ -67,13 +67,7 @@ def test_a_checkpoints_vocabulary_is_extended_and_the_next_command_is_import(tmp
     command = ["vocab", "--extend", tmp_path / "base", "--input", tmp_path / "a.txt", "--output", output]
     assert dispatch(parse(["bert-horovod", *map(str, command), "--add", "3"])) == 0
     out = capsys.readouterr().out
-    assert read_vocabulary(output) == [
-        vocabulary[0],
-        "myocardial",
-        *vocabulary[2:],
-        "infarction",
-        "ischaemia",
-    ]
+    assert read_vocabulary(output) == [vocabulary[0], "myocardial", *vocabulary[2:], "infarction", "ischaemia"]
     assert "added 3 pieces, 1 in places of [unused...] tokens and 2 behind" in out
     assert "tokens a word: 6.8333 before, 1.0000 after: 85.37% fewer, on 54 words and punctuation marks" in out
     assert "myocardial 162, infarction 81, ischaemia 72" in out

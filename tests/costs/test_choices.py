@@ -93,10 +93,7 @@ def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
 
 def test_more_rows_fit_where_kernels_keep_no_probabilities():
     base = recipe(
-        100_000,
-        model={"num_hidden_layers": 12},
-        phase=[{"sequence_length": 512}],
-        numerics={"precision": "float16"},
+        100_000, model={"num_hidden_layers": 12}, phase=[{"sequence_length": 512}], numerics={"precision": "float16"}
     )
     old, new = (largest_micro_batches(base, 0, 1, with_memory(3e10, name)) for name in ("V100", "A100"))
     assert new["none"] > 1.5 * old["none"]

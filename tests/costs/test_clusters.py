@@ -111,10 +111,7 @@ def test_examples_are_of_each_kind_of_device_and_link():
         ("[hosts]\ncount = 0", "hosts.count = 0: expected at least 1"),
         ("[device]\nname = 3", "device.name = 3: expected a string"),
         ("[hosts]\ncount = 1", r'which device\? Add under \[device\] a line as name = "A100 80GB" or tflops'),
-        (
-            WHOLE.replace('rate = "10Gb/s"', ""),
-            r'no link: add under \[between\] a line as rate = "25Gb/s"',
-        ),
+        (WHOLE.replace('rate = "10Gb/s"', ""), r'no link: add under \[between\] a line as rate = "25Gb/s"'),
         (WHOLE.replace('rate = "8GB/s"', ""), r"2 devices a host, and no link: add under \[inside\] a line as"),
         (WHOLE.replace("10Gb/s", "fast"), "cluster.toml: between.rate = fast: expected a rate above 0"),
         (WHOLE.replace("8GB/s", "8"), "cluster.toml: inside.rate = 8: expected a rate above 0"),

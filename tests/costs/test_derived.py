@@ -134,16 +134,7 @@ def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_th
 
 @pytest.mark.parametrize(
     ("world_size", "micro_batch", "expected"),
-    [
-        (1, 40, 1),
-        (1, 39, 2),
-        (1, 8, 5),
-        (2, 20, 1),
-        (2, 8, 3),
-        (3, 8, 2),
-        (40, 8, 1),
-        (1, 64, 1),
-    ],
+    [(1, 40, 1), (1, 39, 2), (1, 8, 5), (2, 20, 1), (2, 8, 3), (3, 8, 2), (40, 8, 1), (1, 64, 1)],
 )
 def test_micro_batches_are_as_many_as_the_global_batch_needs(world_size, micro_batch, expected):
     assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).micro_batches == expected
@@ -194,11 +185,7 @@ def test_recomputation_keeps_less(length):
 
 STAGED = recipe_of(
     model=Model(num_hidden_layers=6),
-    phase=(
-        Phase(num_hidden_layers=3),
-        Phase(num_hidden_layers=6, trained_layers=3, grow="top"),
-        Phase(),
-    ),
+    phase=(Phase(num_hidden_layers=3), Phase(num_hidden_layers=6, trained_layers=3, grow="top"), Phase()),
 )
 LAYER_PARAMETERS = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768
 

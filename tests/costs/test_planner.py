@@ -13,14 +13,7 @@ from bert_horovod.costs.buckets import computed_profile
 from bert_horovod.costs.choices import LEAST_GAIN, choices, for_fast_link
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import ring
-from bert_horovod.costs.planner import (
-    Device,
-    Network,
-    accumulation_bytes,
-    plan_phase,
-    slowest,
-    update_bytes,
-)
+from bert_horovod.costs.planner import Device, Network, accumulation_bytes, plan_phase, slowest, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.exchange import methods
 from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix
@@ -275,8 +268,7 @@ def test_an_alberts_table_leaves_early_and_its_shared_layer_last():
 
 def test_a_phase_of_upper_layers_sends_and_updates_those_alone():
     staged = recipe(
-        model={"num_hidden_layers": 6},
-        phase=[{"num_hidden_layers": 3}, {"grow": "top", "trained_layers": 3}, {}],
+        model={"num_hidden_layers": 6}, phase=[{"num_hidden_layers": 3}, {"grow": "top", "trained_layers": 3}, {}]
     )
     first, upper, joint = (plan_phase(staged, i, 2, DEVICE, HOP) for i in range(3))
     numbers = [derive(staged, phase, 2).trained for phase in staged.phase]

@@ -89,10 +89,7 @@ ONES = partial(moments_recipe, "zero_one_adam")
 # Of 0/1 Adam: three steps with dense gradients in a row, three in every second, then every fourth, behind a warm-up of
 # three steps or from the first; ranks agree by the steps whose rate is half the peak, 19 and 17, and a quarter.
 SEES = {"normalized": {1, 2, 3, 4, 5, 6, 8, 10, 12}, "published": {1, 2, 3, 5, 7, 9}}
-SYNCS = {
-    "normalized": {13, 14, 15, 16, 17, 18, 20, 22, 24, 28},
-    "published": {13, 14, 15, 16, 18, 20, 22, 24, 28},
-}
+SYNCS = {"normalized": {13, 14, 15, 16, 17, 18, 20, 22, 24, 28}, "published": {13, 14, 15, 16, 18, 20, 22, 24, 28}}
 
 PROMISES = {
     "gradients": Promise(exchange_recipe(optimizer=SGD), 8, 5, (4,), transcribed.gradients),
@@ -137,10 +134,7 @@ PROMISES = {
             interval=4,
             variance_updates=3,
         )
-        for name, form, warmup in (
-            ("zero_one_adam", "normalized", 0.1),
-            ("zero_one_adam, published", "published", 0.0),
-        )
+        for name, form, warmup in (("zero_one_adam", "normalized", 0.1), ("zero_one_adam, published", "published", 0.0))
     },
     "parameters": Promise(
         exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=ADAMW),

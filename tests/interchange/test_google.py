@@ -184,15 +184,61 @@ def refuse(path: Path, match: str, error: type[Exception] = UserError) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_index_without_its_data(directory):
-    (directory / "bert_model.ckpt.data-00000-of-00001").unlink()
-    refuse(directory, r"is an index alone: bert_model.ckpt.data-00000-of-00001, .* is missing; copy it")
+DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-def test_one_of_two_files_of_data(directory):
-    data = directory / "bert_model.ckpt.data-00000-of-00001"
-    data.rename(data.with_name("bert_model.ckpt.data-00000-of-00002"))
-    refuse(directory, "bert_model.ckpt.data-00001-of-00002, .* is missing")
+def cut(name: str, kept: int):
+    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes()[:kept])
+
+
+def configured(**settings):
+    return lambda directory: (directory / "bert_config.json").write_text(json.dumps(CONFIG | settings))
+
+
+def flip(directory: Path) -> None:
+    content = bytearray((directory / DATA).read_bytes())
+    content[len(content) // 2] ^= 1
+    (directory / DATA).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda directory: (directory / DATA).unlink(), f"is an index alone: {DATA}, .* is missing; copy it"),
+        (
+            lambda directory: (directory / DATA).rename(directory / f"{DATA[:-1]}2"),
+            "bert_model.ckpt.data-00001-of-00002, .* is missing",
+        ),
+        *(
+            (
+                lambda directory, name=name: (directory / name).write_bytes(POINTER),
+                f"{name} is a pointer of Git LFS, a text of {len(POINTER)} bytes.*git lfs pull",
+            )
+            for name in (INDEX, DATA)
+        ),
+        (cut(INDEX, 100), "is damaged.*copy it again"),
+        (cut(INDEX, 0), "is damaged.*copy it again"),
+        (cut(DATA, 1000), "is damaged.*copy it again"),
+        (flip, "is damaged at (bert|cls)/.*copy it again"),
+        (
+            lambda directory: (directory / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"])),
+            rf"vocab.txt has {len(VOCABULARY) + 1} tokens, but bert_config.json has vocab_size = {len(VOCABULARY)}",
+        ),
+        (configured(hidden_size=24), r"makes .* \[21, 12\], expected \[21, 24\] as bert_config.json says"),
+        (configured(num_hidden_layers=1), "layer_1/.* is no part of the encoder that bert_config.json describes"),
+        (configured(num_hidden_layers=3), "part of a checkpoint: bert/encoder/layer_2/.* is missing, and 15 more"),
+        (configured(hidden_act="relu"), "hidden_act"),
+        (configured(model_type="electra"), "model_type = 'electra': expected a BERT's or an ALBERT's"),
+        (
+            lambda directory: (directory / "bert_config.json").unlink(),
+            r"has no bert_config.json, which gives the sizes of bert_model.ckpt; copy the one there",
+        ),
+    ],
+)
+def test_files_that_lack_are_damaged_or_do_not_fit_are_refused(directory, change, match):
+    change(directory)
+    refuse(directory, match, DamagedData if "is damaged" in match else UserError)
 
 
 def test_the_index_files_of_real_checkpoints(shared_data, tmp_path):
@@ -205,28 +251,6 @@ def test_the_index_files_of_real_checkpoints(shared_data, tmp_path):
     contents = reader_of(tmp_path / "medium").contents()
     assert contents.architectures[0].name == "BertForPreTraining"
     assert (contents.optimizer, len(contents.shapes)) == ([], 142)
-
-
-@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
-def test_a_pointer_of_git_lfs_in_a_files_place(directory, suffix):
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-    directory.joinpath(f"bert_model.ckpt{suffix}").write_text(pointer)
-    refuse(directory, f"bert_model.ckpt{suffix} is a pointer of Git LFS, a text of {len(pointer)} bytes.*git lfs pull")
-
-
-@pytest.mark.parametrize(("suffix", "kept"), [(".index", 100), (".index", 0), (".data-00000-of-00001", 1000)])
-def test_damaged_files(directory, suffix, kept):
-    path = directory / f"bert_model.ckpt{suffix}"
-    path.write_bytes(path.read_bytes()[:kept])
-    refuse(directory, "is damaged.*copy it again", DamagedData)
-
-
-def test_a_changed_byte(directory):
-    path = directory / "bert_model.ckpt.data-00000-of-00001"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    refuse(directory, "is damaged at (bert|cls)/.*copy it again", DamagedData)
 
 
 def test_values_that_are_not_finite(tmp_path):
@@ -264,27 +288,6 @@ def test_names_of_another_program_are_not_blamed_on_the_configuration(tmp_path, 
 def test_an_alberts_names_with_a_berts_configuration_are_the_configurations_fault(tmp_path):
     write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=CONFIG)
     refuse(tmp_path / "tiny", "mapping_in/bias is no part of the encoder that bert_config.json describes")
-
-
-def test_a_vocabulary_of_another_length(directory):
-    (directory / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]))
-    count = len(VOCABULARY)
-    refuse(directory, rf"vocab.txt has {count + 1} tokens, but bert_config.json has vocab_size = {count}")
-
-
-def test_no_configuration_and_that_of_another_model(directory):
-    path = directory / "bert_config.json"
-    for changed, message in (
-        ({"hidden_size": 24}, r"word_embeddings makes .* \[21, 12\], expected \[21, 24\] as bert_config.json says"),
-        ({"num_hidden_layers": 1}, "layer_1/.* is no part of the encoder that bert_config.json describes"),
-        ({"num_hidden_layers": 3}, "part of a checkpoint: bert/encoder/layer_2/.* is missing, and 15 more"),
-        ({"hidden_act": "relu"}, "hidden_act"),
-        ({"model_type": "electra"}, "model_type = 'electra': expected a BERT's or an ALBERT's"),
-    ):
-        path.write_text(json.dumps(CONFIG | changed))
-        refuse(directory, message)
-    path.unlink()
-    refuse(directory, r"has no bert_config.json, which gives the sizes of bert_model.ckpt; copy the one there")
 
 
 @pytest.mark.parametrize(

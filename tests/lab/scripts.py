@@ -26,11 +26,7 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
     """As run_script, in this process: for what starts no TensorFlow, or with the one thread that the tests have."""
     output, errors = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
-    ):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         patch.syspath_prepend((DIRECTORY / name).parent)
         try:

@@ -20,10 +20,7 @@ def curve(name: str, held_out: list[tuple[int, float]], **more) -> dict:
     return {"name": name, "settings": [], "held_out": held_out, **more}
 
 
-PHASES = [
-    {"steps": 10, "flops": 1e12, "wire_bytes": 4e9},
-    {"steps": 20, "flops": 3e12, "wire_bytes": 1e9},
-]
+PHASES = [{"steps": 10, "flops": 1e12, "wire_bytes": 4e9}, {"steps": 20, "flops": 3e12, "wire_bytes": 1e9}]
 
 
 def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():

@@ -3,14 +3,11 @@
 import dataclasses
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bert_horovod.errors import ReportedError
 from bert_horovod.model.shapes import pretraining_shapes
@@ -20,7 +17,7 @@ from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.tasks.pretraining import Pretraining
-from tests.mutations import Change, apply, bounded, changes, sandbox
+from tests.mutations import Change, apply, sandbox
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
@@ -61,35 +58,6 @@ def rehash(checkpoint: Path) -> None:
     if isinstance(hashes, dict):
         files = [name for name in hashes if (checkpoint / name).is_file()]
         path.write_text(json.dumps(hashes | {name: hash_file(checkpoint / name) for name in files}), encoding="utf-8")
-
-
-@bounded(12)
-@given(
-    st.lists(changes(["run.json", "run.json", "recipe.toml"]), min_size=1, max_size=2),
-    st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["stop", ".lock", ".run.json.partial", ".recipe.toml.partial", "metrics.jsonl", "checkpoints"]
-            ),
-            st.sampled_from(["directory", "fifo", "link_out", "link_to_nothing", "link_loop"]),
-        ),
-        max_size=1,
-    ),
-)
-def test_any_output_directory_is_claimed_or_refused(tmp_path_factory, original, store, made, put):
-    with sandbox(original, tmp_path_factory.getbasetemp() / "run_box") as box:
-        for name, change in made:
-            if (box.directory / name).is_file():
-                apply(box.directory / name, change, box.outside)
-        for name, kind in put:
-            path = box.directory / name
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-            path.touch()
-            apply(path, Change(kind), box.outside)
-        lock = box.read(claim, box.directory, RECIPE, store.hash)
-        if not isinstance(lock, ReportedError):
-            os.close(lock)
-            assert json.loads((box.directory / "run.json").read_text(encoding="utf-8"))["store"] == store.hash
 
 
 def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | ReportedError, str]:

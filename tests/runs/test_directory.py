@@ -99,11 +99,6 @@ def test_a_recipe_that_no_run_wrote_is_not_replaced(tmp_path):
     assert (tmp_path / "recipe.toml").read_text() == mine
 
 
-def test_other_things_in_the_directory_of_an_earlier_run_are_refused(earlier):
-    (earlier / "thesis.tex").touch()
-    assert "holds other things (thesis.tex)" in refusal(earlier)
-
-
 def test_a_file_and_a_place_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").touch()
     assert "is a file; give a directory" in refusal(tmp_path / "file")
@@ -150,13 +145,6 @@ def test_another_recipe_is_refused_by_the_names_of_its_keys(earlier):
     assert "data.packing: True -> False; objective.pair: 'next_sentence' -> 'none'; " in text
     assert "optimizer.beta_1: 0.9 -> 0.8; phase.0.steps: 20 -> 21" in text
     assert "micro_batch" not in text
-
-
-def test_another_store_is_refused_by_both_hashes(earlier):
-    text = refusal(earlier, store="cd" * 32)
-    assert "other data" in text
-    assert "abababababab" in text
-    assert "cdcdcdcdcdcd" in text
 
 
 ONE, OTHER = Start("--checkpoint", "/models/one", "1" * 64), Start("--checkpoint", "/models/other", "2" * 64)
@@ -229,22 +217,27 @@ def test_a_run_that_began_while_this_one_waited_for_the_lock_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', '{"store": "x", "start": 1}', "\xff"],
+    ("name", "content", "message"),
+    [
+        *(
+            ("run.json", content, "run.json is missing or damaged")
+            for content in ("", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff")
+        ),
+        ("run.json", '{"store": "x", "start": 1}', "run.json is missing or damaged"),
+        ("run.json", json.dumps({"store": STORE, "format": 2}), "a run of format 2, this program writes format 1"),
+        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "other data"),
+        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "abababababab"),
+        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "cdcdcdcdcdcd"),
+        ("recipe.toml", None, "cannot read the recipe"),
+        ("thesis.tex", "", "holds other things (thesis.tex)"),
+    ],
 )
-def test_a_damaged_run_json_is_refused(earlier, content):
-    (earlier / "run.json").write_text(content, encoding="latin-1")
-    assert "run.json is missing or damaged" in refusal(earlier, error=DamagedData)
-
-
-def test_a_run_of_another_format_is_refused(earlier):
-    (earlier / "run.json").write_text(json.dumps({"store": STORE, "format": 2}))
-    assert "a run of format 2, this program writes format 1" in refusal(earlier)
-
-
-def test_an_earlier_run_without_its_recipe_is_refused(earlier):
-    (earlier / "recipe.toml").unlink()
-    assert "cannot read the recipe" in refusal(earlier)
+def test_what_is_damaged_or_of_another_run_is_refused(earlier, name, content, message):
+    if content is None:
+        (earlier / name).unlink()
+    else:
+        (earlier / name).write_text(content, encoding="latin-1")
+    assert message in refusal(earlier, error=DamagedData if "damaged" in message else UserError)
 
 
 def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path):

@@ -45,11 +45,7 @@ def card(run: Path, step: int) -> str:
 
 def test_the_hub_reads_language_licence_library_and_pipeline(run):
     about = metadata(card(run, 6))
-    assert about == WORDS | {
-        "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": ["bert_horovod"],
-    }
+    assert about == WORDS | {"library_name": "transformers", "pipeline_tag": "fill-mask", "tags": ["bert_horovod"]}
 
 
 def test_the_card_tells_model_steps_tokens_and_data(run, store):

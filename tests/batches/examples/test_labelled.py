@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.examples.base import LabelledDataset
-from bert_horovod.batches.examples.labelled import (
-    LabelledRows,
-    LabelledTexts,
-    LabelledTokens,
-    tokenised,
-    truncated,
-)
+from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, LabelledTokens, tokenised, truncated
 from bert_horovod.batches.layout import SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED

@@ -95,8 +95,7 @@ def test_a_span_is_narrowed_to_the_first_part_whose_tokens_are_the_answers(token
 
 
 @pytest.mark.parametrize(
-    ("answer", "begin"),
-    [("york", 0), ("new", -1), ("new", 99), ("", 0), (" ", 3), ("the new york the", 4)],
+    ("answer", "begin"), [("york", 0), ("new", -1), ("new", 99), ("", 0), (" ", 3), ("the new york the", 4)]
 )
 def test_an_answer_that_is_not_where_it_is_said_to_be_is_not_found(tokenizer, answer, begin):
     assert spans(tokenizer, "the new york", (answer, begin), None) == [[NOT_FOUND] * 2, [NO_ANSWER] * 2]

@@ -15,10 +15,7 @@ from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics, pretrain_arguments
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")]
 STEPS, CHECKPOINT_STEPS = 250, 20
 LOST = (
     "bert-horovod: error: rank 1 on node2 gave no sign of life; of those that noticed it rank 0 on node1 ended first, "

@@ -319,11 +319,7 @@ def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_sto
     (text / "INDEX.tsv").write_text("a table", encoding="utf-8")
     (text / "wiki_00").write_text("A file without a suffix is text.", encoding="utf-8")
     store = make_store(text)
-    assert [source["name"] for source in open_store(store.path).sources()] == [
-        "a.txt",
-        "sub/b.txt",
-        "wiki_00",
-    ]
+    assert [source["name"] for source in open_store(store.path).sources()] == ["a.txt", "sub/b.txt", "wiki_00"]
     assert "INDEX.tsv" in capsys.readouterr().err
 
 

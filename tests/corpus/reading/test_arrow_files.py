@@ -127,10 +127,7 @@ def test_notes_beside_parquet_are_passed_over(tmp_path, capsys):
 @pytest.mark.parametrize("kind", ["file", "stream"])
 def test_a_dataset_that_was_saved_is_read_without_its_leftovers(tmp_path, kind):
     sources = find_sources([str(save_dataset(tmp_path / "set", kind, ("test", "train")))])
-    assert [source.name for source in sources] == [
-        "test/data-00000-of-00001.arrow",
-        "train/data-00000-of-00001.arrow",
-    ]
+    assert [source.name for source in sources] == ["test/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"]
     assert documents(sources[1]) == EXPECTED
 
 

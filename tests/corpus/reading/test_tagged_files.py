@@ -103,51 +103,64 @@ def test_what_is_written_is_read_again(tmp_path):
     assert read_tagged(path).words == [["a b", "c "], ["\u200b"]]
 
 
+NUMBERED = TagColumns(names=("O", "B-PER"))
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "columns", "message"),
     [
-        ("", "has no sentence; expected a word and its tag in each line"),
-        ("-DOCSTART- O\n\n", "has no sentence"),
-        ("EU B-ORG\nrejects\n", "line 2: 1 columns, expected 2 as in its first line, with blanks between"),
-        ("EU\tB-ORG\nrejects O\n", "line 2: 1 columns, expected 2 as in its first line, with tabs between"),
-        ("EU\nrejects\n", "line 1: 1 column, of which word and tag are the same"),
-        ("EU B-ORG\nrejects VBZ\n", "line 2: the tag 'VBZ'; expected O, or B-, I-, E- or S- before a type"),
-        ("a\tO\n\tO\n", "line 2: the word is empty"),
-        ("a\tO\n\xff\0\tO\n", "a NUL byte"),
+        ("a.conll", "", TagColumns(), "has no sentence; expected a word and its tag in each line"),
+        ("a.conll", "-DOCSTART- O\n\n", TagColumns(), "has no sentence"),
+        (
+            "a.conll",
+            "EU B-ORG\nrejects\n",
+            TagColumns(),
+            "line 2: 1 columns, expected 2 as in its first line, with blanks",
+        ),
+        ("a.conll", "EU\tB-ORG\nrejects O\n", TagColumns(), "2: 1 columns, expected 2 as in its first line, with tabs"),
+        ("a.conll", "EU\nrejects\n", TagColumns(), "line 1: 1 column, of which word and tag are the same"),
+        (
+            "a.conll",
+            "EU B-ORG\nrejects VBZ\n",
+            TagColumns(),
+            "line 2: the tag 'VBZ'; expected O, or B-, I-, E- or S- be",
+        ),
+        ("a.conll", "a\tO\n\tO\n", TagColumns(), "line 2: the word is empty"),
+        ("a.conll", "a\tO\n\xff\0\tO\n", TagColumns(), "a NUL byte"),
+        ("a.conll", "EU O\n", TagColumns("3"), "conll has 2 columns, without names; expected a number from 1 to 2"),
+        ("a.conll", "EU O\n", TagColumns("3"), "--text_columns 3: "),
+        ("a.conll", "EU O\n", TagColumns(tag="x"), "--label_column x: "),
+        ("a.jsonl", "x\n", TagColumns(), "line 1: no JSON"),
+        ("a.jsonl", "[]\n", TagColumns(), "line 1: []; expected JSON Lines"),
+        ("a.jsonl", lines({"words": []}), TagColumns(), "line 1: no 'tokens', its keys are ['words']; expected a list"),
+        ("a.jsonl", lines({"tokens": "EU", "tags": []}), TagColumns(), "line 1: 'tokens' is 'EU', its keys"),
+        ("a.jsonl", lines({"tokens": ["EU"]}), TagColumns(), "line 1: no 'tags', its keys are ['tokens']"),
+        (
+            "a.jsonl",
+            lines({"tokens": ["EU"], "tags": []}),
+            TagColumns(),
+            "1 in 'tokens' and 0 in 'tags'; expected as many",
+        ),
+        (
+            "a.jsonl",
+            lines({"tokens": ["", "a"], "tags": ["O"] * 2}),
+            TagColumns(),
+            "holds ''; expected words, none empty",
+        ),
+        (
+            "a.jsonl",
+            lines({"tokens": ["EU"], "tags": [1]}),
+            TagColumns(),
+            "the tag 1; expected a name such as B-PER, or n",
+        ),
+        ("a.jsonl", lines({"tokens": ["EU"], "tags": [True]}), TagColumns(), "the tag True; expected a name"),
+        ("a.jsonl", lines({"tokens": ["EU"], "tags": ["ORG"]}), TagColumns(), "the tag 'ORG'; expected O, or B-"),
+        ("a.jsonl", lines({"tokens": ["EU"], "tags": [2]}), NUMBERED, "the tag 2; --tag_names has the names of 0 to 1"),
     ],
 )
-def test_mistakes_in_conll_files_are_told_with_their_line(tmp_path, text, message):
-    with pytest.raises(UserError, match=r"a\.conll") as error:
-        read_tagged(write(tmp_path / "a.conll", text))
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("flag", "columns"), [("--text_columns 3", TagColumns("3")), ("--label_column x", TagColumns(tag="x"))]
-)
-def test_columns_that_are_not_there_are_refused(tmp_path, flag, columns):
-    with pytest.raises(UserError, match=rf"{flag}: .* has 2 columns, without names; expected a number from 1 to 2"):
-        read_tagged(write(tmp_path / "a.conll", "EU O\n"), columns)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x\n", "line 1: no JSON"),
-        ("[]\n", "line 1: []; expected JSON Lines"),
-        (lines({"words": []}), "line 1: no 'tokens', its keys are ['words']; expected a list there"),
-        (lines({"tokens": "EU", "tags": []}), "line 1: 'tokens' is 'EU', its keys"),
-        (lines({"tokens": ["EU"]}), "line 1: no 'tags', its keys are ['tokens']"),
-        (lines({"tokens": ["EU"], "tags": []}), "1 in 'tokens' and 0 in 'tags'; expected as many tags as words"),
-        (lines({"tokens": ["EU", ""], "tags": ["O", "O"]}), "'tokens' holds ''; expected words, none empty"),
-        (lines({"tokens": ["EU"], "tags": [1]}), "the tag 1; expected a name such as B-PER, or numbers"),
-        (lines({"tokens": ["EU"], "tags": [True]}), "the tag True; expected a name"),
-        (lines({"tokens": ["EU"], "tags": ["ORG"]}), "the tag 'ORG'; expected O, or B-"),
-    ],
-)
-def test_mistakes_in_json_lines_are_told_with_their_line(tmp_path, text, message):
-    with pytest.raises(UserError) as error:
-        read_tagged(write(tmp_path / "a.jsonl", text))
+def test_mistakes_are_told_with_their_line(tmp_path, name, text, columns, message):
+    with pytest.raises(UserError, match=name) as error:
+        read_tagged(write(tmp_path / name, text), columns)
     assert message in str(error.value)
 
 
@@ -158,12 +171,6 @@ def test_half_a_character_is_refused_where_it_is(tmp_path):
         path = write(tmp_path / f"{number}.jsonl", lines({"text": "a", **OBJECTS[0]}, record))
         with pytest.raises(UserError, match=rf"{number}\.jsonl, line 2: '\\ud.* is half a character"):
             list(text_blocks(path, "table")) if "text" in record else read_tagged(path)
-
-
-def test_a_number_without_a_name_is_refused(tmp_path):
-    path = write(tmp_path / "a.jsonl", lines({"tokens": ["EU"], "tags": [2]}))
-    with pytest.raises(UserError, match="the tag 2; --tag_names has the names of 0 to 1"):
-        read_tagged(path, TagColumns(names=("O", "B-PER")))
 
 
 @pytest.mark.parametrize(

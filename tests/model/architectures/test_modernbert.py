@@ -130,11 +130,7 @@ def test_output_matrices_begin_smaller():
         for name, value in values.items()
         if 0 < value.std() < 0.05
     }
-    assert smaller == {
-        "attention.output.dense.weight",
-        "output.dense.weight",
-        "cls.predictions.transform.dense.weight",
-    }
+    assert smaller == {"attention.output.dense.weight", "output.dense.weight", "cls.predictions.transform.dense.weight"}
     whole = values["bert.encoder.layer.0.attention.self.qkv.weight"].std()
     assert values["bert.encoder.layer.0.output.dense.weight"].std() == pytest.approx(whole / 4, rel=0.1)
 

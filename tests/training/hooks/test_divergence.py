@@ -134,7 +134,7 @@ class AskToStop(Hook):
 def test_a_jump_of_the_loss_is_divergence_if_it_lasts(faulty, monkeypatch, jumped, steps, every, stop, words, saved):
     if stop:
         monkeypatch.setattr(loop, "HOOKS", (*loop.HOOKS, AskToStop))
-    execution = EXECUTION | {"checkpoint_steps": every, "keep_checkpoints": 9}
+    execution = EXECUTION | {"micro_batch": 32, "checkpoint_steps": every, "keep_checkpoints": 9}
     error, output_dir = faulty("jump", 26 * 32, jumped * 32, phase={"steps": steps}, execution=execution)
     assert [step_of(path.name) for path in paths(output_dir)] == saved
     told, *back = [line["incident"] for line in incidents(output_dir)]
