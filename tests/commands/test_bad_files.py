@@ -33,33 +33,39 @@ def store(tmp_path) -> Path:
     return write_toy_store(tmp_path / "store", held_out=0.3, vocabulary=SMALL_VOCABULARY).path
 
 
-def change_manifest(store: Path, **changed: object) -> None:
+def outside(manifest: dict) -> None:
+    for entry in manifest["shards"]:
+        entry["name"] = "../../x"
+
+
+def longer(manifest: dict) -> None:
+    manifest["shards"][0]["arrays"]["sentences"][1] = 10**15
+
+
+@pytest.mark.parametrize(
+    ("change", "program", "code", "message"),
+    [
+        (outside, "verify", 1, "shards.0.name is '../../x', expected that of a shard"),
+        (None, "verify", 2, "cannot read manifest.json (it is not a regular file)"),
+        (
+            lambda manifest: manifest.update(totals="many"),
+            "inspect",
+            1,
+            "manifest.totals is 'many', expected an object",
+        ),
+        (longer, "inspect", 1, "arrays.sentences has 1000000000000000 bytes, expected ("),
+    ],
+)
+def test_a_bad_manifest_is_refused(refused, store, change, program, code, message):
     path = store / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
-
-
-def test_verify_refuses_a_shard_outside_of_the_store(refused, store):
-    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
-    change_manifest(store, shards=[entry | {"name": "../../x"} for entry in manifest["shards"]])
-    assert "shards.0.name is '../../x', expected that of a shard" in refused("verify", "--data_dir", store)
-
-
-def test_verify_refuses_a_fifo(refused, store):
-    (store / "manifest.json").unlink()
-    os.mkfifo(store / "manifest.json")
-    assert "cannot read manifest.json (it is not a regular file)" in refused("verify", "--data_dir", store, code=2)
-
-
-def test_inspect_refuses_totals_of_the_wrong_type(refused, store):
-    change_manifest(store, totals="many")
-    assert "the manifest.totals is 'many', expected an object" in refused("inspect", "--data_dir", store)
-
-
-def test_inspect_refuses_an_array_that_claims_more_than_its_file_has(refused, store):
-    shards = json.loads((store / "manifest.json").read_text(encoding="utf-8"))["shards"]
-    shards[0]["arrays"]["sentences"][1] = 10**15
-    change_manifest(store, shards=shards)
-    assert "arrays.sentences has 1000000000000000 bytes, expected (" in refused("inspect", "--data_dir", store)
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    if change:
+        change(manifest)
+        path.write_text(json.dumps(manifest), encoding="utf-8")
+    else:
+        os.mkfifo(path)
+    assert message in refused(program, "--data_dir", store, code=code)
 
 
 def test_evaluate_refuses_a_config_nested_without_end(refused, store, tmp_path):

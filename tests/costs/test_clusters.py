@@ -122,6 +122,8 @@ def test_examples_are_of_each_kind_of_device_and_link():
 def test_a_wrong_file_is_one_message_that_says_which_line_to_add(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         read(tmp_path, text)
+    with pytest.raises(UserError, match=r"cannot read the cluster file .*nowhere"):
+        read_cluster(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -141,43 +143,35 @@ def test_a_device_that_no_data_sheet_knows_is_named(tmp_path, text, precision, m
         read(tmp_path, text).rank_device(precision)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the cluster file .*nowhere"):
-        read_cluster(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
+    ("parse", "text", "value"),
     [
-        ("10Gb/s", 1.25e9),
-        ("100 Mbit/s", 1.25e7),
-        ("900GB/s", 9e11),
-        ("2.5Gb/s", 3.125e8),
-        ("8b/s", 1),
-        ("4.8TB/s", 4.8e12),
+        (parse_rate, "10Gb/s", 1.25e9),
+        (parse_rate, "100 Mbit/s", 1.25e7),
+        (parse_rate, "900GB/s", 9e11),
+        (parse_rate, "2.5Gb/s", 3.125e8),
+        (parse_rate, "8b/s", 1),
+        (parse_rate, "4.8TB/s", 4.8e12),
+        (parse_size, "16GiB", 16 * 2**30),
+        (parse_size, "16GB", 16e9),
+        (parse_size, "512 MiB", 2**29),
+        (parse_size, "1.5GiB", 1.5 * 2**30),
     ],
 )
-def test_rates(text, bytes_per_s):
-    assert parse_rate(text, "--link") == pytest.approx(bytes_per_s)
+def test_rates_and_sizes(parse, text, value):
+    assert parse(text, "--flag") == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["", "10", "10Gb", "Gb/s", "-1Gb/s", "0Gb/s", "10gb/s", "1e3Mb/s", "10Gb/s "])
-def test_what_is_no_rate_is_refused(text):
-    with pytest.raises(UserError, match="--link"):
-        parse_rate(text, "--link")
+NO_RATES = ("", "10", "10Gb", "Gb/s", "-1Gb/s", "0Gb/s", "10gb/s", "1e3Mb/s", "10Gb/s ")
+NO_SIZES = ("", "16", "16G", "0GiB", "-1GiB", "16gib", "16KiB")
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("16GiB", 16 * 2**30), ("16GB", 16e9), ("512 MiB", 2**29), ("1.5GiB", 1.5 * 2**30)]
+    ("parse", "text"), [*((parse_rate, text) for text in NO_RATES), *((parse_size, text) for text in NO_SIZES)]
 )
-def test_sizes(text, size):
-    assert parse_size(text, "--memory") == size
-
-
-@pytest.mark.parametrize("text", ["", "16", "16G", "0GiB", "-1GiB", "16gib", "16KiB"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match="--memory"):
-        parse_size(text, "--memory")
+def test_what_is_no_rate_or_size_is_refused_with_its_flag(parse, text):
+    with pytest.raises(UserError, match="--flag"):
+        parse(text, "--flag")
 
 
 LOSSES = Losses(mean_s=7200.0, save_s=30.0, restart_s=300.0)
