@@ -52,6 +52,7 @@ def test_a_run_has_them_for_each_part_only_if_asked_and_its_losses_are_the_same(
     assert [line["loss"] for line in on] == [line["loss"] for line in off]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_every_exchange_has_them(method):
     needed = METHODS[method].optimizer
