@@ -28,6 +28,7 @@ SIZE = "--set model.vocab_size=1000"
 EVALUATE = "evaluate --checkpoint bert --data_dir words"
 INSPECT = "inspect --data_dir small --row"
 RERANK = "finetune --task reranking --checkpoint model --output_dir out --train_file rank.csv --dev_file rank.csv"
+EMBED = "finetune --task embedding --checkpoint model --output_dir out --train_file rank.csv"
 OWN = "finetune --task classification --checkpoint model --output_dir out --train_file"
 LABELS = (
     "finetune --task multilabel --checkpoint model --output_dir out --train_file own/train.csv --label_column labels"
@@ -83,6 +84,36 @@ CASES = [
     (f"{EXPORT} --format onnx --limit 1", "--limit"),
     (f"{RERANK} --text_columns text", "--text_columns text: --task reranking expects two names"),
     (f"{RERANK}", "rank.csv: a label is 5; --task reranking expects relevance from 0 to 1"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query,passage,label,other", "expected one to three names, each once"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query,query", "expected one to three names, each once"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query,label --label_column label", "--label_column label: expected"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query --label_column label", "scores are of two texts; expected two"),
+    (f"{EMBED} --dev_file rank.csv --text_columns passage,query", "same text in the column 'query'; expected at least"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query,answer", "no column 'answer', its columns are"),
+    (f"{EMBED} --dev_file rank.csv --label_column passage", "query,passage and --label_column passage: expected one"),
+    (
+        f"{EMBED} --dev_file same.csv --train_file same.csv --label_column label",
+        "have the label 1.0; expected at least",
+    ),
+    (f"{EMBED} --dev_file rank.csv --dev_columns query,passage", "--dev_columns query,passage: expected two names, of"),
+    (
+        f"{EMBED} --dev_fraction 0.5 --text_columns query --dev_columns query,passage",
+        "of pairs in --dev_file, with one",
+    ),
+    (f"{EMBED}", "--task embedding: expected --train_file, one --dev_file (or --dev_fraction 0.1"),
+    (f"{EMBED} --data_dir none --label_column label", "--data_dir is the directory STS-B of GLUE, whose columns are"),
+    (
+        "finetune --task embedding --checkpoint model --output_dir out --data_dir none",
+        "--data_dir none has no train.tsv",
+    ),
+    (f"{EMBED} --dev_file rank.csv --prompts query:", "--prompts: 1 given, but there are 2 text columns; expected one"),
+    (f"{EMBED} --dev_file rank.csv --matryoshka 8,a", "--matryoshka 8,a: expected lengths with commas between"),
+    (f"{EMBED} --dev_file rank.csv --matryoshka 0", "--matryoshka 0: expected lengths with commas between"),
+    (f"{GLUE} model --data_dir . --symmetric", "--symmetric: it is read only with --task embedding"),
+    (
+        "score --task embedding --predictions rank.csv",
+        "--task embedding: expected --dev_file, the file with the scores",
+    ),
     (f"{OWN} a.csv --dev_file a.csv --text_columns body", "no column 'body', its columns are"),
     (f"{OWN} a.csv --dev_file a.csv --label_column stars", "no column 'stars', its columns are"),
     (f"{OWN} a.csv --dev_file a.csv --checkpoint none", "--checkpoint: there is none at none"),
@@ -411,6 +442,7 @@ def files(tmp_path_factory) -> Path:
     (tmp_path / "a.txt").write_text("A cat.")
     (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,0\n")
     (tmp_path / "rank.csv").write_text("query,passage,label\na,A cat.,5\na,A.,0\n")
+    (tmp_path / "same.csv").write_text("query,passage,label\na,A cat.,1\na,A.,1\n")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "empty.txt").touch()
     (tmp_path / "a.XLSX").write_bytes(b"PK\x03\x04\x00")

@@ -23,10 +23,12 @@ from bert_horovod.finetuning.examples import (
     read_labelled,
     read_unlabelled,
     real,
+    refuse_one_label,
 )
 from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
+from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import predictions_of
 from bert_horovod.finetuning.text_data import dialect_of
@@ -34,6 +36,7 @@ from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import EMBEDDING
 from bert_horovod.tasks.embedding import ARCHITECTURE, KEY, POOLINGS, Embedding
+from bert_horovod.wording import counted
 
 _USUAL = "query,passage"
 
@@ -95,6 +98,13 @@ class Embeddings(Kind):
             train, dev = (
                 train._replace(examples=part, part=f" ({kind} part)")
                 for kind, part in zip(("train", "dev"), parts, strict=True)
+            )
+        if form.label_column:
+            refuse_one_label(train, form)
+        elif len({*train.examples.texts[-1 if len(form.columns) == 1 else 1]}) < 2:
+            raise UserError(
+                f"{train.path}: all {len(train.examples.labels):,} items have the same text in the column "
+                f"{form.columns[:2][-1]!r}; expected at least two different ones, which are each other's negatives"
             )
         test = {"test": read_unlabelled(files.test[0], dev_form)} if files.test else {}
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
@@ -158,7 +168,7 @@ class Embeddings(Kind):
         exchange, execution, data, width = recipe.exchange, recipe.execution, self.data, recipe.model.hidden_size
         if exchange.trains_copies or exchange.agreement > 1:
             raise UserError(
-                f"exchange.method = {exchange.name!r}: the ranks' parameters differ between steps, but --task "
+                f"exchange.method = {exchange.method!r}: the ranks' parameters differ between steps, but --task "
                 "embedding compares vectors of all ranks; expected an exchange whose ranks stay equal, as 'gradients'"
             )
         if execution.replay_steps:
@@ -208,6 +218,18 @@ class Embeddings(Kind):
             [real(gold.path, line, text) for (line, _), (text,) in zip(gold.rows, form.labels_of(gold), strict=True)]
         )
         return score(predictions_of(table, gold.path, len(labels), {}), labels, ("spearman", "pearson"))
+
+    def notices(self, recipe: Recipe) -> list[str]:
+        data = self.data
+        splits = data.train, *data.dev.values(), *data.test.values()
+        empty = {
+            split.path: sum(not text.strip() for side in split.examples.texts[:2] for text in side) for split in splits
+        }
+        return rate_notice(recipe) + [
+            f"warning: {path}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
+            for path, count in empty.items()
+            if count
+        ]
 
     def verdict(self, task: Any, split: Split, answers: Answers, scores: dict[str, float]) -> list[str]:
         (line,) = super().verdict(task, split, answers, scores)

@@ -140,12 +140,7 @@ class Texts(Kind):
         return (score_glue if task in TASKS else score_own)(task, request)
 
     def notices(self, recipe: Recipe) -> list[str]:
-        notices, rate, width = self.data.notices(), recipe.phase[0].learning_rate, recipe.model.hidden_size
-        if width < _BASE_WIDTH and rate < SMALL_MODEL_RATE:
-            notices.append(
-                f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {width}; models smaller than "
-                "bert-base need 1e-4 to 5e-4: --set phase.0.learning_rate=1e-4"
-            )
+        notices = self.data.notices() + rate_notice(recipe)
         if self._names:
             notices.append("labels: " + listed(self._names, 300))
         return notices
@@ -192,6 +187,17 @@ class Texts(Kind):
 
 
 numbers_of = answers  # inside the class that name is a method's
+
+
+def rate_notice(recipe: Recipe) -> list[str]:
+    """A warning of a learning rate that is too low for a small model, if it is."""
+    rate, width = recipe.phase[0].learning_rate, recipe.model.hidden_size
+    if width >= _BASE_WIDTH or rate >= SMALL_MODEL_RATE:
+        return []
+    return [
+        f"warning: phase.0.learning_rate = {rate:g} is low for a model of width {width}; models smaller than bert-base "
+        "need 1e-4 to 5e-4: --set phase.0.learning_rate=1e-4"
+    ]
 
 
 def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> str:

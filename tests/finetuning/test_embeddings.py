@@ -1,0 +1,157 @@
+"""Sentence vectors from a user's files: scores, what changes nothing, one text a row, refused settings."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
+from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.embeddings import Embeddings
+from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.training.loop import train
+from tests.finetuning.kinds.cases import FAST, embeddings
+from tests.horovod_runs import run_ranks
+from tests.toy_glue import write_checkpoint
+from tests.toy_runs import metrics, newest
+
+BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
+TRIPLES = {"prompts": ["the ", "a ", "a "], "matryoshka": "8", "symmetric": True}
+
+
+def plain_ranks(vectors: np.ndarray, numbers: np.ndarray) -> list[int]:
+    ranks = []
+    for item, (anchor, *_) in enumerate(numbers.tolist()):
+        own = {b for a, b, *_ in numbers.tolist() if a == anchor}
+        others = {b: vectors[j, 1] for j, (_, b, *_) in enumerate(numbers.tolist()) if b not in own}
+        best = vectors[item, 0] @ vectors[item, 1]
+        ranks.append(1 + sum(vectors[item, 0] @ other >= best for other in others.values()))
+    return ranks
+
+
+def test_each_anchor_is_ranked_among_the_passages_that_are_not_right_for_it():
+    random = np.random.default_rng(0)
+    numbers = np.stack([random.integers(1, 30, 60), random.integers(30, 50, 60), random.integers(50, 60, 60)], 1)
+    table = random.integers(-1, 2, (60, 4)).astype(np.float32)  # many are equal, and products are exact
+    vectors = table[numbers]
+    assert ranks_of(vectors, numbers).tolist() == plain_ranks(vectors, numbers)
+    np.testing.assert_allclose(cosines_of(vectors), (vectors[:, 0] * vectors[:, 1]).sum(1), atol=1e-6)
+    assert retrieval_scores(np.array([1, 3, 40])) == {
+        "mrr_10": pytest.approx((1 + 1 / 3) / 3),
+        "ndcg_10": pytest.approx((1 + 1 / 2) / 3),
+        "recall_1": pytest.approx(1 / 3),
+        "recall_10": pytest.approx(2 / 3),
+    }
+    corners = np.eye(2, dtype=np.float32)
+    assert uniformity(np.concatenate([corners, -corners])) == pytest.approx(np.log((2 * np.exp(-4) + np.exp(-8)) / 3))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")
+
+
+def losses_of(
+    world: World, data: Path, checkpoint: Path, output_dir: Path, micro_batch: int, *more: str, **options
+) -> list[float]:
+    """Train on triples; a job for several ranks too."""
+    output_dir.mkdir(exist_ok=True)
+    kind = embeddings("query,passage,wrong", **TRIPLES)(data)
+    settings = (*FAST, *BATCH, f"execution.micro_batch={micro_batch}", *more)
+    train(Finetuning(kind, checkpoint).job(output_dir, 2, settings, world.size, **options), world)
+    return [line["loss"] for line in metrics(output_dir)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, checkpoint) -> tuple[Path, list[float]]:
+    """The data, and the losses of a run of one rank and one micro-batch a step, with dropout."""
+    directory = tmp_path_factory.mktemp("whole")
+    return directory / "data", losses_of(World(), directory / "data", checkpoint, directory / "run", 16, max_steps=4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("micro_batch", [4, 1])
+def test_the_number_of_micro_batches_changes_nothing_and_a_stopped_run_goes_on(
+    whole, checkpoint, tmp_path, micro_batch
+):
+    data, expected = whole
+    for steps in (2, 4):
+        found = losses_of(World(), data, checkpoint, tmp_path / "run", micro_batch, max_steps=steps)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    if micro_batch == 4:
+        assert found == losses_of(World(), data, checkpoint, tmp_path / "whole", micro_batch, max_steps=4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("micro_batch", [8, 3])
+def test_two_ranks_have_the_losses_of_one(whole, two_ranks, checkpoint, tmp_path, micro_batch):
+    data, expected = whole
+    answers = two_ranks.run(losses_of, data, checkpoint, tmp_path / "run", micro_batch, max_steps=4)
+    np.testing.assert_allclose(answers[0].value, expected, atol=1e-5)
+
+
+THREE = """
+import sys
+from pathlib import Path
+from bert_horovod.collectives.launched import launch
+from bert_horovod.collectives.starting import connect
+from tests.finetuning.test_embeddings import losses_of
+world = connect(launch())
+losses_of(world, *map(Path, sys.argv[1:]), 2, max_steps=4)
+world.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_three_ranks_have_the_losses_of_one(whole, checkpoint, tmp_path):
+    data, expected = whole
+    done = run_ranks(3, THREE, str(data), str(checkpoint), str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose([line["loss"] for line in metrics(tmp_path / "run")], expected, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("judged", [True, False])
+def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_scores(checkpoint, tmp_path, judged):
+    embeddings("query,passage")(tmp_path / "data")  # writes the files
+    files = Files(None, tmp_path / "data" / "train.csv", (tmp_path / "data" / "dev.csv",))
+    pairs = {"dev_columns": "query,passage", "label_column": "score"} if judged else {}
+    kind = Embeddings.read("embedding", files, {"text_columns": "passage", "prompts": ["the "]} | pairs)
+    job = Finetuning(kind, checkpoint).job(tmp_path, 2, (*FAST, "execution.micro_batch=2"))
+    train(job, World())
+    losses = [line["loss"] for line in metrics(tmp_path)]
+    assert losses[-1] < losses[0]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    names = {name for line in lines for name in line if name.startswith("held_out")}
+    assert names == ({"held_out_spearman", "held_out_pearson"} if judged else {"held_out_uniformity"})
+    assert (tmp_path / "best.json").is_file() == judged
+    assert read_configuration(newest(tmp_path))["sentence_vectors"]["prompts"] == {"passage": "the "}
+    if not judged:
+        with pytest.raises(UserError, match="--early_stop 1: the dev set has no score that decides"):
+            Finetuning(kind, checkpoint).job(tmp_path, 2, FAST, early_stop=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("exchange.method='diloco'", "exchange.method = 'diloco': the ranks' parameters differ between steps"),
+        ("exchange.method='parameters'", "exchange.method = 'parameters': the ranks' parameters differ"),
+        ("exchange.method='mt_dao'", "exchange.method = 'mt_dao': the ranks' parameters differ"),
+        ("exchange.method='dreamddp'", "exchange.method = 'dreamddp': the ranks' parameters differ"),
+        ("execution.replay_steps=2", "execution.replay_steps = 2: a micro-batch of --task embedding cannot"),
+        ("objective.heads=2", "objective.heads = 2: an embedding does not read it"),
+    ],
+)
+def test_settings_with_which_vectors_of_a_step_cannot_be_compared_are_refused(checkpoint, tmp_path, setting, message):
+    steps = [f"{name}=1200" for name in ("phase.0.steps", "execution.evaluate_steps", "execution.checkpoint_steps")]
+    with pytest.raises(UserError, match=message.replace(".", r"\.")):
+        Finetuning(embeddings("query,passage")(tmp_path / "data"), checkpoint).job(tmp_path, 1, (*steps, setting))
+
+
+def test_a_matryoshka_length_above_the_width_is_refused(checkpoint, tmp_path):
+    with pytest.raises(UserError, match="--matryoshka 17: the checkpoint's vectors have 16 numbers"):
+        Finetuning(embeddings("query,passage", matryoshka="17")(tmp_path / "data"), checkpoint).job(tmp_path, 1, FAST)
