@@ -40,7 +40,7 @@ from bert_horovod.storage.reading import read_given_json
 from bert_horovod.training import step as step_module
 from bert_horovod.training.overlap import measure_profile
 from bert_horovod.training.step import TrainStep
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:

@@ -292,7 +292,7 @@ def run_theirs(argv: list[str]) -> None:
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     """The fine-tuning of a task of GLUE, or of ner; takes this process's device."""
-    from bert_horovod.finetuning.files import Files as Named
+    from bert_horovod.finetuning.examples import Files as Named
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 

@@ -57,7 +57,7 @@ COUNTED = {SQUAD: "windows", NER: "words"}  # of a step; of other tasks examples
 def finetuning_of(shape: dict[str, Any]) -> Any:
     """What is fine-tuned, by a contestant's description or the flags."""
     checkpoint, data_dir, train_file = (shape[name] and Path(shape[name]) for name in ("checkpoint", *DATA))
-    from bert_horovod.finetuning.files import Files
+    from bert_horovod.finetuning.examples import Files
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 

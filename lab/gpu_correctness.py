@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
 from bert_horovod.model.forward import DropoutState, random_bytes
-from bert_horovod.model.gpu_kernels.choice import capability
-from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.choice import capability, why_not
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.devices import has_gpu

@@ -48,8 +48,7 @@ from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.encoder import _layer_programs, encode
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels import catalogue
-from bert_horovod.model.gpu_kernels.choice import capability
-from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.choice import capability, why_not
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import encoder_shapes

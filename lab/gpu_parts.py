@@ -44,7 +44,7 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
     """What the machine is. `gpu` in the work: whether there must be a GPU."""
     import tensorflow as tf
 
-    from bert_horovod.model.gpu_kernels.limits import why_not
+    from bert_horovod.model.gpu_kernels.choice import why_not
     from bert_horovod.recipe.sections import Model
     from bert_horovod.runtime.devices import gpu_details, use_devices
     from bert_horovod.training.peak import precision_advice

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values

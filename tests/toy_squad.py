@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.collectives.world import World
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.spans import Spans, squad_data
 from bert_horovod.training import loop

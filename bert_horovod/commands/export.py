@@ -87,7 +87,7 @@ def judge(
     arguments: argparse.Namespace, checkpoint: Path, said: list[str], export: Path, float_bytes: int, difference: float
 ) -> None:
     """Say what 8 bits cost, in lines of `said`; raises RunError if that is above the limit."""
-    from bert_horovod.inference.onnx_outputs import OnnxOutputs
+    from bert_horovod.inference.outputs import OnnxOutputs
     from bert_horovod.interchange.exported import ONNX_FILE
 
     size = (export / ONNX_FILE).stat().st_size

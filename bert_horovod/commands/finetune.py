@@ -19,7 +19,7 @@ from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import add_columns, for_tasks
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_task, tasks
 from bert_horovod.recipe_files.loading import overridden_keys
 from bert_horovod.wording import counted

@@ -20,7 +20,7 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.commands.shared.ranks import train_as_rank
 from bert_horovod.commands.shared.table_flags import add_columns, for_kinds, for_tasks
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_task
 
 if TYPE_CHECKING:

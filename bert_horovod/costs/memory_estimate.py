@@ -19,7 +19,7 @@ import math
 from typing import NamedTuple
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.choice import why_not
 from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
     Shapes,

@@ -1,4 +1,4 @@
-"""Read files of labelled texts as examples, in the format that a task expects."""
+"""The files that a user names for a fine-tuning; those of labelled texts as examples, in the format of a task."""
 
 import ast
 import contextlib
@@ -278,3 +278,21 @@ def _label_order(label: str) -> tuple[bool, float, str]:
         if math.isfinite(number := float(label)):
             return False, number, label
     return True, 0.0, label
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that a user names; the other files are looked for in `data_dir`, under their usual names."""
+
+    data_dir: Path | None = None
+    train: Path | None = None
+    dev: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+
+    def refuse_unread_directory(self, has_test: bool) -> None:
+        """Raise UserError if nothing of `data_dir` is read: train and dev are named, and it has no test file."""
+        if self.data_dir and self.train and self.dev and not has_test:
+            raise UserError(
+                f"--data_dir {self.data_dir}: train and dev files are named by flags, and it has no test file; leave "
+                "it out"
+            )

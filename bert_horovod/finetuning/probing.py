@@ -14,7 +14,7 @@ from typing import Any
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.kinds.kinds import kind_of_task

@@ -12,7 +12,6 @@ from bert_horovod.corpus.reading.table_files import Table, kind_of, read_table
 from bert_horovod.corpus.reading.tag_schemes import recognise
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type
 from bert_horovod.finetuning.examples import (
     Format,
     find_split,
@@ -24,8 +23,7 @@ from bert_horovod.finetuning.examples import (
 )
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import Request
-from bert_horovod.finetuning.multilabel_scores import at_threshold, ranking_scores
-from bert_horovod.finetuning.scores import score
+from bert_horovod.finetuning.scores import at_threshold, entity_scores, ranking_scores, score, scores_by_type
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.finetuning.text_data import OWN_METRICS

@@ -17,7 +17,7 @@ from bert_horovod.corpus.reading.tag_schemes import (
 )
 from bert_horovod.corpus.reading.tagged_files import USUAL, TagColumns, TaggedSentences, read_tagged
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import counted, listed
 

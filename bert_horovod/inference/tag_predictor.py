@@ -12,7 +12,7 @@ from bert_horovod.batches.examples.tag_rows import SPECIAL_TOKENS, TaggedTokens,
 from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import kind_of, table_parts
-from bert_horovod.corpus.reading.tag_schemes import entities, is_tag
+from bert_horovod.corpus.reading.tag_schemes import OUTSIDE, entities, is_tag
 from bert_horovod.corpus.reading.tagged_files import (
     USUAL,
     TagColumns,
@@ -26,11 +26,45 @@ from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import trimmed
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.predicting import Predictor, line_length
-from bert_horovod.inference.word_tags import WordTags, all_outside, predicted_tags
+from bert_horovod.inference.text_predictor import probabilities
 from bert_horovod.interchange.suitability import classifier_labels, words_after_blanks
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.token_classification import TokenClassification
+
+
+class WordTags(NamedTuple):
+    """Each sentence's tags, with the probability of each."""
+
+    tags: list[list[str]]
+    shares: list[list[float]]  # 1 for a word without pieces
+
+
+def predicted_tags(rows: TagRows, logits: np.ndarray, labels: tuple[str, ...]) -> WordTags:
+    """The likeliest tag of each word, at a tie the first; a word without pieces is O.
+
+    Args:
+        rows: those of the outputs.
+        logits: float32 [rows.count, length, labels].
+        labels: names in the order of their numbers.
+    """
+    places, tokens = rows.word_places(), rows.tokens
+    at_words = logits[places.row, places.position]  # (words with a piece, labels)
+    tags, shares = np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels))
+    tags[places.word] = np.array(labels, object)[at_words.argmax(axis=-1)]
+    shares[places.word] = probabilities(at_words).max(axis=-1)
+    return _by_sentence(tokens, tags, shares)
+
+
+def all_outside(tokens: TaggedTokens) -> WordTags:
+    """The tags of words of which none has a piece, so that there are no rows."""
+    return _by_sentence(tokens, np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels)))
+
+
+def _by_sentence(tokens: TaggedTokens, *of_words: np.ndarray) -> WordTags:
+    bounds = tokens.sentence_starts[1:-1]
+    return WordTags(*([part.tolist() for part in np.split(array, bounds)] for array in of_words))
+
 
 _LABELS = 16  # with more, a block has fewer texts, because each token has a number for each label
 _SPAN_COLUMNS = ("begin", "end", "type", "probability", "entity")

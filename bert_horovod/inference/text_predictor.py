@@ -1,5 +1,7 @@
-"""Predict with a classifier or a regression: for files of texts, and for lines of standard input."""
+"""Predict with a text classifier, a regression or a reranker: for files of texts, and for lines of standard input."""
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,58 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Progress
 from bert_horovod.inference.predicting import Predictor, line_length
-from bert_horovod.inference.text_answers import answer_rows, answers, label_sets, probabilities, sigmoid
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression
+from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression, Reranking
+
+_BLANKS = re.compile("[\t\n\r]")  # blanks in a TSV field
+
+
+def answers(logits: np.ndarray, labels: int) -> np.ndarray:
+    """The answers, from the head's outputs.
+
+    Args:
+        logits: float32 [examples, outputs].
+        labels: number of labels; 0: a real number is predicted.
+
+    Returns:
+        [examples]: int64 numbers of the likeliest labels, at a tie the first; or real numbers, float64, as files show
+        them: the shortest decimals that stand for the float32 values.
+    """
+    return logits.argmax(axis=-1) if labels else np.array([float(str(logit)) for logit in logits[:, 0]])
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The probability of each label alone: float64 of the same shape, in float64."""
+    return np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+
+
+def label_sets(probabilities: np.ndarray, labels: tuple[str, ...], threshold: float) -> list[list[str]]:
+    """The names of each example's labels, those with at least `threshold` of probabilities [examples, labels]."""
+    return [[labels[number] for number in np.flatnonzero(row)] for row in probabilities >= threshold]
+
+
+def joined(names: list[str], separator: str) -> str:
+    """Names of labels as a field of a table; a JSON list if a name would not be read back from the plain form."""
+    plain = not any(separator in name or name.startswith("[") or name != name.strip() for name in names)
+    plain = plain and not _BLANKS.search("".join([separator, *names]))
+    return separator.join(names) if plain else json.dumps(names)
+
+
+def answer_rows(logits: np.ndarray, labels: tuple[str, ...], separator: str, threshold: float) -> list[list[Any]]:
+    """For a table: each example's labels in one field, then the probability of each label of all, to 6 decimals."""
+    shares = sigmoid(logits)
+    names = label_sets(shares, labels, threshold)
+    return [[joined(each, separator), *row] for each, row in zip(names, shares.round(6).tolist(), strict=True)]
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax of logits [examples, labels]: float64 of the same shape, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
 
 _LABELS = 256  # with more, a block has fewer texts, because each text has a number for each label
 
@@ -103,3 +152,24 @@ def text_task(directory: Path, config: dict[str, Any]) -> Classification | Multi
             return LabelAttention(labels, columns, separator, threshold, windows=windows)
         return Multilabel(labels, columns, separator, threshold)
     return Regression(labels[0], columns) if len(labels) == 1 else Classification(labels, columns)
+
+
+class RerankPredictor(TextPredictor):
+    """See Predictor; of a BertForSequenceClassification with one output, as sentence-transformers' CrossEncoder has."""
+
+    def make_task(self) -> Reranking:
+        if self.options.threshold is not None:
+            raise UserError(
+                f"--threshold is for checkpoints that give a text any number of labels; {self.directory} ranks"
+            )
+        labels = classifier_labels(self.directory, self.config)
+        if len(labels) != 1:
+            raise UserError(f"--checkpoint {self.directory} ranks by {len(labels)} outputs; expected one")
+        columns = self.config.get("text_columns")
+        columns = tuple(map(str, columns)) if isinstance(columns, list) else ("query", "passage")
+        return Reranking(labels[0], columns)
+
+    def answers(
+        self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False
+    ) -> list[list[Any]]:
+        return [[score] for score in sigmoid(self.logits(texts, packing, progress))[:, 0].round(6).tolist()]

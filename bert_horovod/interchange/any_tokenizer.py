@@ -12,7 +12,7 @@ from typing import Any
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, library_at_work
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.tokenizer_classes import GENERAL, as_transformers
-from bert_horovod.interchange.tokenizer_soundness import require_sound, require_text_tokens
+from bert_horovod.interchange.tokenizer_json import require_sound, require_text_tokens
 from bert_horovod.storage.reading import shown
 
 # Keys of the roles in files of transformers.

@@ -15,8 +15,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTION_MODEL, SEVERAL_LABELS, Architecture
 from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
-from bert_horovod.interchange.int8 import quantise
-from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
+from bert_horovod.interchange.onnx_file import quantise, require_onnx, write_onnx
 from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs

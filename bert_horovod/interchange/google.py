@@ -20,8 +20,8 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange import tokenizer_files
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
-from bert_horovod.interchange.labels import head_rows
-from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
+from bert_horovod.interchange.safetensors_file import refuse_lfs_pointer
+from bert_horovod.interchange.suitability import head_rows
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import FAMILIES, family_of

@@ -31,9 +31,14 @@ from bert_horovod.interchange.architectures import (
     default_labels,
     whole_heads,
 )
-from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
-from bert_horovod.interchange.suitability import class_of_classifier, classifier_labels, named_class, words_after_blanks
+from bert_horovod.interchange.suitability import (
+    class_of_classifier,
+    classifier_labels,
+    head_rows,
+    named_class,
+    words_after_blanks,
+)
 from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
 from bert_horovod.interchange.tokenizer_files import (
     read_json,

@@ -30,8 +30,7 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
 from bert_horovod.training.start import open_source_once
 from bert_horovod.training.step import TrainStep, build_step
-from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StartedStep, StepInputs, StepResult
 
 _LEARNING_RATE = 1e-4
 _STEPS = 1 << 30  # more than anybody waits for

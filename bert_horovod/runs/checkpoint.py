@@ -260,7 +260,7 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         return False
 
 
-BEST = "best.json"  # finetuning/best_checkpoint.py writes it
+BEST = "best.json"  # finetuning/outcome.py writes it
 
 
 @dataclass

@@ -73,7 +73,7 @@ class PredictingTask(Task, Protocol):
 
 @runtime_checkable
 class ContrastiveTask(PredictingTask, Protocol):
-    """A task whose loss compares vectors of the whole global batch; training/first_pass.py computes them first.
+    """A task whose loss compares vectors of the whole global batch; training/micro_batches.py computes them first.
 
     In the second pass `sums` is given two more arrays with the batch: `vector_gradients`, the derivative of the sum of
     all losses by each of its vectors, and `first_loss`, the sum of its own losses. Without them, the micro-batch is the

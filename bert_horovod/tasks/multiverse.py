@@ -1,7 +1,7 @@
 """Maximal Multiverse Learning (Malkiel and Wolf 2021, arXiv 1911.06182): classification with several heads.
 
 All heads read the same features; each has its own loss, and a further loss makes the heads orthogonal. Training
-eliminates weak heads: finetuning/elimination.py. The paper's code is not public. The choices made here:
+eliminates weak heads: finetuning/kinds/texts.py. The paper's code is not public. The choices made here:
 
 - The loss is the mean of the living heads' cross-entropies, so that the encoder's gradient is as large as for one head.
 - `similarity` is the loss that makes heads orthogonal. It does not compare weight vectors of different classes.

@@ -16,7 +16,7 @@ from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep, build_step
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs
 
 FILE = "autotuning.json"
 

@@ -17,7 +17,7 @@ from bert_horovod.model.forward import as_arrays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs
 
 # The dropout stream of the recipe's seed; batches/text/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101

@@ -15,13 +15,11 @@ from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
 from bert_horovod.training.hooks.divergence import JUMP_STEPS, Diverged, DivergenceHook
-from bert_horovod.training.hooks.evaluation import EvaluationHook
-from bert_horovod.training.hooks.expected_loss import ExpectedLossHook
+from bert_horovod.training.hooks.evaluation import EvaluationHook, ExpectedLossHook
 from bert_horovod.training.hooks.metrics import MetricsHook
-from bert_horovod.training.hooks.profile import ProfileHook
 from bert_horovod.training.hooks.replay import ReplayHook
 from bert_horovod.training.hooks.signs_of_life import SignHook
-from bert_horovod.training.hooks.timeline import TimelineHook
+from bert_horovod.training.hooks.timeline import ProfileHook, TimelineHook
 from bert_horovod.training.hooks.watchdog import WatchdogHook
 from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
 from bert_horovod.training.job import Job
@@ -29,8 +27,7 @@ from bert_horovod.training.overlap import planned_step
 from bert_horovod.training.rollback import roll_back
 from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
-from bert_horovod.training.step_results import StartedStep
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StartedStep, StepInputs
 
 # In the order in which the loop calls them: hooks that may stop the run come before those that write about it, and the
 # hook that saves checkpoints comes last.

@@ -28,7 +28,7 @@ from bert_horovod.runtime.xla import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep, build_step
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs
 from bert_horovod.wording import megabytes
 
 _MEASURED = 2  # micro-batches that are measured, after one that compiles

@@ -1,12 +1,19 @@
-"""The abilities of this rank's device: the peak rate of its matrix products, and the precisions that it accelerates."""
+"""What a device can do: its peak rate, the precisions that it accelerates; what a run says before it starts."""
 
+import sys
 import time
 from typing import NamedTuple
 
+from bert_horovod.collectives.world import World
+from bert_horovod.costs import choices
+from bert_horovod.costs.derived import describe
 from bert_horovod.costs.gpus import TERA, gpu_peak
-from bert_horovod.recipe.sections import Model
+from bert_horovod.model.gpu_kernels.choice import capability
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details
+from bert_horovod.tasks.base import Task
+from bert_horovod.training.step import compute_policy
 
 _MEASURED_ROWS = 2048
 _MEASURE_S = 0.4  # seconds of measured products, after the first ones
@@ -128,3 +135,25 @@ def _cpu_flags() -> set[str]:
             return next((set(line.split(":", 1)[1].split()) for line in file if line.startswith("flags")), set())
     except OSError:
         return set()
+
+
+def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
+    """Print the derived numbers and warnings; returns all ranks' peak FLOP/s of matrix products (None: unknown)."""
+    precision = recipe.numerics.precision
+    warnings = [
+        precision_advice(precision),
+        choices.for_one_rank(recipe, world.size),
+    ]
+    for warning in filter(None, warnings):
+        print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
+    for note in recipe.notes:
+        print(f"bert-horovod: note: {note}", flush=True)
+    peak = find_peak(precision, recipe.model)
+    policy = compute_policy(recipe)
+    kernels = ", Triton kernels" if policy.kernels == "triton" else ""
+    print(
+        f"world: {world.size} rank(s); XLA {policy.xla}{kernels}\n"
+        f"{describe(recipe, world.size, capability(), task.parameters)}\n"
+        f"{describe_peak(peak, precision)}"
+    )
+    return peak.flops_per_s * world.size if peak.flops_per_s else None

@@ -26,12 +26,17 @@ from bert_horovod.runs.status_files import read_sign
 from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.announce import print_start
+from bert_horovod.training.agreement import device_kind
 from bert_horovod.training.console import Console
-from bert_horovod.training.device_kinds import device_kind
-from bert_horovod.training.growth import grown_state
 from bert_horovod.training.job import Job
-from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
+from bert_horovod.training.peak import print_start
+from bert_horovod.training.start import (
+    first_state,
+    grown_state,
+    open_source_once,
+    require_same_data,
+    require_same_state,
+)
 from bert_horovod.training.step import compute_policy
 from bert_horovod.wording import duration
 

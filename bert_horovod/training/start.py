@@ -1,4 +1,15 @@
-"""The start of a run: checks before Horovod starts, so that a user's mistake gives one clear message; the state."""
+"""The start of a run: checks before Horovod starts, so that a user's mistake gives one clear message; the state.
+
+A phase that has more layers than the phase before, or trains other layers, begins with a state of its own:
+
+    new layers          copies of old ones: model.parameters.grown_from
+    all other tensors   stay as they are
+    m, v and t          zero, for every tensor that trains
+
+m and v start at zero for all tensors, because the optimizer has one t for all of them, and t must start at zero for the
+new layers. The published code of progressive stacking does the same (Gong et al. 2019). If only the new layers train
+(Yang et al. 2020, arXiv 2011.13635), only the heads could keep their m and v; the phase's warm-up lets them settle.
+"""
 
 import os
 from dataclasses import asdict
@@ -13,9 +24,10 @@ from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.exchange.base import Exchange
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.parameters import initial_values, trained_shapes
+from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
@@ -176,3 +188,44 @@ def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> 
         dataset.open(phase, split)
     world.barrier()
     return dataset.open(phase, split, build=False)
+
+
+def grown_state(
+    state: TrainingState, exchange: Exchange | None, task: Task, recipe: Recipe, number: int
+) -> tuple[TrainingState, str] | None:
+    """The state with which a phase begins, and a line about it for people; None if it begins as the last one ended.
+
+    The same on all ranks.
+
+    Args:
+        state: at the end of the phase before; its progress goes on in the new state.
+        exchange: of the phase before, if it took a step; it must not be used any more if there is a new state.
+        task: the task.
+        recipe: the run's.
+        number: the phase's.
+    """
+    if number == recipe.phase_at(state.progress.step):
+        return None
+    settings = recipe.phase[number]
+    recipe_of_phase = recipe.in_phase(settings)
+    model = recipe_of_phase.model
+    shapes = task.parameters(model)
+    trained = trained_shapes(shapes, model, settings.trained_layers)
+    if shapes.keys() == state.parameters.keys() and trained.keys() == state.trained.keys():
+        return None
+    if exchange is not None:
+        exchange.to_progress()
+    layers_before = recipe.in_phase(recipe.phase[number - 1]).model.num_hidden_layers
+    copied = {name: grown_from(name, layers_before, model.num_hidden_layers, settings.grow) for name in shapes}
+    state.progress.updates, state.progress.mean_loss = 0, None
+    grown = TrainingState(
+        {name: state.parameters[source].numpy() for name, source in copied.items()},
+        slot_shapes(recipe_of_phase, trained),
+        state.progress,
+        trained=trained,
+    )
+    return grown, (
+        f"phase {number}: {layers_before} -> {model.num_hidden_layers} layers"
+        + (f" (grow = {settings.grow!r})" if model.num_hidden_layers > layers_before else "")
+        + f", {len(trained)} of {len(shapes)} tensors train; the optimizer's state starts anew"
+    )

@@ -20,9 +20,9 @@ from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
 from bert_horovod.exchange.updater import Updater, norms_of_parts
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
+from bert_horovod.model.gpu_kernels.call import width_served, with_lookups
 from bert_horovod.model.gpu_kernels.choice import chosen
-from bert_horovod.model.gpu_kernels.table import width_served, with_lookups
-from bert_horovod.model.gpu_kernels.trial import try_layers, try_table
+from bert_horovod.model.gpu_kernels.programs import try_layers, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
 from bert_horovod.optimizers.applying import next_loss_scale_on_device
@@ -33,11 +33,17 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import Clock, clock, no_clock
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.accumulation import Accumulators
-from bert_horovod.training.checksums import gradient_checksums
-from bert_horovod.training.first_pass import FirstPass, needs_first_pass
-from bert_horovod.training.step_results import StartedStep, StepResult
-from bert_horovod.training.transfer import Layout, StepInputs, flat, together, unflat
+from bert_horovod.training.micro_batches import Accumulators, FirstPass, needs_first_pass
+from bert_horovod.training.step_results import (
+    Layout,
+    StartedStep,
+    StepInputs,
+    StepResult,
+    flat,
+    gradient_checksums,
+    together,
+    unflat,
+)
 
 
 class TrainStep:

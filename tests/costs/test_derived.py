@@ -14,7 +14,7 @@ from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import Execution, Numerics, Objective, Phase
 from tests.toys import recipe_of
 
-MODEL = Model(
+SMALL = Model(
     vocab_size=70,  # 128 in the product
     hidden_size=8,
     num_hidden_layers=3,
@@ -33,12 +33,12 @@ def test_operations_are_those_counted_by_hand():
     whole = 20 * 8 * 24 + 2 * (4 * 10 * 10 * 4) + 20 * 8 * 8 + 2 * (20 * 8 * 20)
     last = 8 * 8 * 8 + 20 * 8 * 16 + 2 * (4 * 4 * 10 * 4) + 8 * 8 * 8 + 2 * (8 * 8 * 20)
     heads = 6 * 8 * 8 + 6 * 8 * 128 + 2 * 8 * 8 + 2 * 8 * 2
-    products = matrix_products(MODEL, rows=2, length=10, masked_slots=3, sequences=1, pairs=True)
+    products = matrix_products(SMALL, rows=2, length=10, masked_slots=3, sequences=1, pairs=True)
     assert sum(product.flops for product in products) == 2 * (2 * whole + last + heads)
 
 
 def test_without_pairs_the_last_layer_computes_masked_positions_alone():
-    products = {product.name: product for product in matrix_products(MODEL, 2, 10, 3, 5, pairs=False)}
+    products = {product.name: product for product in matrix_products(SMALL, 2, 10, 3, 5, pairs=False)}
     assert products["last layer: query"].m == 2 * 3
     assert products["last layer: scores"][1:6] == (1, 4, 3, 10, 4)
     assert products["last layer: context"][1:6] == (1, 4, 3, 4, 10)
@@ -48,7 +48,7 @@ def test_without_pairs_the_last_layer_computes_masked_positions_alone():
 
 @pytest.mark.parametrize(("slots", "sequences"), [(10, 1), (9, 1), (8, 3)])
 def test_where_heads_read_every_position_the_last_layer_is_as_the_others(slots, sequences):
-    products = matrix_products(MODEL, 2, 10, slots, sequences, pairs=True)
+    products = matrix_products(SMALL, 2, 10, slots, sequences, pairs=True)
     assert products[0] == Product("query, key and value", 3, 1, 20, 24, 8)
     assert not [product for product in products if product.name.startswith("last layer")]
 
@@ -61,7 +61,7 @@ def test_a_single_layer_is_the_last():
 def test_an_albert_computes_as_much_in_its_layers_and_less_at_its_narrow_embeddings():
     bert, albert = (
         {product.name: product for product in matrix_products(model, 2, 10, 3, 1, True)}
-        for model in (MODEL, dataclasses.replace(MODEL, embedding_size=4, shared_layers=1))
+        for model in (SMALL, dataclasses.replace(SMALL, embedding_size=4, shared_layers=1))
     )
     assert albert.pop("embeddings: mapping") == Product("embeddings: mapping", 1, 1, 20, 8, 4)
     changed = {name for name in bert if bert[name] != albert[name]}

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.class_weights import MOST, balanced
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
-from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced
 from bert_horovod.finetuning.text_data import glue_data, own_data
 from tests.toy_glue import write_labels
 

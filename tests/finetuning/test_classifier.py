@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning, Packed, StartingPoint, finetuning_recipe
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.finetuning.kinds.texts import Texts

@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.batches.examples.labelled import LabelledTexts, LabelSets
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.dev_part import divided
+from bert_horovod.finetuning.text_data import divided
 
 
 def examples(labels: list) -> LabelledTexts:

@@ -8,10 +8,9 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.elimination import survivors
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
-from bert_horovod.finetuning.kinds.texts import Texts
+from bert_horovod.finetuning.kinds.texts import Texts, survivors
 from bert_horovod.finetuning.text_data import own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor

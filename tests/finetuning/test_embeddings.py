@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.interchange.pretrained import read_configuration

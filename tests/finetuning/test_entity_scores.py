@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.corpus.reading.tagged_files import TagColumns, read_tagged
-from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type, type_cells
+from bert_horovod.finetuning.scores import entity_scores, scores_by_type, type_cells
 
 NAMES = ("precision", "recall", "f1")
 

@@ -14,7 +14,7 @@ from bert_horovod.finetuning.examples import (
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS
-from bert_horovod.inference.text_answers import joined
+from bert_horovod.inference.text_predictor import joined
 
 OWN = Format(("text",), "label", None)
 REAL = Format(("text",), "label", {})

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_horovod.finetuning.multilabel_scores import (
+from bert_horovod.finetuning.scores import (
     average_precision,
     best_threshold,
     multilabel_scores,

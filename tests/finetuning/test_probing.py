@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.probing import STEPS, ProbeHook, probe_data, probe_job

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.finetuning.ranking_scores import ranking_scores
+from bert_horovod.finetuning.kinds.rerankers import ranking_scores
 
 
 def plain(scores, relevance, queries) -> float:

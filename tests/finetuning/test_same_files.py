@@ -7,10 +7,10 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts
-from bert_horovod.finetuning.same_files import require_same_files
+from bert_horovod.finetuning.outcome import require_same_files
 from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.training.loop import train
 from tests import toy_squad

@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.sweep import Finished, Variant, cells, summary, train_all, variants

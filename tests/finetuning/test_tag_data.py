@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.corpus.reading.tagged_files import TagColumns
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.tag_data import NER, ner_data
 
 TEXT = "good B-X\nfilm I-X\n\nbad O\n"

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tagged_files import read_tagged
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.tag_data import ner_data

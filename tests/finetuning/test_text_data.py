@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.tasks.text_head import Classification, Regression

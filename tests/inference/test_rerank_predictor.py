@@ -5,7 +5,7 @@ import pytest
 
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.rerank_predictor import RerankPredictor
+from bert_horovod.inference.text_predictor import RerankPredictor
 from bert_horovod.tasks.text_head import Reranking
 from tests.toy_glue import write_checkpoint
 

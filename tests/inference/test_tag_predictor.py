@@ -17,8 +17,7 @@ from bert_horovod.corpus.reading.tokenizer import LocatedTokens
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.tag_predictor import TagPredictor
-from bert_horovod.inference.word_tags import WordTags
+from bert_horovod.inference.tag_predictor import TagPredictor, WordTags
 from bert_horovod.interchange.huggingface import describe_directory, write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values

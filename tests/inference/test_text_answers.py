@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.reading.table_files import table_text
-from bert_horovod.inference.text_answers import answers, joined, probabilities
+from bert_horovod.inference.text_predictor import answers, joined, probabilities
 
 
 def test_the_likeliest_label_is_the_first_of_equal_ones():

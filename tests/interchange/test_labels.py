@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.labels import head_rows
+from bert_horovod.interchange.suitability import head_rows
 from bert_horovod.tasks.text_head import Classification, Regression
 from tests.toy_glue import MODEL, write_checkpoint
 

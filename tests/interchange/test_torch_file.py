@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.torch_file import map_torch_file
+from bert_horovod.interchange.safetensors_file import map_torch_file
 
 
 class Code:

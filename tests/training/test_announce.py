@@ -4,7 +4,7 @@ import dataclasses
 
 from bert_horovod.collectives.world import World
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.training.announce import print_start
+from bert_horovod.training.peak import print_start
 from tests.toys import toy_recipe
 
 

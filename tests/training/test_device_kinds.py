@@ -5,7 +5,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.training import agreement
-from bert_horovod.training.device_kinds import check_kinds, device_kind
+from bert_horovod.training.agreement import check_kinds, device_kind
 from bert_horovod.training.job import pretraining_job
 from tests.toys import toy_recipe
 

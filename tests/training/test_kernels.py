@@ -5,7 +5,7 @@ import pytest
 from bert_horovod.errors import RunError
 from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
 from bert_horovod.model import encoder
-from bert_horovod.model.gpu_kernels import choice, trial
+from bert_horovod.model.gpu_kernels import choice, programs
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.step import compute_policy
 
@@ -17,7 +17,7 @@ MODEL = {"vocab_size": 100, "hidden_size": 128, "num_hidden_layers": 2, "num_att
 def pretended_gpu(monkeypatch):
     """The program takes this process's CPU for a GPU that the kernels serve; XLA cannot compile them for it."""
     monkeypatch.setattr(choice, "_failed", set())
-    for module in (choice, encoder, trial):
+    for module in (choice, encoder, programs):
         monkeypatch.setattr(module, "capability", lambda: (9, 0))
 
 

@@ -6,14 +6,7 @@ import pytest
 
 from bert_horovod.costs.gpus import GPUS, gpu_peak
 from bert_horovod.recipe.sections import Model
-from bert_horovod.training.peak import (
-    Peak,
-    cpu_advice,
-    describe_peak,
-    find_peak,
-    gpu_advice,
-    precision_advice,
-)
+from bert_horovod.training.peak import Peak, cpu_advice, describe_peak, find_peak, gpu_advice, precision_advice
 
 TERA = 1e12
 AMD = {"fpu", "avx512f", "avx512_bf16"}

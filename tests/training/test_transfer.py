@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.training.transfer import apart, together
+from bert_horovod.training.step_results import apart, together
 
 ARRAYS = {
     "ids": np.arange(-3, 18, dtype=np.int32).reshape(3, 7),

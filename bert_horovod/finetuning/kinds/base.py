@@ -17,7 +17,7 @@ from bert_horovod.corpus.reading.table_files import PLAIN, Dialect
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import file_error
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.suitability import named_class
 from bert_horovod.recipe.sections import Model, Recipe

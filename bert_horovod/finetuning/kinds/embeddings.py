@@ -13,9 +13,9 @@ from bert_horovod.batches.examples.labelled import LabelledTexts
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.dev_part import divided
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import (
+    Files,
     Format,
     Split,
     find_split,
@@ -25,13 +25,12 @@ from bert_horovod.finetuning.examples import (
     real,
     refuse_one_label,
 )
-from bert_horovod.finetuning.files import Files
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
 from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import predictions_of
-from bert_horovod.finetuning.text_data import dialect_of
+from bert_horovod.finetuning.text_data import dialect_of, divided
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import EMBEDDING

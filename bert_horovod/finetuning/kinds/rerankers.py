@@ -1,6 +1,6 @@
 """Pairs of a query and a passage with a relevance from 0 to 1, for models that put candidates in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,17 +8,43 @@ import numpy as np
 from bert_horovod.batches.examples.labelled import LabelledRows
 from bert_horovod.corpus.reading.table_files import read_table
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.examples import Format, Split, real
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files, Format, Split, real
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.finetuning.kinds.texts import Texts
-from bert_horovod.finetuning.ranking_scores import ranking_scores
 from bert_horovod.finetuning.scoring import predictions_of
 from bert_horovod.finetuning.text_data import own_data, own_options
-from bert_horovod.inference.rerank_predictor import RerankPredictor
-from bert_horovod.inference.text_answers import sigmoid
+from bert_horovod.inference.text_predictor import RerankPredictor, sigmoid
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.text_head import Reranking, ranks
+
+PLACES = 10
+
+
+def ranking_scores(scores: np.ndarray, relevance: np.ndarray, queries: Sequence[str]) -> dict[str, float]:
+    """MRR@10 over the queries that have relevant candidates and others, and the accuracy at 0.5.
+
+    Equal scores count against the model. MRR is 0 if no query has both kinds of candidates.
+
+    Args:
+        scores: of the candidates, [candidates].
+        relevance: 0 to 1, likewise; relevant is what has 0.5 and more.
+        queries: of each candidate.
+
+    >>> ranking_scores(np.array([0.9, 0.2, 0.7, 0.4]), np.array([0, 1, 1, 0]), ["a", "a", "b", "b"])
+    {'mrr_10': 0.75, 'accuracy': 0.5}
+    """
+    relevant = relevance >= 0.5
+    _, query = np.unique(np.array(queries, object).astype(str), return_inverse=True)
+    reciprocal = []
+    for mine in np.split(np.argsort(query, kind="stable"), np.flatnonzero(np.diff(np.sort(query))) + 1):
+        right, wrong = scores[mine][relevant[mine]], scores[mine][~relevant[mine]]
+        if len(right) and len(wrong):
+            rank = 1 + np.count_nonzero(wrong >= right.max())
+            reciprocal.append(1 / rank if rank <= PLACES else 0.0)
+    return {
+        f"mrr_{PLACES}": float(np.mean(reciprocal)) if reciprocal else 0.0,
+        "accuracy": float(np.mean((scores >= 0.5) == relevant)),
+    }
 
 
 class Rerankers(Texts):

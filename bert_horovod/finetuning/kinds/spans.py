@@ -16,7 +16,7 @@ from bert_horovod.batches.layout import require_pairs
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.finetuning.scoring import score_squad
 from bert_horovod.finetuning.squad_scores import squad_scores

@@ -12,13 +12,12 @@ from bert_horovod.corpus.reading.tag_schemes import OUTSIDE
 from bert_horovod.corpus.reading.tagged_files import TagColumns, TaggedSentences, conll_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.entity_scores import entity_scores, scores_by_type, type_cells
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
+from bert_horovod.finetuning.scores import entity_scores, scores_by_type, type_cells
 from bert_horovod.finetuning.scoring import score_ner
 from bert_horovod.finetuning.tag_data import NER, TagData, ner_data
-from bert_horovod.inference.tag_predictor import TagPredictor
-from bert_horovod.inference.word_tags import predicted_tags
+from bert_horovod.inference.tag_predictor import TagPredictor, predicted_tags
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import ENTITIES
 from bert_horovod.reporting.tables import lines

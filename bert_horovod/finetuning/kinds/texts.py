@@ -1,5 +1,14 @@
-"""Labelled texts and pairs of texts: one label of several, any number of labels, or a real number."""
+"""Labelled texts and pairs of texts: one label of several, any number of labels, or a real number.
 
+Maximal Multiverse Learning eliminates heads with a high loss; tasks/multiverse.py has the loss. A training has at most
+twenty intervals. At the end of each, after warm-up, the heads are eliminated whose moving mean of losses is higher than
+(1 + `objective.elimination`) times the mean over all living heads: if heads do equally well, all stay. The losses are
+summed over all ranks, so that all ranks eliminate the same heads; checkpoints save the moving means, so that a run that
+resumes eliminates the same heads too. An eliminated head has no part in the loss, so it gets no gradient; weight decay
+still changes it.
+"""
+
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,25 +20,108 @@ from bert_horovod.corpus.reading.table_files import table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.class_weights import balanced
-from bert_horovod.finetuning.elimination import Elimination
-from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files, Split
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
 from bert_horovod.finetuning.scores import confusion_matrix, constant_like
 from bert_horovod.finetuning.scoring import score_glue, score_own
 from bert_horovod.finetuning.text_data import OWN_METRICS, TextData, glue_data, own_data, own_options
-from bert_horovod.inference.text_answers import answer_rows, answers, sigmoid
-from bert_horovod.inference.text_predictor import TextPredictor
+from bert_horovod.inference.text_predictor import TextPredictor, answer_rows, answers, sigmoid
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import CLASSIFICATION, MULTILABEL, REGRESSION
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.multiverse import MultiverseClassification
+from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification
 from bert_horovod.tasks.text_head import ARCHITECTURE, THRESHOLD, Classification, Multilabel, Regression
-from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import Run
 from bert_horovod.wording import listed
+
+MOST = 100.0  # weight of a text that has a label, for any number of labels: rarer labels would make training unstable
+
+
+def balanced(labels: np.ndarray, classes: int) -> tuple[float, ...]:
+    """The weights of `classes` labels, from the labels of the train examples.
+
+    Of one label a text: examples / (labels that occur * examples with the label), as scikit-learn's "balanced"; so the
+    mean weight of an example is 1. Of any number of labels: examples without the label / examples with it, at most
+    MOST, which is the pos_weight of torch's BCEWithLogitsLoss. A label without an example has weight 1.
+
+    Args:
+        labels: int32 [examples], or 1 and 0 [examples, labels].
+        classes: number of labels.
+
+    >>> balanced(np.array([0, 0, 0, 1]), 2)
+    (0.6666666666666666, 2.0)
+    >>> balanced(np.array([[1, 0], [0, 1], [0, 1]], np.uint8), 2)
+    (2.0, 0.5)
+    """
+    if labels.ndim == 1:
+        counts = np.bincount(labels, minlength=classes)
+        weights = len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    else:
+        counts = np.count_nonzero(labels, axis=0)
+        weights = np.minimum((len(labels) - counts) / np.maximum(counts, 1), MOST)
+    return tuple(np.where(counts > 0, weights, 1.0).tolist())
+
+
+MEANS = "head_losses"  # key in Progress.task of the heads' moving means of losses: [heads], nats
+_TIMES = 20
+
+
+class Elimination(Hook):
+    """Eliminates heads after a step, before another hook saves the step's checkpoint."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        task: MultiverseClassification = run.task
+        self._names = task.head_names
+        self._every = interval(run.recipe)
+
+    def phase(self) -> None:
+        remembered = self.run.state.progress.task
+        remembered.setdefault(ALIVE, [1.0] * len(self._names))
+        remembered.setdefault(MEANS, [0.0] * len(self._names))
+
+    def wants_state(self, step: int) -> bool:
+        return step % self._every == 0  # the next step's loss reads which heads are alive
+
+    def step(self, event: StepEvent) -> None:
+        if not event.result.finite:
+            return
+        run, remembered = self.run, self.run.state.progress.task
+        losses = [event.result.sums[name] / event.counts["examples"] for name in self._names]
+        pairs = zip(remembered[MEANS], losses, strict=True)
+        remembered[MEANS] = [mean + (loss - mean) / self._every for mean, loss in pairs]
+        warm_up = run.recipe.phase[0].warmup * run.recipe.total_steps
+        if event.step % self._every or event.step <= warm_up:
+            return
+        alive_before = remembered[ALIVE]
+        remembered[ALIVE] = survivors(alive_before, remembered[MEANS], run.recipe.objective.elimination)
+        if ended := int(sum(alive_before) - sum(remembered[ALIVE])):
+            run.say(f"step {event.step}: {ended} heads end, {int(sum(remembered[ALIVE]))} go on")
+
+
+def interval(recipe: Recipe) -> int:
+    """Steps from one elimination to the next; the moving means of losses average over about as many."""
+    return math.ceil(recipe.total_steps / _TIMES)
+
+
+def survivors(alive: list[float], means: list[float], elimination: float) -> list[float]:
+    """Which heads stay alive: 1 or 0 each. The first head always does.
+
+    Args:
+        alive: which heads are alive so far, 1 or 0 each.
+        means: mean losses, nats; a factor common to all does no harm, because only their ratios count.
+        elimination: a head stays if its loss is at most (1 + elimination) times the mean of the living heads.
+    """
+    living = [mean for lives, mean in zip(alive, means, strict=True) if lives]
+    most = (1 + elimination) * sum(living) / len(living)
+    return [
+        float(lives and (number == 0 or mean <= most))
+        for number, (lives, mean) in enumerate(zip(alive, means, strict=True))
+    ]
+
 
 SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
 _BASE_WIDTH = 768

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from bert_horovod.model import kernels
 from bert_horovod.model.forward import DropoutState, keep_scale, threshold
 from bert_horovod.model.gpu_kernels import catalogue
-from bert_horovod.model.gpu_kernels.call import call
-from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows as Rows
-from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
+from bert_horovod.model.gpu_kernels.call import KernelRows as Rows
+from bert_horovod.model.gpu_kernels.call import call, kernel_rows
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,

@@ -13,8 +13,7 @@ from bert_horovod.model.architectures.modernbert_layers import turn
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.forward import DropoutState, keep_scale, threshold
 from bert_horovod.model.gpu_kernels import catalogue
-from bert_horovod.model.gpu_kernels.call import call
-from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
+from bert_horovod.model.gpu_kernels.call import call, kernel_rows
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,

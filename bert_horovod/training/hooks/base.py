@@ -5,8 +5,7 @@ from typing import NamedTuple
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
-from bert_horovod.training.step_results import StepResult
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs, StepResult
 
 
 class StepEvent(NamedTuple):

@@ -6,8 +6,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.training.checksums import checksum
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.step_results import checksum
 
 
 class ConsistencyHook(Hook):

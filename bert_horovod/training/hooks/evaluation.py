@@ -1,4 +1,4 @@
-"""Evaluates the model on held-out rows."""
+"""Evaluates the model on held-out rows, and compares the loss with that of earlier runs of the same recipe."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from bert_horovod.collectives.world import World
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.reference_curves import references_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
-from bert_horovod.training.run import FIRST_STEP_S
+from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import compute_policy
 
 
@@ -102,3 +103,35 @@ class EvaluationHook(Hook):
         if run.journal is not None:
             run.journal.record({"step": event.step, **run.held_out})
         run.say("held out: " + "  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
+
+
+class ExpectedLossHook(Hook):
+    """Prints on rank 0 when the loss leaves the band of earlier runs, and when it is back in the band."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        references = (
+            [reference for reference in references_of(run.recipe, run.job.dataset.hash) if reference.means]
+            if run.world.rank == 0
+            else []
+        )
+        self._reference = references[0] if references else None
+        self._losses: list[float] = []
+        self._outside = False
+
+    def step(self, event: StepEvent) -> None:
+        reference, journal = self._reference, self.run.journal
+        if reference is None or journal is None:
+            return
+        self._losses.append(event.loss)
+        if event.step % reference.window:
+            return
+        text, self._losses = reference.judge(event.step, self._losses), []
+        if text and not self._outside:
+            journal.incident(event.step, text)
+        elif self._outside and not text and reference.bounds((event.step - 1) // reference.window):
+            journal.incident(event.step, f"at step {event.step} the loss is again as in other runs of this recipe")
+        self._outside = bool(text)
+
+    def rolled_back(self) -> None:
+        self._losses = []

@@ -20,7 +20,7 @@ from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.inputs import StepBatch, micro_batch_of
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
-from bert_horovod.training.transfer import StepInputs
+from bert_horovod.training.step_results import StepInputs
 
 _MOST_REPEATED = 8  # micro-batches that all ranks repeat to decide which rank is wrong
 

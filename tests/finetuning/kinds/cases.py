@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.finetuning.kinds.rerankers import Rerankers

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.files import Files
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
 from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.tasks.text_head import ARCHITECTURE

@@ -15,7 +15,7 @@ from bert_horovod.interchange.huggingface import read_directory, read_model, wri
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
-from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.choice import why_not
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients

@@ -9,8 +9,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.model.gpu_kernels import choice
-from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used
-from bert_horovod.model.gpu_kernels.limits import why_not
+from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used, why_not
 from bert_horovod.recipe.sections import Model
 from bert_horovod.recipe_files.loading import load_recipe, shipped_recipes
 

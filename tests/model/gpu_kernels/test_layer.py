@@ -12,9 +12,8 @@ from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels import bert_layer, catalogue, modernbert_layer
 from bert_horovod.model.gpu_kernels.bert_layer import Kept
-from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
+from bert_horovod.model.gpu_kernels.call import KernelRows, kernel_rows, sorted_lookups
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
-from bert_horovod.model.gpu_kernels.table import sorted_lookups
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model

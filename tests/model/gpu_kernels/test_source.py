@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_horovod.model.forward import DropoutState, keep_scale, random_bytes, threshold
 from bert_horovod.model.gpu_kernels import catalogue
-from bert_horovod.model.gpu_kernels.kernel_rows import reach_of
+from bert_horovod.model.gpu_kernels.call import reach_of
 from tests.model.gpu_kernels import reference
 from tests.model.gpu_kernels.triton_environment import run_with_triton
 

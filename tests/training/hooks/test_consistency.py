@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.training.checksums import checksum
+from bert_horovod.training.step_results import checksum
 from tests.horovod_runs import run_ranks
 from tests.toy_runs import metrics, pretrain_arguments
 from tests.toys import toy_recipe

@@ -13,7 +13,7 @@ from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_figures import _spread
 from bert_horovod.runs.metrics_lines import read_log
-from bert_horovod.training.hooks.slow_ranks import SlowRanks
+from bert_horovod.training.hooks.metrics import SlowRanks
 from tests.toy_runs import logged, metrics, train_rank
 from tests.toys import toy_recipe
 

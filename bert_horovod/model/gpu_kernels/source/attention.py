@@ -5,7 +5,7 @@ Operands of all kernels here:
   biases: [3 hidden], of qkv's dtype.
   sequences: int32 [rows, length]; a position attends only to positions of the same number.
   reach: int32 [rows, length / 64, 2]: for each block of 64 positions the first block, and the block after the last
-    one, that may hold positions of the same sequences; see kernel_rows.py.
+    one, that may hold positions of the same sequences; see call.py.
   key, first_row, site: int64 [1] or scalars: the dropout stream, see model/forward.py.
   sizes: int32 [4]: length / 64, heads, dropout's threshold, a number that is added to site.
   numbers: float32 [2]: the scores' scale, the factor of kept probabilities.
