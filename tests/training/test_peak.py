@@ -1,12 +1,27 @@
-"""The peak of a device: the table by a GPU's name, a CPU's by measurement; advice on the precision."""
+"""The peak of a device: the table by a GPU's name, a CPU's by measurement; advice on the precision.
 
+What a run says before its first step.
+"""
+
+import dataclasses
 import math
 
 import pytest
 
+from bert_horovod.collectives.world import World
 from bert_horovod.costs.gpus import GPUS, gpu_peak
 from bert_horovod.recipe.sections import Model
-from bert_horovod.training.peak import Peak, cpu_advice, describe_peak, find_peak, gpu_advice, precision_advice
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.peak import (
+    Peak,
+    cpu_advice,
+    describe_peak,
+    find_peak,
+    gpu_advice,
+    precision_advice,
+    print_start,
+)
+from tests.toys import toy_recipe
 
 TERA = 1e12
 AMD = {"fpu", "avx512f", "avx512_bf16"}
@@ -145,3 +160,17 @@ def test_a_cpus_advice_goes_by_its_instructions(precision, flags, advised):
 
 def test_float32_is_never_advised_against():
     assert precision_advice("float32") is None
+
+
+def test_one_rank_is_warned_of_a_method_for_several(capsys):
+    print_start(toy_recipe(exchange={"method": "onebit_adam"}), Pretraining(True), World())
+    printed = capsys.readouterr()
+    assert "bert-horovod: warning: exchange.method = 'onebit_adam' with one rank sends nothing" in printed.err
+    assert printed.out.startswith("world: 1 rank(s)")
+    print_start(toy_recipe(), Pretraining(True), World())
+    assert "one rank" not in capsys.readouterr().err
+
+
+def test_settings_that_an_override_made_idle_are_told(capsys):
+    print_start(dataclasses.replace(toy_recipe(), notes=("optimizer.beta_1 = 0.8: idle",)), Pretraining(True), World())
+    assert "bert-horovod: note: optimizer.beta_1 = 0.8: idle\n" in capsys.readouterr().out

@@ -1,6 +1,24 @@
-"""What a line of metrics.jsonl holds."""
+"""What a line of metrics.jsonl holds.
 
-from bert_horovod.training.hooks.metrics import Interval
+A rank that is slow is named once, with its host and what that costs, and so is its end; noise is not.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.world import World, from_all_ranks
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.run_figures import _spread
+from bert_horovod.runs.metrics_lines import read_log
+from bert_horovod.training.hooks.metrics import Interval, SlowRanks
+from tests.toy_runs import logged, metrics, train_rank
+from tests.toys import toy_recipe
 
 
 def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_unknown(monkeypatch):
@@ -28,3 +46,82 @@ def test_without_times_the_wait_for_all_reduces_is_unknown():
     interval = Interval()
     interval.add(rows=32, input_wait_s=0.5, reduce_wait_s=None, tokens=100.0)
     assert interval.rates(100.0, 1e6, None)["reduce_wait_s"] is None
+
+
+HOSTS = ["node1", "node1", "node2", "node2"]
+
+
+def said(*windows: tuple[list[float], list[float]]) -> list[str]:
+    """What is said after each window, of each rank's computing and reading."""
+    slow_ranks = SlowRanks(HOSTS)
+    return [slow_ranks.add(np.array(computing), np.array(reading), 2.0) for computing, reading in windows]
+
+
+LIKE = ([1.0, 1.1, 1.05, 1.0], [0.0] * 4)
+COMPUTES = ([1.0, 1.1, 1.05, 1.5], [0.0] * 4)
+READS = ([1.0, 1.1, 1.05, 1.0], [0.0, 0.6, 0.0, 0.0])
+
+
+def test_a_slow_rank_is_told_once_and_again_when_that_ends():
+    texts = said(*[COMPUTES] * 6, *[LIKE] * 6)
+    assert [number for number, text in enumerate(texts) if text] == [3, 9]
+    assert texts[3] == (
+        "rank 3 on node2 is slow, mostly by computing: 1.500 s of its own in a step, the ranks' median is 1.075 s. "
+        "All wait for it: that costs 21% of the time"
+    )
+    assert texts[9] == "rank 3 on node2 is no longer slower than the others"
+
+
+def test_a_rank_that_waits_for_rows_is_told_apart():
+    (text,) = [text for text in said(*[READS] * 5) if text]
+    assert text.startswith("rank 1 on node1 is slow, mostly by reading rows: 1.700 s")
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        [LIKE] * 20,
+        [COMPUTES, LIKE] * 10,  # in half of the windows
+        [COMPUTES, READS] * 10,  # now one, now another
+    ],
+)
+def test_noise_is_not_named(windows):
+    assert not any(said(*windows))
+
+
+def train_beside_bursts(world: World, store: Path, output_dir: Path, recipe: Recipe) -> None:
+    """Rank 1 is stopped for two thirds of the time, in bursts."""
+    pids = from_all_ranks([os.getpid()], world, "pids")
+    done = threading.Event()
+
+    def stop_in_bursts() -> None:
+        while not done.is_set():
+            os.kill(pids[1], signal.SIGSTOP)
+            time.sleep(0.02)
+            os.kill(pids[1], signal.SIGCONT)
+            time.sleep(0.01)
+
+    bursts = threading.Thread(target=stop_in_bursts)
+    if world.rank == 0:
+        bursts.start()
+    try:
+        train_rank(world, store, output_dir, recipe)
+    finally:
+        done.set()
+        if world.rank == 0:
+            bursts.join()
+
+
+@pytest.mark.full
+def test_a_rank_that_is_stopped_in_bursts_is_named(store, two_ranks, tmp_path):
+    model = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
+    recipe = toy_recipe(phase={"steps": 60}, model=model, execution={"micro_batch": 16})
+    two_ranks.run(train_beside_bursts, store.path, tmp_path, recipe)
+    notices = [line["incident"] for line in logged(tmp_path) if "incident" in line]
+    assert "rank 1 on " in notices[0]
+    assert " is slow, mostly by computing: " in notices[0]
+    timed = [line for line in metrics(tmp_path) if line["compute_s"] is not None]
+    assert [line["step"] for line in timed] == [5, 15, 25, 35, 45, 55]
+    assert all(line["slowest_compute_s"] >= line["compute_s"] for line in timed)
+    assert {line["slowest_rank"] for line in metrics(tmp_path)} >= {None, 1}
+    assert "% longer than the median; in " in _spread(read_log(tmp_path / "metrics.jsonl"))
