@@ -13,7 +13,6 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Progress
 from bert_horovod.interchange.exported import load_export
-from bert_horovod.interchange.serving_graph import input_names
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
@@ -105,6 +104,8 @@ class OnnxOutputs:
     """
 
     def __init__(self, directory: Path, model: Model) -> None:
+        from bert_horovod.interchange.serving_graph import input_names  # imports TensorFlow at once
+
         self._call, self._names = load_export(directory), input_names(model)
 
     def __call__(self, _: object, rows: PackedRows, progress: Progress | None = None) -> dict[str, np.ndarray]:
