@@ -180,15 +180,7 @@ def is_known(name: str) -> bool:
 def as_transformers(
     file: Path, content: Json, stated: Json, added: Json, name: str, model_type: str | None
 ) -> tokenizers.Tokenizer:
-    """The tokenizer that transformers makes.
-
-    Args:
-        file: path of tokenizer.json, for messages.
-        content: what it holds.
-        stated: the settings of the files beside it.
-        added: added_tokens.json: ids by token.
-        name: the class in transformers.
-        model_type: of config.json.
+    """The tokenizer that transformers makes of a tokenizer.json and the files beside it.
 
     Raises:
         UserError: the class is not known here, or versions of transformers make other tokenizers.

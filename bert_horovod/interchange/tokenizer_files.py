@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
-from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
+from bert_horovod.corpus.reading.vocabulary import casing, read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
 from bert_horovod.interchange.tokenizer_classes import (
@@ -191,7 +191,7 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
         _check_vocabulary(vocabulary, source, vocab_size, config)
     reason = "as its tokenizer says" if stated else "transformers' default"
     if by_vocabulary and not stated and vocabulary is not None:
-        flags["do_lower_case"], reason = _casing(vocabulary)
+        flags["do_lower_case"], reason = casing(vocabulary)
     return TokenizerFound(
         vocabulary,
         TokenizerSettings(flags["do_lower_case"], flags["strip_accents"], flags["tokenize_chinese_chars"], added),
@@ -319,20 +319,6 @@ def _check_vocabulary(vocabulary: list[str], source: Path, vocab_size: int, conf
         )
     require_tokens(vocabulary, str(source), "id")
     require_special_tokens(vocabulary, str(source))
-
-
-def _casing(vocabulary: list[str]) -> tuple[bool, str | None]:
-    """Whether a vocabulary is of lower-cased text, and why; no reason: nothing tells.
-
-    An uncased vocabulary has no capitals, except in up to 1 % of its tokens, for unusual characters.
-    """
-    words = [token for token in vocabulary if not (token.startswith("[") and token.endswith("]"))]
-    capitals = sum(token != token.lower() for token in words)
-    if capitals > len(words) / 100:
-        return False, f"as {capitals:,} tokens of its vocabulary have capitals"
-    if any(token != token.upper() for token in words):
-        return True, f"as its vocabulary has {'hardly any' if capitals else 'no'} capitals"
-    return True, None
 
 
 def _id(number: Any) -> int:

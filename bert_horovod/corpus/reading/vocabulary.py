@@ -307,3 +307,17 @@ class _Characters(dict):
             raise KeyError(character)
         normalised = self[character] = self._normalise(character)
         return normalised
+
+
+def casing(vocabulary: list[str]) -> tuple[bool, str | None]:
+    """Whether a vocabulary is of lower-cased text, and why; no reason: nothing tells.
+
+    An uncased vocabulary has no capitals, except in up to 1 % of its tokens, for unusual characters.
+    """
+    words = [token for token in vocabulary if not (token.startswith("[") and token.endswith("]"))]
+    capitals = sum(token != token.lower() for token in words)
+    if capitals > len(words) / 100:
+        return False, f"as {capitals:,} tokens of its vocabulary have capitals"
+    if any(token != token.upper() for token in words):
+        return True, f"as its vocabulary has {'hardly any' if capitals else 'no'} capitals"
+    return True, None
