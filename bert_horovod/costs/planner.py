@@ -91,12 +91,7 @@ class Device:
 
 
 def usual_share(gpu: Gpu | None, capability: tuple[int, int]) -> float:
-    """The share of its peak that a GPU is expected to reach, by its kind and by its memory's rate beside the peak.
-
-    Args:
-        gpu: its data sheet; None: not known.
-        capability: compute capability.
-    """
+    """The share of its peak that a GPU is expected to reach, by its kind and by its memory's rate beside the peak."""
     share = HOPPER_SHARE if capability >= (9, 0) and not (gpu and "RTX" in gpu.name) else PRODUCT_SHARE
     if gpu is None:
         return share

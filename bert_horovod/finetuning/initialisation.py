@@ -75,13 +75,6 @@ def finetuning_recipe(
 
     Steps follow from epochs and global batch; the whole dev set is evaluated, and a checkpoint saved, once an epoch.
 
-    Args:
-        start: the checkpoint and the task's defaults.
-        train_rows, dev_rows: rows of an epoch, and of the dev set.
-        epochs: over the train rows.
-        overrides: settings of the recipe, as `section.key=value`.
-        world_size: ranks.
-
     Raises:
         UserError: a setting is invalid, or a size differs from the checkpoint's.
     """
@@ -271,15 +264,7 @@ class Finetuning:
 
 
 def refuse_another(output_dir: Path, flag: str, value: str, usual: str, why: str) -> None:
-    """Raise UserError if the run in a directory was begun with another value of a flag.
-
-    Args:
-        output_dir: the directory, which may have no run.
-        flag: as typed.
-        value: that of now.
-        usual: without the flag.
-        why: what another value changes, behind "was begun with VALUE, ".
-    """
+    """Raise UserError if the run in a directory was begun with another value of a flag."""
     if not (output_dir / COMMAND).is_file():
         return
     words = [part for word in read_command(output_dir).words for part in word.split("=", 1)]

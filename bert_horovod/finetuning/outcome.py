@@ -142,12 +142,7 @@ def run_outputs(run: Run, rows: PackedRows) -> RowOutputs:
 
 
 def require_same_files(files: dict[str, tuple[Path, Any]], world: World) -> None:
-    """Raise UserError, on all ranks, if a file's content is not the same on all ranks.
-
-    Args:
-        files: by purpose, such as "dev": this rank's path, and the content that it read, which JSON can hold.
-        world: the ranks.
-    """
+    """Raise UserError, on all ranks, if a file's content is not the same on all ranks."""
     own_digests = {
         name: [str(path), hashlib.sha256(json.dumps(content).encode()).hexdigest()]
         for name, (path, content) in files.items()

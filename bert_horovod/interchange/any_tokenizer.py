@@ -32,15 +32,6 @@ def json_tokenizer(
 ) -> JsonTokenizer:
     """The tokenizer of a tokenizer.json.
 
-    Args:
-        file: its path, for messages.
-        content: what it holds.
-        stated: the settings of the files beside it: cls_token and so on, as texts or as added tokens.
-        vocab_size: the model's number of rows for tokens; None: there is no model.
-        added: added_tokens.json: ids by token.
-        name: of its class in transformers.
-        model_type: of the model.
-
     Raises:
         UserError: a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or the
             model has too few rows.

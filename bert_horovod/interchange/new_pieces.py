@@ -35,11 +35,6 @@ class NewPieces(NamedTuple):
 def find_new_pieces(old: list[str], new: list[str], source: str) -> NewPieces:
     """The pieces that a vocabulary has and a checkpoint's own lacks.
 
-    Args:
-        old: the checkpoint's tokens by id.
-        new: the other vocabulary's.
-        source: names it in messages.
-
     Raises UserError if an old token is not in its old place.
     """
     ids, free = token_ids(old), set(unused_places(old))

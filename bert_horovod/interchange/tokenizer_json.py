@@ -48,11 +48,6 @@ class TokenizerJson(NamedTuple):
 def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) -> TokenizerJson:
     """Check the content of a tokenizer.json and take it apart.
 
-    Args:
-        path: the file, for messages.
-        content: what it holds.
-        vocab_size: the model's number of rows for tokens.
-
     Raises:
         UserError: it is no BERT's, or has more tokens than the model.
         DamagedData: it is damaged.

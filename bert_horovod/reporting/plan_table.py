@@ -89,16 +89,7 @@ def plan_text(
     prices: Prices | None,
     advice: Sequence[PhaseAdvice],
 ) -> str:
-    """Text, as wide as the terminal: the assumptions; for each phase tables and advice; totals of all phases.
-
-    Args:
-        recipe: the planned recipe.
-        device, network: the device and network of the plans.
-        plans: of each phase, by rising number of ranks.
-        bills: of each plan.
-        prices: the cluster's; None: there is no cluster file.
-        advice: of each phase.
-    """
+    """Text, as wide as the terminal: the assumptions; for each phase tables and advice; totals of all phases."""
     width = shutil.get_terminal_size().columns
     parts = [_device_line(recipe, device), _network_line(recipe, network)]
     currency = prices.currency if prices else ""
@@ -244,14 +235,7 @@ _HEADS = ("ranks", "hosts", "losses", "days", "device-hours", "save every", "bes
 
 
 def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: float, prices: Prices | None) -> str:
-    """A table for each phase: what is expected with the recipe's time between two saves, and with the best one.
-
-    Args:
-        plans: of each phase, by rising number of ranks.
-        share: of the usual price.
-        hours_between_losses: mean hours that a host stays.
-        prices: the cluster's; None: not known.
-    """
+    """A table for each phase: what is expected with the recipe's time between two saves, and with the best one."""
     priced = prices is not None and prices.device_hour >= 0
     currency = prices.currency if prices else ""
     parts = [

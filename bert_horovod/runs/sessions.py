@@ -80,14 +80,7 @@ class Spent:
 def begin_session(
     output_dir: Path, started: float, everyone: Sequence[Sequence[str]], earlier: Sign | None = None
 ) -> None:
-    """Record a start.
-
-    Args:
-        output_dir: the run's.
-        started: seconds since the epoch.
-        everyone: each rank's host and kind of device.
-        earlier: the last sign of life before this start.
-    """
+    """Record a start."""
     counts = Counter((host, kind) for host, kind in everyone)
     devices = [Devices(host, kind, ranks) for (host, kind), ranks in counts.items()]
     sessions = [*_read(output_dir, _log(output_dir), earlier), Session(started, started, devices)]

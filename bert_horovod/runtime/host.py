@@ -32,12 +32,7 @@ def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
 
 
 def busy_share(spans: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> float:
-    """The share of all cores' time, 0 to 1, that was not idle.
-
-    Args:
-        spans: `core_ticks` before and after each stretch of time. A tick is about 10 ms: all of them together should
-            last seconds.
-    """
+    """The share of all cores' time, 0 to 1, that was not idle."""
     busy = sum(after[0] - before[0] for before, after in spans)
     return busy / max(1, sum(after[1] - before[1] for before, after in spans))
 

@@ -39,11 +39,6 @@ def device_kind() -> str | None:
 def check_kinds(hosts: Sequence[str], kinds: Sequence[str | None], precision: str) -> str | None:
     """A warning if ranks have several kinds of GPU, with what that costs at the data sheets' rates; None: all alike.
 
-    Args:
-        hosts: each rank's.
-        kinds: each rank's `device_kind`.
-        precision: the recipe's.
-
     Raises:
         UserError: some ranks have a GPU and others have none.
     """

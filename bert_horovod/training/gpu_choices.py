@@ -22,13 +22,7 @@ FILE = "autotuning.json"
 
 
 def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainStep | None) -> None:
-    """Give all ranks rank 0's choices, those of an earlier start included; before programs of new shapes are compiled.
-
-    Args:
-        run: a run with an open phase; all its ranks call this together.
-        batch, inputs: of a step, for the programs that rank 0 tunes.
-        step: the phase's, if it has one by now.
-    """
+    """Give all ranks rank 0's choices, those of an earlier start too, before programs of new shapes are compiled."""
     if not has_gpu():
         return
     devices.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))

@@ -77,11 +77,6 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     """Build the step of the run's phase, with buckets as execution.bucket_bytes says; sets run.exchange.
 
     The progress stores the plan, so that a resumed run has the same buckets.
-
-    Args:
-        run: a run with an open phase.
-        batch: this rank's part of a global batch of the phase, for measurements.
-        inputs: inputs of a step, for measurements.
     """
     recipe, state, world = run.phase.recipe, run.state, run.world
     shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}

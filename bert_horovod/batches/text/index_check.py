@@ -47,13 +47,6 @@ def read_split(
 ) -> dict[str, Any]:
     """Map the arrays of a split by name.
 
-    Args:
-        path: the index.
-        split: "train" or "held_out".
-        sequence_length: positions per row, L.
-        shards: of the store.
-        check: SHA-256 of small files; None: another process of this host checks.
-
     Raises ReportedError.
     """
     cells = shards * (sequence_length + 1) + 1

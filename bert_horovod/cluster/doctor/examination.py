@@ -279,13 +279,7 @@ def link_speed(facts: Mapping[str, Facts]) -> float | None:
 
 
 def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: float | None) -> Check:
-    """Whether the ring was as fast as its links allow; names the slow links if each link was measured.
-
-    Args:
-        measured: the JSON that bert_horovod.cluster.doctor.all_reduce prints.
-        hosts: by rank.
-        expected_bits_per_s: of a link; None: the rate is not judged.
-    """
+    """Whether the ring was as fast as its links allow; names the slow links if each link was measured."""
     rate = measured["bits_per_s"]
     text = (
         f"{measured['bytes'] / 2**20:.3g} MiB between {measured['ranks']} ranks in {measured['seconds'] * 1e3:.3g} ms: "
@@ -309,13 +303,7 @@ def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: f
 
 
 def slow_links(links: list[float], hosts: list[str], expected_bits_per_s: float) -> str:
-    """The links of a ring that are slow when measured alone, with their rates; a host's name if both its links are.
-
-    Args:
-        links: bit/s from each host to the next, the last to the first.
-        hosts: by rank.
-        expected_bits_per_s: of a link.
-    """
+    """The links of a ring that are slow when measured alone, with their rates; a host's name if both its links are."""
     slow = {i for i, rate in enumerate(links) if rate < SLOW * expected_bits_per_s}
     parts = []
     for i, host in enumerate(hosts):

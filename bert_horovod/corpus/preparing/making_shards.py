@@ -91,17 +91,7 @@ def make_shards(
     workers: int | None,
     executor: Executor | None,
 ) -> Made:
-    """Make what the directory lacks of a plan, as whole shards.
-
-    Args:
-        path: the directory, which holds the vocabulary.
-        plan: the store's, or a share of it.
-        settings: the store's.
-        untrusted: sources that may have changed since parts in the directory were made.
-        vocabulary_size: decides the dtype of tokens.
-        workers: processes; None: one per core, but no more than there are jobs.
-        executor: see preparation.prepare.
-    """
+    """Make what the directory lacks of a plan, as whole shards."""
     start = time.monotonic()
     tasks = plan.tasks
     trusted = [task for task in tasks if not any(piece.source in untrusted for piece in task.pieces)]

@@ -155,13 +155,7 @@ class DreamDdpExchange(LocalExchange):
 
 
 def judged(interval: int, all_s: float, step_s: float) -> str:
-    """Judge the interval by measured times: a line for people.
-
-    Args:
-        interval: exchange.interval.
-        all_s: seconds of an average of all parameters, in parts.
-        step_s: seconds of a step, with its average.
-    """
+    """Judge the interval by measured times: a line for people."""
     times = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
     if all_s / interval > _FULL * step_s:
         return f"warning: {times}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"

@@ -89,13 +89,7 @@ class DivergenceHook(Hook):
 
 
 def overflow_of_sums(wire: str, ranks: int, micro_batches: int) -> str:
-    """What may not be finite if each micro-batch's gradient is.
-
-    Args:
-        wire: numerics.wire; one rank sends nothing.
-        ranks: of the run.
-        micro_batches: of a step on each rank.
-    """
+    """What may not be finite if each micro-batch's gradient is."""
     causes = [
         *(["their sum over micro-batches"] if micro_batches > 1 else []),
         *(["their sum over ranks"] if ranks > 1 else []),
@@ -203,16 +197,7 @@ def bad_batches(
     rows_per_epoch: int,
     world: World,
 ) -> list[BadBatch]:
-    """The bad micro-batches of all ranks in a step; equal on all ranks, which call it together.
-
-    Args:
-        not_finite: this rank's numbers of micro-batches, with the tensors that are not finite in each.
-        batch: number of the step's global batch in the phase.
-        global_batch: rows of a global batch.
-        micro_batch: rows of a micro-batch.
-        rows_per_epoch: the phase's.
-        world: the ranks.
-    """
+    """The bad micro-batches of all ranks in a step; equal on all ranks, which call it together."""
     own_positions = step_positions(batch, global_batch, world.rank, world.size, micro_batch)
     own_batches = []
     for k, names in not_finite:
