@@ -212,6 +212,8 @@ CASES = [
     (f"{PREPARE} a.txt --input a.txt", "has no [PAD]"),
     (f"{PREPARE} vocab.txt --input a.txt --held_out 2", "--held_out 2.0"),
     (f"{PREPARE} vocab.txt --input a.txt --workers 1000000000", "expected 1 to 4096"),
+    (f"{PREPARE} vocab.txt --input a.txt --workers 0", "--workers 0"),
+    (f"{PREPARE} vocab.txt --input tables", "holds no text"),
     (f"{PREPARE} vocab.txt --input a.txt --recipe quickstart --set model.vocab_size=7", "vocab_size = 7, but"),
     ("prepare --input a.txt --output_dir out --tokenizer none", "--tokenizer none: expected a directory with a tokeni"),
     ("prepare --input a.txt --output_dir out --tokenizer tagged", "tagged: expected a directory with a tokenizer.json"),
@@ -473,6 +475,8 @@ def files(tmp_path_factory) -> Path:
     for name in ("train", "dev"):
         shutil.copy(tmp_path / "a.conll", tmp_path / "tagged" / f"{name}.conll")
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "table.csv").write_text("1,2")
     (tmp_path / "table.json").write_text('{"data": [{"text": "A cat."}]}')
     write_run(tmp_path / "run")
     (tmp_path / "pretrained" / "checkpoints" / "step-00000001").mkdir(parents=True)

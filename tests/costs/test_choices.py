@@ -104,15 +104,8 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
     slow = Network(2e8, latency_s=0.0)
     offered = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8, METHODS)
     assert [each.setting.partition(" = ")[0] for each in offered] == [
-        "the recipe as it is",
-        "numerics.wire",
-        "numerics.wire",
-        "phase.0.global_batch",
-        "exchange.method",
-        "exchange.method",
-        "exchange.method",
-        "exchange.method",
-        "model.embedding_size",
+        *("the recipe as it is", "numerics.wire", "numerics.wire", "phase.0.global_batch", "exchange.method"),
+        *("exchange.method", "exchange.method", "exchange.method", "model.embedding_size"),
     ]
     alone, float16, int8, larger, low_rank, one_bit, averages, outer_steps, shared = offered
     assert shared.efficiency > float16.efficiency

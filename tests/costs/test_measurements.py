@@ -89,8 +89,3 @@ def test_a_link_is_what_was_measured(tmp_path, found, hops):
 def test_what_is_no_measurement_of_a_link_is_refused(tmp_path, found, message):
     with pytest.raises(UserError, match=message):
         measured_network(written(tmp_path, found), HOP)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"--compute .*nowhere: No such file"):
-        measured_device(tmp_path / "nowhere", recipe(), Device("sheet", 1.0))

@@ -14,7 +14,6 @@ from bert_horovod.costs.choices import LEAST_GAIN, choices, for_fast_link
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import ring
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, plan_phase, slowest, update_bytes
-from bert_horovod.errors import UserError
 from bert_horovod.exchange import methods
 from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix
 from bert_horovod.model.shapes import pretraining_shapes
@@ -202,11 +201,6 @@ def test_all_ranks_wait_for_the_slowest():
     assert even.waiting_s == 0
     assert uneven_plan.waiting_s == pytest.approx(0.04 * slowest(4) * even.forward_backward_s)
     assert uneven_plan.step_s == pytest.approx(even.step_s + uneven_plan.waiting_s)
-
-
-def test_ranks_that_cannot_share_the_batch_are_an_error():
-    with pytest.raises(UserError, match="there are 65 ranks and each needs at least one row"):
-        plan_phase(recipe(), 0, 65, DEVICE, HOP)
 
 
 def test_costs_and_the_command_need_no_tensorflow():

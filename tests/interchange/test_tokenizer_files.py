@@ -12,25 +12,7 @@ from bert_horovod.interchange.tokenizer_files import read_tokenizer, tokenizer_c
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
-    "a",
-    "b",
-    "##b",
-    "##c",
-    "e",
-    "é",
-    "É",
-    "e",
-    "##e",
-    "##é",
-    "日",
-    "本",
-    "##本",
-    "ab",
-    "ö",
-    "o",
-    "!",
-    "a",
-    "x",
+    *("a", "b", "##b", "##c", "e", "é", "É", "e", "##e", "##é", "日", "本", "##本", "ab", "ö", "o", "!", "a", "x"),
     "##y",
 ]
 VOCABULARY = [*SPECIAL, *WORDS]

@@ -372,11 +372,6 @@ def test_a_method_that_there_is_not_is_refused_with_those_that_there_are(method)
     assert ("one of gradients, largest_chunks, powersgd, onebit_adam" in text) == isinstance(method, str)
 
 
-def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):
-    with pytest.raises(UserError, match=r"absent\.toml: No such file.*`bert-horovod recipes` lists"):
-        load_recipe(tmp_path / "absent.toml")
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
     recipe = load_recipe(path)

@@ -69,11 +69,6 @@ def test_an_installed_package_has_its_own(tmp_path, monkeypatch):
         shipped_recipes()
 
 
-def test_an_unknown_name_is_refused_with_a_near_one():
-    with pytest.raises(UserError, match="no recipe bert-bas; did you mean bert-base"):
-        shipped_recipe("bert-bas")
-
-
 @ALL
 def test_a_recipe_begins_with_what_it_reproduces(path):
     assert re.fullmatch(r"[A-Z].{30,180}[.]", what_for(path)), (

@@ -56,8 +56,3 @@ def test_anything_else_is_refused_by_name(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=re.escape(f"--tuned {path}") + ".*" + re.escape(message)):
         tuned_overrides(path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read --tuned .*absent\.toml: No such file"):
-        tuned_overrides(tmp_path / "absent.toml")

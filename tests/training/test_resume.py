@@ -27,18 +27,8 @@ NUMERICS = {"wire": "float16"}
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "evaluate_steps": 5}
 RECIPE = toy_recipe(numerics=NUMERICS, execution=EXECUTION)
 OWN_VALUES = (
-    "step",
-    "phase",
-    "epoch",
-    "loss",
-    "mlm_loss",
-    "mlm_accuracy",
-    "nsp_loss",
-    "nsp_accuracy",
-    "learning_rate",
-    "gradient_norm",
-    "loss_scale",
-    "skipped_steps",
+    *("step", "phase", "epoch", "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "learning_rate"),
+    *("gradient_norm", "loss_scale", "skipped_steps"),
 )
 
 

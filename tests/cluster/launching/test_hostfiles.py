@@ -261,11 +261,6 @@ def test_a_hostfile_that_cannot_be_read_is_refused_by_the_line(tmp_path, text, m
         read_hostfile(tmp_path / "hosts")
 
 
-def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the hostfile .*: No such file"):
-        read_hostfile(tmp_path / "hosts")
-
-
 def test_a_hostfile_that_is_a_pipe_or_has_no_end_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):

@@ -245,13 +245,6 @@ def test_files_without_text_are_named_at_the_end(make_store, text):
     assert "1 of 3 files gave no text: c.txt" in summary(make_store(text))
 
 
-def test_senseless_workers_are_refused(vocabulary, text, tmp_path):
-    from bert_horovod.corpus.preparing.preparation import prepare
-
-    with pytest.raises(UserError, match="--workers 0"):
-        prepare([str(text)], vocabulary, tmp_path / "store", workers=0)
-
-
 @pytest.mark.full
 def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, many_files, vocabulary, tmp_path):
     if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:

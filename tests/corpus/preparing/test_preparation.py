@@ -323,13 +323,6 @@ def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_sto
     assert "INDEX.tsv" in capsys.readouterr().err
 
 
-def test_a_directory_without_text_is_refused(make_store, tmp_path):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "table.csv").write_text("1,2", encoding="utf-8")
-    with pytest.raises(UserError, match="holds no text"):
-        make_store(tmp_path / "other")
-
-
 def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
     store = make_store(text)
     (store.path / "index" / "0123").mkdir(parents=True)

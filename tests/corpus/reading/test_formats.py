@@ -121,16 +121,7 @@ def test_a_row_that_does_not_fit_is_a_bad_line(tmp_path, name, row, message):
 
 def test_tables_in_a_directory_are_passed_over_and_told(tmp_path, capsys):
     for name in (
-        "a.txt",
-        "INDEX.tsv",
-        "a.csv",
-        "a.html",
-        "LICENSE",
-        "README",
-        "_SUCCESS",
-        "wiki_00",
-        "part-00000",
-        "xaa",
+        *("a.txt", "INDEX.tsv", "a.csv", "a.html", "LICENSE", "README", "_SUCCESS", "wiki_00", "part-00000", "xaa"),
     ):
         (tmp_path / name).write_text("One.")
     assert [source.name for source in find_sources([str(tmp_path)])] == ["a.txt", "part-00000", "wiki_00", "xaa"]

@@ -104,21 +104,9 @@ def google(shared_data):
 def random_texts(count, seed):
     generator = random.Random(seed)
     ranges = [(0x20, 0x7E)] * 6 + [
-        (0, 0x24F),
-        (0x300, 0x36F),
-        (0x370, 0x5FF),
-        (0x600, 0x6FF),
-        (0x900, 0xDFF),
-        (0xE00, 0xFFF),
-        (0x1100, 0x11FF),
-        (0x1E00, 0x206F),
-        (0x2E00, 0x30FF),
-        (0x4E00, 0x9FFF),
-        (0xAC00, 0xD7A3),
-        (0xE000, 0xFFFF),
-        (0x10000, 0x1FFFF),
-        (0x20000, 0x2FFFF),
-        (0x30000, 0x10FFFF),
+        *((0, 0x24F), (0x300, 0x36F), (0x370, 0x5FF), (0x600, 0x6FF), (0x900, 0xDFF), (0xE00, 0xFFF)),
+        *((0x1100, 0x11FF), (0x1E00, 0x206F), (0x2E00, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xE000, 0xFFFF)),
+        *((0x10000, 0x1FFFF), (0x20000, 0x2FFFF), (0x30000, 0x10FFFF)),
     ]
 
     def character():
@@ -259,21 +247,7 @@ def odd_texts(count, seed):
         "\u00b4",
     ]
     parts += [
-        "\n",
-        "\t",
-        "\0",
-        "\u200b",
-        "▁",
-        "ﬁ",
-        "½",
-        "≠",
-        "中文",
-        "🙂",
-        "|||IP|||",
-        "<X>",
-        " <X> ",
-        "[unused1]",
-        "``",
+        *("\n", "\t", "\0", "\u200b", "▁", "ﬁ", "½", "≠", "中文", "🙂", "|||IP|||", "<X>", " <X> ", "[unused1]", "``"),
         "   ",
     ]
     return ["".join(generator.choices(parts, k=generator.randint(0, 12))) for _ in range(count)]
