@@ -39,6 +39,7 @@ BUDGET_S = 480.0
 LAST_LINES = 8  # of what a failed process said
 SECTIONS = ("device", "kernels", "correctness", "step", "resume", "peer", "operations", "input", "ranks")
 SHAPES = [("base", 128, 128), ("large", 128, 64), ("base", 512, 32), ("large", 512, 16)]  # size, length, rows
+NO_ATTENTION_DROPOUT = "model.attention_probs_dropout_prob=0"  # as all modern recipes have
 TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
 BENCH = ["-m", "bert_horovod", "bench"]
 CUBLAS_ALONE = (
@@ -78,7 +79,8 @@ def step_job(
     words += [word for each in all_settings for word in ("--set", each)]
     recipe = size_recipe(size, all_settings)
     kernels = not device["without_kernels"] and recipe.execution.kernels != "xla"
-    told = ", ".join(each.rpartition(".")[2].replace("=", " ") for each in settings if each.startswith("execution"))
+    told = [each for each in settings if each.startswith("execution") or each == NO_ATTENTION_DROPOUT]
+    told = ", ".join(each.rpartition(".")[2].replace("=", " ") for each in told)
     name = f"{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
     return Job(
         "step",
@@ -115,11 +117,14 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     def steps_with(*settings: str, of: list[tuple[str, int, int]] = shapes, xla_flags: str = "") -> list[Job]:
         return [step_job(*shape, [*toy, *settings], device, steps, xla_flags) for shape in of]
 
+    def words_of(size: str, length: int, rows: int, *settings: str) -> list[str]:
+        all_settings = [*toy, f"numerics.precision={device['precision']}", *batch(length, rows), *settings]
+        words = [word for each in all_settings for word in ("--set", each)]
+        return ["--model", size, "--steps", str(steps), "--json", *words]
+
     size, length, rows = shapes[0]
-    model = ["--model", size, "--steps", str(steps), "--json"]
-    settings = [*toy, f"numerics.precision={device['precision']}", *batch(length, rows)]
-    model += [word for each in settings for word in ("--set", each)]
-    profile = Job("operations", f"{size} {length}", [str(PROJECT / "lab" / "operations.py"), *model])
+    model, attending = words_of(*shapes[0]), words_of(*shapes[-2:][0], NO_ATTENTION_DROPOUT)
+    operations = str(PROJECT / "lab" / "operations.py")
     peers = [
         Job("peer", f"{shape[0]} {shape[1]}, {shape[2]} rows", peer_command(shape, device, toy, arguments), 45.0, 180.0)
         for shape in shapes
@@ -152,11 +157,12 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     write_recipe(recipe, size_recipe(size, [*batch(length, rows), "data.packing=true", *toy]))
     ranks = device["gpus"] or 2
     scaling = [*BENCH, "scaling", "-H", f"localhost:{ranks}", *model]
-    larger = [] if arguments.smoke else [("large", 512, 32)]
+    larger = [] if arguments.smoke else [("large", 512, 32), ("base", 128, 256)]
     return [
         Job("kernels", "errors, a broken one, times", [str(PROJECT / "lab" / "gpu_kernels.py")], 60.0, 240.0),
         *compared,
         *steps_with(),
+        *steps_with(NO_ATTENTION_DROPOUT, of=shapes[-2:]),
         *(
             steps_with(of=list(dict.fromkeys([shapes[0], shapes[-1]])), xla_flags=CUBLAS_ALONE)
             if not device["without_kernels"]
@@ -166,12 +172,13 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         resumes[0],
         peers[0],
         *(steps_with("execution.kernels=xla") if not device["without_kernels"] else []),
-        profile,
+        Job("operations", f"{size} {length}", [operations, *model]),
+        Job("operations", "without attention dropout", [operations, *attending]),
         Job("input", f"{size} {length}", [*BENCH, *from_store, "--steps", str(3 * steps), "--json"]),
         *([Job("ranks", f"{size} {length}", scaling, 60.0, 240.0)] if ranks > 1 and device["horovod_with"] else []),
         *reversed(peers[1:]),  # large 512 has most to gain from fused attention
         resumes[1],
-        *steps_with("execution.recompute=layer", of=[shapes[-1], *larger]),
+        *steps_with("execution.recompute=layer", of=[shapes[-1], *larger[:1]]),
         *steps_with(of=larger),
         *(steps_with("execution.xla=elementwise", "execution.kernels=xla") if not arguments.smoke else []),
     ]

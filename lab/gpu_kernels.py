@@ -267,7 +267,7 @@ def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]
     with ThreadPoolExecutor(threads) as pool:  # compiles; the device runs them in any order
         ready = list(pool.map(lambda shape: layer_calls(*shape) if time.monotonic() < deadline else None, TIMED))
     results = []
-    print(f"{'size':>18} {'rows x length':>13}  {'triton':>8} {'xla':>8}  ms, a layer forward and backward")
+    print(f"{'size':>18} {'rows x length':>13}  {'triton':>9} {'as on 8.0':>9} {'xla':>9}  ms, forward and backward")
     for (size, rows, length), calls in zip(TIMED, ready, strict=True):
         if calls is None:
             return results, [f"{size} {rows} x {length}: not timed, the time was over"]
@@ -275,10 +275,8 @@ def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]
         results.append(
             {"size": size, "rows": rows, "length": length, **{f"{name}_s": s for name, s in seconds.items()}}
         )
-        print(
-            f"{size:>18} {f'{rows} x {length}':>13}  {1e3 * seconds['triton']:8.3f} {1e3 * seconds['xla']:8.3f}",
-            flush=True,
-        )
+        shown = " ".join(f"{1e3 * each:9.3f}" for each in seconds.values())
+        print(f"{size:>18} {f'{rows} x {length}':>13}  {shown}", flush=True)
     return results, []
 
 
@@ -297,9 +295,11 @@ def layer_calls(size: str, rows: int, length: int) -> dict[str, Any]:
     dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.cast(tf.random.normal([rows * length, model.hidden_size], seed=1), tf.bfloat16)
     site = tf.constant(1, tf.uint64)
-    programs = kernel_programs(model, replace(policy, kernels="triton"), capability())
+    of_kernels = family.kernels.surroundings(model, batch)[1]
     kinds = {
-        "triton": (programs, family.kernels.surroundings(model, batch)[1]),
+        name: (kernel_programs(model, replace(policy, kernels="triton"), for_capability), of_kernels)
+        for name, for_capability in (("triton", capability()), ("as on 8.0", (8, 0)))  # other tiles
+    } | {
         "xla": (_layer_programs(model, policy), family.surroundings(model, batch)[1]),
     }
 

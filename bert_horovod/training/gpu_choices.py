@@ -1,9 +1,14 @@
 """Keeps XLA's choices on a GPU with the run, so that all its starts and all its ranks compute alike, bit for bit.
 
-Rank 0 tunes at the first start; the file lies in the output directory, and each resume and each rank reads it.
+Rank 0 tunes at the first start; the file lies in the output directory, and each resume and each rank reads it. A new
+run begins with the choices of the user's earlier runs on such a GPU, so that XLA searches only for new programs.
 """
 
+import contextlib
+import hashlib
 import json
+import os
+from pathlib import Path
 
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
@@ -42,19 +47,19 @@ def keep_choices(run: Run) -> None:
         return
     content = {"made_on": _made_on(), "choices": chosen}
     write_atomically(run.job.output_dir / FILE, json.dumps(content, indent=1) + "\n")
+    content["choices"] = _of_earlier_runs() | chosen
+    with contextlib.suppress(OSError):  # a home that nobody may write to
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cache_file(), json.dumps(content, indent=1) + "\n")
 
 
 def _kept(run: Run) -> dict[str, str]:
     """The choices of the run's earlier starts; says it if they are of another GPU or TensorFlow."""
     path = run.job.output_dir / FILE
     if not path.exists():
-        return {}
+        return _of_earlier_runs()
     try:
-        content = read_json(path, inside=run.job.output_dir)
-        check_type(content, dict[str, str | dict[str, str]], "it")
-        made_on, chosen = content["made_on"], content["choices"]
-        if not isinstance(made_on, str) or not isinstance(chosen, dict):
-            raise TypeError("made_on is a text, choices are texts by name")
+        made_on, chosen = _read(path)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedData(
             f"{path} is damaged ({error}); remove it: the run then tunes anew and goes on to rounding"
@@ -65,6 +70,30 @@ def _kept(run: Run) -> dict[str, str]:
             "to rounding, not bit for bit"
         )
     return chosen
+
+
+def _read(path: Path) -> tuple[str, dict[str, str]]:
+    content = read_json(path, inside=path.parent)
+    check_type(content, dict[str, str | dict[str, str]], "it")
+    made_on, chosen = content["made_on"], content["choices"]
+    if not isinstance(made_on, str) or not isinstance(chosen, dict):
+        raise TypeError("made_on is a text, choices are texts by name")
+    return made_on, chosen
+
+
+def cache_file() -> Path:
+    """The choices of all runs of this user on such a GPU, with this TensorFlow."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "bert_horovod" / f"autotuning-{hashlib.sha256(_made_on().encode()).hexdigest()[:16]}.json"
+
+
+def _of_earlier_runs() -> dict[str, str]:
+    """Nothing if there were none; a damaged file is written anew."""
+    try:
+        made_on, chosen = _read(cache_file())
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+    return chosen if made_on == _made_on() else {}
 
 
 def _made_on() -> str:

@@ -11,8 +11,9 @@ from tests.toy_runs import train
 
 
 @pytest.fixture
-def tuned(monkeypatch) -> dict[str, str]:
+def tuned(monkeypatch, tmp_path_factory) -> dict[str, str]:
     """Let the process keep choices as on a GPU: the first start makes one, which no XLA of a CPU would."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     made = {"first.textproto": "version: 3"}
     monkeypatch.setattr(gpu_choices, "has_gpu", lambda: True)
     monkeypatch.setattr(devices, "choices", lambda: dict(made))
@@ -21,7 +22,7 @@ def tuned(monkeypatch) -> dict[str, str]:
 
 
 @pytest.mark.full
-def test_a_resume_reads_what_the_first_start_wrote(store, tmp_path, tuned):
+def test_a_resume_reads_what_the_first_start_wrote_and_a_new_run_what_earlier_runs_chose(store, tmp_path, tuned):
     train(store, tmp_path, max_steps=2, execution={"checkpoint_steps": 1})
     content = json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))
     assert content["choices"] == {"first.textproto": "version: 3"}
@@ -30,6 +31,13 @@ def test_a_resume_reads_what_the_first_start_wrote(store, tmp_path, tuned):
     train(store, tmp_path, max_steps=3, execution={"checkpoint_steps": 1})
     assert set(tuned) == {"first.textproto", "new.textproto"}
     assert json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))["choices"] == tuned
+
+    for number, (damage, expected) in enumerate([(None, set(tuned)), ("{", set())]):
+        tuned.clear()
+        if damage:
+            gpu_choices.cache_file().write_text(damage, encoding="utf-8")
+        train(store, tmp_path / str(number), max_steps=1)
+        assert set(tuned) == expected
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ class KernelLayer:
     def attention_forward(self, qkv: tf.Tensor, biases: tf.Tensor) -> list[tf.Tensor]:
         """context and normalizer of query, key and value."""
         (rows, length), heads = self._rows.sequences.shape, self._model.num_attention_heads
-        text = catalogue.attention_forward(length, self._head_size, self._attention_threshold > 0)
+        text = catalogue.attention_forward(length, self._head_size, self._attention_threshold > 0, self._capability)
         return call(
             text,
             qkv.dtype,

@@ -19,6 +19,7 @@ NORM_ROWS = 16  # a program of norm_backward
 GELU_ROWS, GELU_COLUMNS, GELU_TURNS = 32, 128, 16
 GEGLU_ROWS, GEGLU_COLUMNS = 64, 32
 TABLE_COLUMNS = (128, 256)
+CAPABILITIES = (9, 0), (8, 0), (8, 9)  # they stand for all
 
 _QKV = {"qkv": "*bf16", "biases": "*bf16", "sequences": "*i32"}
 _REACH = {"reach": "*i32"}
@@ -98,14 +99,19 @@ def _read(file_name: str) -> str:
     return (resources.files(__package__) / "ir" / file_name).read_text(encoding="utf-8")
 
 
-def attention_forward(length: int, head_size: int, dropout: bool) -> Text:
-    """The text for rows of `length` positions, a multiple of BLOCK."""
-    if length == WHOLE_LENGTH:
+def attention_forward(length: int, head_size: int, dropout: bool, capability: tuple[int, int] = (9, 0)) -> Text:
+    """The text for rows of `length` positions, a multiple of BLOCK, and a GPU's compute capability."""
+    whole, warps = length == WHOLE_LENGTH, 4
+    if whole:
         queries, keys, stages = BLOCK, WHOLE_LENGTH, 1
+    elif length % 128:
+        queries, keys, stages = BLOCK, BLOCK, 3
+    elif _hopper(capability):  # two groups of four warps: one multiplies while the other computes exponentials
+        queries, keys, stages, warps = 128, 128, 2, 8
     else:
-        queries, keys, stages = (BLOCK if length % 128 else 128), BLOCK, 2
-    constants = {"HEAD_SIZE": head_size, "QUERIES": queries, "KEYS": keys, "WHOLE": int(keys == WHOLE_LENGTH)}
-    return _text("attention_forward", constants | {"DROPOUT": int(dropout)}, 4, stages)
+        queries, keys, stages = 128, BLOCK, 2 if _little_shared_memory(capability) else 3
+    constants = {"HEAD_SIZE": head_size, "QUERIES": queries, "KEYS": keys, "WHOLE": int(whole)}
+    return _text("attention_forward", constants | {"DROPOUT": int(dropout)}, warps, stages)
 
 
 def attention_backward(length: int, head_size: int, dropout: bool, capability: tuple[int, int] = (9, 0)) -> Text:
@@ -113,7 +119,8 @@ def attention_backward(length: int, head_size: int, dropout: bool, capability: t
     if length == WHOLE_LENGTH and not _little_shared_memory(capability):
         constants = {"HEAD_SIZE": head_size, "LENGTH": length, "DROPOUT": int(dropout)}
         return _text("attention_backward_whole", constants, 8, 1)
-    return _text("attention_backward", {"HEAD_SIZE": head_size, "BLOCK": BLOCK, "DROPOUT": int(dropout)}, 4, 1)
+    stages = 3 if _hopper(capability) else 2
+    return _text("attention_backward", {"HEAD_SIZE": head_size, "BLOCK": BLOCK, "DROPOUT": int(dropout)}, 4, stages)
 
 
 def norm_forward(width: int, dropout: bool) -> Text:
@@ -173,15 +180,12 @@ def residual_norm_backward(width: int, dropout: bool) -> Text:
     return _text("residual_norm_backward", constants, _norm_warps(columns), 1)
 
 
-def all_texts(capabilities: tuple[tuple[int, int], ...] = ((9, 0), (8, 9))) -> list[Text]:
-    """Every text that a shape may need on GPUs of these capabilities; the default ones stand for all."""
+def all_texts(capabilities: tuple[tuple[int, int], ...] = CAPABILITIES) -> list[Text]:
+    """Every text that a shape may need on GPUs of these capabilities; those of one file differ by warps or stages."""
     lengths, switch = (BLOCK, WHOLE_LENGTH, 512), (False, True)
-    texts = [
-        attention_forward(length, head_size, dropout)
-        for length, head_size, dropout in itertools.product(lengths, HEAD_SIZES, switch)
-    ]
-    for length, size, dropout, capability in itertools.product(lengths, HEAD_SIZES, switch, capabilities):
-        texts.append(attention_backward(length, size, dropout, capability))
+    texts = []
+    for shape in itertools.product(lengths, HEAD_SIZES, switch, capabilities):
+        texts += [attention_forward(*shape), attention_backward(*shape)]
     for columns, dropout in itertools.product(NORM_COLUMNS, switch):
         texts += [norm_forward(columns, dropout), norm_backward(columns, dropout)]
         texts += [residual_norm_forward(columns, branch, dropout) for branch in switch]
@@ -202,6 +206,11 @@ def _columns(width: int) -> int:
 
 def _little_shared_memory(capability: tuple[int, int]) -> bool:
     return capability in ((8, 6), (8, 9)) or capability[0] >= 12
+
+
+def _hopper(capability: tuple[int, int]) -> bool:
+    """Or later, with as much shared memory."""
+    return capability[0] >= 9 and not _little_shared_memory(capability)
 
 
 def _norm_warps(columns: int) -> int:

@@ -51,11 +51,12 @@ def main(directory: Path) -> None:
     """Write every text in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     total = 0
-    for text in all_texts():
+    texts = {text.file_name: text for text in all_texts()}
+    for name, text in texts.items():
         written = intermediate_representation(text)
-        (directory / text.file_name).write_text(written, encoding="utf-8")
+        (directory / name).write_text(written, encoding="utf-8")
         total += len(written)
-    print(f"{len(all_texts())} texts, {total:,} bytes, in {directory}, by Triton {triton.__version__}")
+    print(f"{len(texts)} texts, {total:,} bytes, in {directory}, by Triton {triton.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The kernels in Triton's interpreter give what float64 NumPy gives, with the dropout masks of model/forward.py."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -23,11 +24,11 @@ HEADS = 2
 # Rows, length, size of a head, dropout: every text of the attention kernels.
 ATTENTION = [
     (rows, length, size, dropout)
-    for rows, length in ((1, 64), (2, 128), (1, 256))
+    for rows, length in ((1, 64), (2, 128), (2, 256))
     for size in catalogue.HEAD_SIZES
     for dropout in (False, True)
 ]
-CAPABILITIES = (9, 0), (8, 9)  # they have different texts for backward at WHOLE_LENGTH
+CAPABILITIES = (9, 0), (8, 9)  # they have different texts for forward of 256, and for backward at WHOLE_LENGTH
 NORM = [(96, 256, True), (256, 256, False)]  # width, COLUMNS, dropout
 ROWS, LENGTH = 2, 16  # of LayerNorm
 # Rows, length, size of a head, window: every text of the rotary kernels.
@@ -65,8 +66,8 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 def packed(rows: int, length: int) -> np.ndarray:
     """Two sequences and padding, then one sequence and padding; the first sequence fills whole blocks of long rows."""
     ids = np.zeros((rows, length), np.int32)
-    ids[0, : length // 2 + 3], ids[0, length // 2 + 3 : -5] = 1, 2
-    ids[1:, :-7] = 1
+    ids[0, : length // 4 + 3], ids[0, length // 4 + 3 : -5] = 1, 2
+    ids[1:, :-7] = 2  # a tile that goes on into the next row would take these for row 0's second sequence
     return ids
 
 
@@ -80,7 +81,10 @@ def attention_case(rows: int, length: int, size: int, dropout: bool) -> dict[str
     qkv, biases, dcontext = random(rows * length, 3 * hidden), random(3 * hidden), random(rows * length, hidden, seed=1)
     sequences = packed(rows, length)
     kept = draws([rows, HEADS, length, length]) >= threshold(rate) if dropout else None
-    context, normalizer, dqkv = reference.attention(qkv + biases, sequences, HEADS, kept, keep_scale(rate), dcontext)
+    others = kept, keep_scale(rate), dcontext
+    context, _, dqkv = reference.attention(qkv + biases, sequences, HEADS, *others)
+    without_keys = biases * (np.arange(3 * hidden) // hidden != 1)
+    _, normalizer, _ = reference.attention(qkv + without_keys, sequences, HEADS, *others)
     operands = {
         "qkv": qkv,
         "biases": biases,
@@ -219,10 +223,12 @@ class Cases:
 
 def add_attention(cases: Cases, rows: int, length: int, size: int, dropout: bool) -> None:
     case, hidden, name = attention_case(rows, length, size, dropout), HEADS * size, f"{length} {size} {dropout}"
-    text = catalogue.attention_forward(length, size, dropout)
-    queries = dict(text.constants)["QUERIES"]
-    results = {"context": (rows * length, hidden), "normalizer": (rows, HEADS, length)}
-    cases.add(f"forward {name}", text, case["operands"], results, (length // queries, HEADS, rows))
+    for capability in CAPABILITIES:
+        text = catalogue.attention_forward(length, size, dropout, capability)
+        queries = dict(text.constants)["QUERIES"]
+        results = {"context": (rows * length, hidden), "normalizer": (rows, HEADS, length)}
+        grid = (length // queries, HEADS, rows)
+        cases.add(f"forward {name} {capability[1]}", text, case["operands"], results, grid)
     operands = case["operands"] | case["backward"] | {"dcontext": case["dcontext"]}
     for capability in CAPABILITIES if length == catalogue.WHOLE_LENGTH else CAPABILITIES[:1]:
         text = catalogue.attention_backward(length, size, dropout, capability)
@@ -312,8 +318,8 @@ def test_masks_are_those_of_model_dropout_bit_for_bit(results):
 def test_attention(results, case):
     _, length, size, dropout = case
     name, expected = f"{length} {size} {dropout}", attention_case(*case)["expected"]
-    for result in ("context", "normalizer"):
-        np.testing.assert_allclose(results[f"forward {name}/{result}"], expected[result], **tolerance())
+    for (_, minor), result in itertools.product(CAPABILITIES, ("context", "normalizer")):
+        np.testing.assert_allclose(results[f"forward {name} {minor}/{result}"], expected[result], **tolerance())
     for _, minor in CAPABILITIES if length == catalogue.WHOLE_LENGTH else CAPABILITIES[:1]:
         dqkv, sums = (results[f"backward {name} {minor}/{result}"] for result in ("dqkv", "sums"))
         np.testing.assert_allclose(dqkv, expected["dqkv"], **tolerance())

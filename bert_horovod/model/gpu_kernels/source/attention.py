@@ -1,5 +1,8 @@
 """Attention in Triton: softmax and dropout never leave the chip (Dao et al. 2022, arXiv 2205.14135).
 
+Tiles of keys and values go from memory straight to the products, so that Triton can load the next ones ahead: softmax
+does not see the keys' biases, because they add the same to all scores of a query; those of values are added at the end.
+
 Operands of all kernels here:
   qkv: [rows * length, 3 hidden]: query, key and value of all heads, without their biases.
   biases: [3 hidden], of qkv's dtype.
@@ -10,7 +13,7 @@ Operands of all kernels here:
   sizes: int32 [4]: length / 64, heads, dropout's threshold, a number that is added to site.
   numbers: float32 [2]: the scores' scale, the factor of kept probabilities.
   context: [rows * length, hidden], of qkv's dtype: attention's result.
-  normalizer: float32 [rows, heads, length]: log2 of the softmax's denominator, maximum included.
+  normalizer: float32 [rows, heads, length]: log2 of the softmax's denominator, maximum included, without keys' biases.
 """
 
 import triton
@@ -23,12 +26,22 @@ MASKED = tl.constexpr(-1.0e30)  # the score of a pair of positions of different 
 
 
 @triton.jit
-def tile_of(x, biases, rows, width, first_column, HEAD_SIZE: tl.constexpr):
-    """x[rows, first_column: first_column + HEAD_SIZE] + bias, in x's dtype; x has `width` columns."""
-    d = tl.arange(0, HEAD_SIZE)
-    tile = tl.load(x + rows[:, None] * width + first_column + d[None, :])
-    bias = tl.load(biases + first_column + d)
-    return (tile.to(tl.float32) + bias.to(tl.float32)[None, :]).to(tile.dtype)
+def tile_of(x, rows, width, first_column, HEAD_SIZE: tl.constexpr):
+    """x[rows, first_column: first_column + HEAD_SIZE]; x has `width` columns."""
+    return tl.load(x + rows[:, None] * width + first_column + tl.arange(0, HEAD_SIZE)[None, :])
+
+
+@triton.jit
+def bias_of(biases, first_column, HEAD_SIZE: tl.constexpr):
+    """The biases of a head's query, key or value, float32 [1, HEAD_SIZE]."""
+    return tl.load(biases + first_column + tl.arange(0, HEAD_SIZE)).to(tl.float32)[None, :]
+
+
+@triton.jit
+def query_of(qkv, biases, rows, width, first_column, HEAD_SIZE: tl.constexpr):
+    """As tile_of, with its bias, in qkv's dtype."""
+    tile = tile_of(qkv, rows, width, first_column, HEAD_SIZE)
+    return (tile.to(tl.float32) + bias_of(biases, first_column, HEAD_SIZE)).to(tile.dtype)
 
 
 @triton.jit
@@ -64,7 +77,7 @@ def attention_forward(
     qkv += row.to(tl.int64) * length * width
     sequences += row * length
     m = block * QUERIES + tl.arange(0, QUERIES)
-    query = tile_of(qkv, biases, m, width, column, HEAD_SIZE)
+    query = query_of(qkv, biases, m, width, column, HEAD_SIZE)
     mine = tl.load(sequences + m)
     if DROPOUT:
         threshold, stream, site_number = tl.load(sizes + 2), tl.load(key), tl.load(site) + tl.load(sizes + 3)
@@ -74,13 +87,16 @@ def attention_forward(
         first, end = 0, KEYS
     else:
         first, end = reach_of(reach + 2 * row * (length // 64), block, QUERIES)
+        if KEYS > 64:  # KEYS divides the length, so that no tile goes beyond the row
+            first = first // KEYS * KEYS
     largest = tl.full([QUERIES], MASKED, tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
+    kept_total = tl.zeros([QUERIES], tl.float32)
     sums = tl.zeros([QUERIES, HEAD_SIZE], tl.float32)
     for start in range(first, end, KEYS):
         n = start + tl.arange(0, KEYS)
-        keys = tile_of(qkv, biases, n, width, hidden + column, HEAD_SIZE)
-        values = tile_of(qkv, biases, n, width, 2 * hidden + column, HEAD_SIZE)
+        keys = tile_of(qkv, n, width, hidden + column, HEAD_SIZE)
+        values = tile_of(qkv, n, width, 2 * hidden + column, HEAD_SIZE)
         scores = scores_of(query, keys, mine, tl.load(sequences + n), scale)
         new = tl.maximum(largest, tl.max(scores, 1))
         exponents = tl.exp2(scores - new[:, None])
@@ -89,10 +105,13 @@ def attention_forward(
         if DROPOUT:
             kept = kept_tile(first_block, m, start, length // 16, site_number, stream, threshold, QUERIES, KEYS)
             exponents = tl.where(kept, exponents, 0.0)
+            kept_total = kept_total * shrink + tl.sum(exponents, 1)
         sums = sums * shrink[:, None]
         sums += tl.dot(exponents.to(values.dtype), values)
         largest = new
-    sums = sums * (keep / total)[:, None]
+    if not DROPOUT:
+        kept_total = total
+    sums = (sums + kept_total[:, None] * bias_of(biases, 2 * hidden + column, HEAD_SIZE)) * (keep / total)[:, None]
     d = tl.arange(0, HEAD_SIZE)
     place = (row.to(tl.int64) * length + m)[:, None] * hidden + column + d[None, :]
     tl.store(context + place, sums.to(context.dtype.element_ty))
@@ -101,12 +120,14 @@ def attention_forward(
 
 @triton.jit
 def gradients_of(
-    query, keys, values, context, dcontext, normalizers, mine, theirs, scale, keep, kept, DROPOUT: tl.constexpr
-):
+    query, keys, values, value_bias, context, dcontext, normalizers, mine, theirs, scale, keep, kept,
+    DROPOUT: tl.constexpr,
+):  # fmt: skip
     """Attention weights and gradients of the scores of a tile, [queries, keys] of query's dtype."""
-    rows = tl.sum(context.to(tl.float32) * dcontext.to(tl.float32), 1)
+    wide = dcontext.to(tl.float32)
+    rows = tl.sum(context.to(tl.float32) * wide, 1)
     probabilities = tl.exp2(scores_of(query, keys, mine, theirs, scale) - normalizers[:, None])
-    dweights = tl.dot(dcontext, tl.trans(values))
+    dweights = tl.dot(dcontext, tl.trans(values)) + tl.sum(wide * value_bias, 1)[:, None]
     weights = probabilities
     if DROPOUT:
         weights = tl.where(kept, probabilities * keep, 0.0)
@@ -142,9 +163,10 @@ def attention_backward_whole(
     dqkv += row.to(tl.int64) * LENGTH * width
     m = tl.arange(0, LENGTH)
     place = (row.to(tl.int64) * LENGTH + m)[:, None] * hidden + column + tl.arange(0, HEAD_SIZE)[None, :]
-    query = tile_of(qkv, biases, m, width, column, HEAD_SIZE)
-    keys = tile_of(qkv, biases, m, width, hidden + column, HEAD_SIZE)
-    values = tile_of(qkv, biases, m, width, 2 * hidden + column, HEAD_SIZE)
+    query = query_of(qkv, biases, m, width, column, HEAD_SIZE)
+    keys = tile_of(qkv, m, width, hidden + column, HEAD_SIZE)
+    values = tile_of(qkv, m, width, 2 * hidden + column, HEAD_SIZE)
+    value_bias = bias_of(biases, 2 * hidden + column, HEAD_SIZE)
     ids = tl.load(sequences + row * LENGTH + m)
     kept = ids  # unused without dropout
     if DROPOUT:
@@ -156,8 +178,9 @@ def attention_backward_whole(
     gradient = tl.load(dcontext + place)
     normalizers = tl.load(normalizer + (row * heads + head).to(tl.int64) * LENGTH + m)
     weights, dscores = gradients_of(
-        query, keys, values, tl.load(context + place), gradient, normalizers, ids, ids, scale, keep, kept, DROPOUT
-    )
+        query, keys, values, value_bias, tl.load(context + place), gradient, normalizers, ids, ids, scale, keep, kept,
+        DROPOUT,
+    )  # fmt: skip
     sums += row.to(tl.int64) * width
     store_gradient(tl.dot(tl.trans(weights), gradient), dqkv, sums, m, width, 2 * hidden + column, HEAD_SIZE)
     store_gradient(tl.dot(dscores, keys), dqkv, sums, m, width, column, HEAD_SIZE)
@@ -186,6 +209,7 @@ def attention_backward(
     normalizer += (row * heads + head).to(tl.int64) * length
     sequences += row * length
     d = tl.arange(0, HEAD_SIZE)
+    value_bias = bias_of(biases, 2 * hidden + column, HEAD_SIZE)
     blocks = length // BLOCK
     of_queries = block >= blocks
     block = tl.where(of_queries, block - blocks, block)
@@ -197,7 +221,7 @@ def attention_backward(
         first_block = ((tl.load(first_row) + row) * heads + head) * square
     if of_queries:
         m = block * BLOCK + tl.arange(0, BLOCK)
-        query = tile_of(qkv, biases, m, width, column, HEAD_SIZE)
+        query = query_of(qkv, biases, m, width, column, HEAD_SIZE)
         forward = tl.load(context + m[:, None] * hidden + d[None, :])
         gradient = tl.load(dcontext + m[:, None] * hidden + d[None, :])
         normalizers = tl.load(normalizer + m)
@@ -205,27 +229,28 @@ def attention_backward(
         dquery = tl.zeros([BLOCK, HEAD_SIZE], tl.float32)
         for start in range(first, end, BLOCK):
             n = start + tl.arange(0, BLOCK)
-            keys = tile_of(qkv, biases, n, width, hidden + column, HEAD_SIZE)
-            values = tile_of(qkv, biases, n, width, 2 * hidden + column, HEAD_SIZE)
+            keys = tile_of(qkv, n, width, hidden + column, HEAD_SIZE)
+            values = tile_of(qkv, n, width, 2 * hidden + column, HEAD_SIZE)
             theirs = tl.load(sequences + n)
             kept = theirs  # unused without dropout
             if DROPOUT:
                 kept = kept_tile(first_block, m, start, length // 16, site_number, stream, threshold, BLOCK, BLOCK)
             _, dscores = gradients_of(
-                query, keys, values, forward, gradient, normalizers, mine, theirs, scale, keep, kept, DROPOUT
-            )
+                query, keys, values, value_bias, forward, gradient, normalizers, mine, theirs, scale, keep, kept,
+                DROPOUT,
+            )  # fmt: skip
             dquery += tl.dot(dscores, keys)
         store_gradient(dquery, dqkv, sums, m, width, column, HEAD_SIZE)
     else:
         n = block * BLOCK + tl.arange(0, BLOCK)
-        keys = tile_of(qkv, biases, n, width, hidden + column, HEAD_SIZE)
-        values = tile_of(qkv, biases, n, width, 2 * hidden + column, HEAD_SIZE)
+        keys = tile_of(qkv, n, width, hidden + column, HEAD_SIZE)
+        values = tile_of(qkv, n, width, 2 * hidden + column, HEAD_SIZE)
         theirs = tl.load(sequences + n)
         dkeys = tl.zeros([BLOCK, HEAD_SIZE], tl.float32)
         dvalues = tl.zeros([BLOCK, HEAD_SIZE], tl.float32)
         for start in range(first, end, BLOCK):
             m = start + tl.arange(0, BLOCK)
-            query = tile_of(qkv, biases, m, width, column, HEAD_SIZE)
+            query = query_of(qkv, biases, m, width, column, HEAD_SIZE)
             forward = tl.load(context + m[:, None] * hidden + d[None, :])
             gradient = tl.load(dcontext + m[:, None] * hidden + d[None, :])
             mine = tl.load(sequences + m)
@@ -235,19 +260,9 @@ def attention_backward(
                     first_block, m, block * BLOCK, length // 16, site_number, stream, threshold, BLOCK, BLOCK
                 )
             weights, dscores = gradients_of(
-                query,
-                keys,
-                values,
-                forward,
-                gradient,
-                tl.load(normalizer + m),
-                mine,
-                theirs,
-                scale,
-                keep,
-                kept,
-                DROPOUT,
-            )
+                query, keys, values, value_bias, forward, gradient, tl.load(normalizer + m), mine, theirs, scale, keep,
+                kept, DROPOUT,
+            )  # fmt: skip
             dvalues += tl.dot(tl.trans(weights), gradient)
             dkeys += tl.dot(tl.trans(dscores), query)
         store_gradient(dkeys, dqkv, sums, n, width, hidden + column, HEAD_SIZE)
