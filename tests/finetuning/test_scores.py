@@ -1,4 +1,9 @@
-"""Official scores: those of scikit-learn and scipy on the same predictions, over a whole set."""
+"""Official scores: those of scikit-learn and scipy on the same predictions, over a whole set.
+
+Scores of any number of labels: those of scikit-learn on GoEmotions, and NumPy's by definition.
+
+Scores of entities are those of seqeval, on made-up predictions and on the real corpus.
+"""
 
 import gzip
 import json
@@ -7,7 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.finetuning.scores import METRICS, confusion_matrix, constant_like, score
+from bert_horovod.corpus.reading.tagged_files import TagColumns, read_tagged
+from bert_horovod.finetuning.scores import (
+    METRICS,
+    average_precision,
+    best_threshold,
+    confusion_matrix,
+    constant_like,
+    entity_scores,
+    multilabel_scores,
+    precision_at,
+    roc_auc,
+    score,
+    score_names,
+    scores_by_type,
+    type_cells,
+)
 
 NAMES = {"accuracy": "accuracy", "f1": "f1 of class 1", "matthews_correlation": "matthews_correlation"}
 NAMES |= {"pearson": "pearson", "spearman": "spearman", "macro_f1": "macro f1"}
@@ -89,3 +109,127 @@ def test_scores_of_a_constant_prediction_are_known_for_what_they_are():
     numbers = np.array([0.5, 1, 4])
     assert constant_like(score(np.ones(3), numbers, ("pearson", "spearman")), numbers, 0) == 0
     assert constant_like(score(numbers, numbers, ("pearson", "spearman")), numbers, 0) is None
+
+
+def toy(examples: int = 30, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities with many ties, and which labels the examples have."""
+    random = np.random.default_rng(4)
+    truth = random.random((examples, labels)) < 0.3
+    return (random.random(truth.shape) * 0.7 + truth * 0.3).round(1), truth
+
+
+def test_scores_of_goemotions_are_those_of_scikit_learn(shared_data):
+    directory = shared_data / "finetune" / "multilabel" / "goemotions"
+    expected = json.loads((directory / "expected-scores.json").read_text())
+    with gzip.open(directory / "dev-probabilities.tsv.gz", "rt") as file:
+        probabilities = np.loadtxt(file, skiprows=1)
+    truth = np.zeros(probabilities.shape, bool)
+    with gzip.open(directory / "dev.tsv.gz", "rt", encoding="utf-8") as file:
+        for row, line in zip(truth, file, strict=True):
+            row[[int(number) for number in line.rstrip("\n").split("\t")[1].split(",")]] = True
+    assert len(truth) == expected.pop("examples")
+    scores = multilabel_scores(probabilities, truth, expected.pop("threshold"))
+    assert tuple(scores) == score_names(28, chosen=False)
+    assert len(expected) == 9
+    for name, value in expected.items():
+        assert scores[name] == pytest.approx(value, rel=EXACT, abs=0), name
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_precision_at_k_is_the_share_of_true_labels_among_the_likeliest(k):
+    probabilities, truth = toy()
+    shares = []
+    for row, has in zip(probabilities, truth, strict=True):
+        likeliest = sorted(range(len(row)), key=lambda label: (-row[label], label))[:k]
+        shares.append(sum(has[label] for label in likeliest) / k)
+    assert precision_at(k, probabilities, truth) == pytest.approx(np.mean(shares), rel=EXACT)
+
+
+def test_average_precision_and_roc_auc_are_their_definitions_with_ties():
+    scores, truth = (array.ravel() for array in toy())
+    positives, negatives = scores[truth], scores[~truth]
+    above = (positives[:, None] > negatives).mean() + (positives[:, None] == negatives).mean() / 2
+    assert roc_auc(scores, truth) == pytest.approx(above, rel=1e-12)
+    total, recall = 0.0, 0.0
+    for threshold in np.unique(scores)[::-1]:
+        given = scores >= threshold
+        new_recall = (given & truth).sum() / truth.sum()
+        total += (new_recall - recall) * (given & truth).sum() / given.sum()
+        recall = new_recall
+    assert average_precision(scores, truth) == pytest.approx(total, rel=1e-12)
+
+
+def test_the_best_threshold_has_the_best_micro_f1_of_all():
+    probabilities, truth = toy()
+
+    def micro_f1(threshold: float) -> float:
+        given = probabilities >= threshold
+        return 2 * (given & truth).sum() / (given.sum() + truth.sum())
+
+    best = best_threshold(probabilities, truth)
+    assert micro_f1(best) == max(micro_f1(threshold) for threshold in np.linspace(0, 1.1, 1000))
+    assert best not in probabilities  # between two, so that rounding changes nothing
+    scores = multilabel_scores(probabilities, truth, None)
+    assert scores["threshold"] == best
+    assert scores["micro_f1"] == pytest.approx(micro_f1(best))
+    assert tuple(scores) == score_names(7, chosen=True)
+
+
+def test_what_is_undefined_is_left_out_of_means_or_0():
+    probabilities = np.array([[0.9, 0.2, 0.4], [0.1, 0.3, 0.6]])
+    truth = np.array([[True, False, True], [False, False, True]])  # no example has label 1, each has label 2
+    scores = multilabel_scores(probabilities, truth, 0.5)
+    assert (scores["macro_average_precision"], scores["macro_roc_auc"]) == (1, 1)
+    nothing = multilabel_scores(probabilities, np.zeros((2, 3), bool), 0.95)
+    assert {nothing[name] for name in ("micro_f1", "macro_f1", "micro_recall", "micro_roc_auc")} == {0}
+    assert best_threshold(probabilities, np.zeros((2, 3), bool)) == 0.5
+    assert "precision_at_3" not in score_names(2, chosen=False)
+
+
+ENTITY_SCORES = ("precision", "recall", "f1")
+
+
+@pytest.fixture
+def corpus(shared_data) -> Path:
+    directory = shared_data / "finetune" / "ner" / "ncbi-disease"
+    if not directory.is_dir():
+        pytest.skip("needs ../shared/data/finetune/ner, which is not here")
+    return directory
+
+
+def test_scores_of_the_ncbi_corpus_and_of_tiny_cases_are_seqevals(corpus):
+    expected = json.loads((corpus / "expected-scores.json").read_text())
+    predicted = read_tagged(corpus / "devel-predictions.tsv.gz")
+    gold = read_tagged(corpus / "devel-predictions.tsv.gz", TagColumns(tag="-2"))
+    assert len(gold.words) == expected["sentences"]
+    assert sum(map(len, gold.words)) == expected["tokens"]
+    scores = entity_scores(gold.tags, predicted.tags, "IOB2")
+    for name in ENTITY_SCORES:
+        assert scores[name] == pytest.approx(expected["default"][name], rel=1e-15)
+        assert scores[f"strict_{name}"] == pytest.approx(expected["strict_iob2"][name], rel=1e-15)
+    for case in expected["cases"]:
+        scores = entity_scores(case["gold"], case["pred"], "IOB2")
+        assert [scores[name] for name in ENTITY_SCORES] == case["default"]
+        assert [scores[f"strict_{name}"] for name in ENTITY_SCORES] == case["strict_iob2"]
+
+
+def test_without_an_entity_all_scores_are_0():
+    assert set(entity_scores([["O"]], [["O"]], "IOB2").values()) == {0.0}
+
+
+def test_an_entity_counts_for_its_own_sentence():
+    scores = entity_scores([["B-A"], ["O"]], [["O"], ["B-A"]], "IOB2")
+    assert (scores["precision"], scores["recall"]) == (0.0, 0.0)
+
+
+def test_a_table_has_the_scores_of_each_type():
+    by_type = scores_by_type([["B-A", "I-A", "B-B", "O"]], [["B-A", "I-A", "B-A", "B-C"]])
+    assert by_type == {
+        "A": {"f1": 2 / 3, "precision": 0.5, "recall": 1.0, "support": 1},
+        "B": {"f1": 0.0, "precision": 0.0, "recall": 0.0, "support": 1},
+        "C": {"f1": 0.0, "precision": 0.0, "recall": 0.0, "support": 0},
+    }
+    assert type_cells(by_type)[:2] == [
+        ["type", "precision", "recall", "f1", "entities"],
+        ["A", "0.5000", "1.0000", "0.6667", "1"],
+    ]

@@ -1,4 +1,9 @@
-"""A fine-tuned checkpoint answers for files and lines: what transformers computes of the same texts."""
+"""A fine-tuned checkpoint answers for files and lines: what transformers computes of the same texts.
+
+What a head's outputs say: one function for evaluation, submissions and predictions.
+
+A reranker's directory is a CrossEncoder of sentence-transformers as it is, with equal scores.
+"""
 
 import dataclasses
 import json
@@ -9,12 +14,20 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from bert_horovod.corpus.reading.table_files import table_text
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.inference.text_predictor import TextPredictor, text_task
+from bert_horovod.inference.text_predictor import (
+    RerankPredictor,
+    TextPredictor,
+    answers,
+    joined,
+    probabilities,
+    text_task,
+)
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.tasks.text_head import Classification, Regression
+from bert_horovod.tasks.text_head import Classification, Regression, Reranking
 from tests.toy_glue import MODEL, write_checkpoint
 
 TASK = Classification(("negative", "neutral", "positive"), ("first", "second"))
@@ -180,3 +193,46 @@ def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_the
 def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():
     assert text_task(Path("x"), {}) == Classification(("LABEL_0", "LABEL_1"))
     assert text_task(Path("x"), {"id2label": {"0": "x"}}) == Regression("x")
+
+
+def test_the_likeliest_label_is_the_first_of_equal_ones():
+    assert answers(np.array([[1, 3, 2], [5, 5, 0]], np.float32), 3).tolist() == [1, 0]
+
+
+def test_a_real_number_is_the_shortest_decimal_that_means_it():
+    assert answers(np.array([[4.87], [0.1]], np.float32), 0).tolist() == [4.87, 0.1]
+
+
+def test_probabilities_are_the_softmax_and_large_logits_do_not_overflow():
+    computed = probabilities(np.array([[0, np.log(3)], [1000, 0]], np.float32))
+    assert computed.dtype == np.float64
+    assert computed[0].tolist() == pytest.approx([0.25, 0.75])
+    assert computed[1].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "separator"), [(["a", "b"], "\t"), (["a", "b"], "\n"), (["a\tb"], ","), (["a,b"], ","), ([" a"], ",")]
+)
+def test_labels_that_a_field_of_tsv_would_change_are_a_json_list(names, separator):
+    written = table_text(Path("a.tsv"), ["prediction"], [[joined(names, separator)]]).splitlines()[1]
+    assert json.loads(written) == names
+
+
+def test_labels_that_a_field_holds_are_plain():
+    assert joined(["a b", "c"], ",") == "a b,c"
+
+
+QUERIES = [("good", "fine film"), ("bad film", "good fine bad"), ("fine", "bad")]
+
+
+@pytest.mark.full
+def test_cross_encoder_gives_the_same_scores(tmp_path):
+    pytest.importorskip("torch")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    directory = write_checkpoint(tmp_path / "model", Reranking("label", ("query", "passage")))
+    predictor = open_predictor(directory, Options())
+    assert isinstance(predictor, RerankPredictor)
+    ours = [score for (score,) in predictor.answers(tuple(map(list, zip(*QUERIES, strict=True))), packing=True)]
+    model = sentence_transformers.CrossEncoder(str(predictor.directory), device="cpu")
+    np.testing.assert_allclose(ours, model.predict(QUERIES), atol=2e-6)
+    assert len(set(ours)) > 1

@@ -1,4 +1,7 @@
-"""Weak heads end, the same ones on every rank and after a resume; one head is the plain classifier."""
+"""Rare labels weigh more in the loss, as scikit-learn and torch define it; elsewhere the setting is refused.
+
+Weak heads end, the same ones on every rank and after a resume; one head is the plain classifier.
+"""
 
 import json
 from pathlib import Path
@@ -10,8 +13,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
-from bert_horovod.finetuning.kinds.texts import Texts, survivors
-from bert_horovod.finetuning.text_data import own_data
+from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced, survivors
+from bert_horovod.finetuning.text_data import glue_data, own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
@@ -20,8 +23,48 @@ from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.text_head import Classification
 from bert_horovod.training.loop import train
 from tests.finetuning.test_classifier import job_of
-from tests.toy_glue import numbered
+from tests.toy_glue import numbered, write_labels
 from tests.toy_runs import metrics
+
+WEIGHTED = "objective.class_weights='balanced'"
+
+
+def test_of_one_label_a_text_the_mean_weight_is_1():
+    labels = np.random.default_rng(0).choice(4, 200, p=[0.6, 0.3, 0.1, 0])
+    weights = balanced(labels, 4)
+    assert weights[3] == 1
+    assert np.mean(np.array(weights)[labels]) == pytest.approx(1)
+    for label in range(3):  # each label has the same share of the loss
+        assert weights[label] * np.sum(labels == label) == pytest.approx(len(labels) / 3)
+
+
+def test_of_any_number_of_labels_it_is_the_ratio_without_to_with_and_has_a_limit():
+    labels = np.zeros((400, 3), np.uint8)
+    labels[:100, 0] = labels[0, 1] = 1
+    assert balanced(labels, 3) == (3, MOST, 1)
+
+
+def test_the_task_of_a_run_has_the_weights_of_its_train_examples(files, tmp_path):
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    assert one.job(Path("unused"), overrides=[WEIGHTED]).task.class_weights == (1, 1)
+    assert one.job(Path("unused")).task.class_weights == ()
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    task = Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED]).task
+    assert task.class_weights == balanced(data.train.examples.label_array(), 4)
+
+
+def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    with pytest.raises(UserError, match=r"class_weights = 'balanced': it is read only with objective.heads = 1"):
+        one.job(Path("unused"), overrides=[WEIGHTED, "objective.heads=2"])
+    (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
+    numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
+    with pytest.raises(UserError, match="a regression does not read it; expected 'none'"):
+        Finetuning(Texts(numbers), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
+    data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
+    with pytest.raises(UserError, match=r"objective.heads = 2: a multilabel classification does not read it"):
+        Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=["objective.heads=2"])
+
 
 HEADS = "objective.heads=6"
 STRICT = "objective.elimination=0.0"
