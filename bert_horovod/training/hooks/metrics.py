@@ -198,9 +198,9 @@ def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[
 
 
 SLOW = 1.15  # times the median over ranks
-_WINDOWS = 5  # the last ones that decide
-_MOST = 4  # of them, in which a rank must be slow to be named
-_FEW = 1  # of them, in which a named rank may still be slow when it is told that this has ended
+_WINDOWS = 10  # the last ones that decide; of five, the noise of a shared machine has filled four
+_MOST = 8  # of them, in which a rank must be slow to be named
+_FEW = 2  # of them, in which a named rank may still be slow when it is told that this has ended
 
 
 class SlowRanks:
