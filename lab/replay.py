@@ -98,8 +98,9 @@ def noise(directory: Path, output: Path, runs: int) -> None:
         steps = ("phase.0.steps=500", "phase.1.steps=500", "execution.replay_steps=0")
         code, log, _ = train(directory, 2, (*SINGLE, *K1, *steps, f"data.seed={number}"))
         incidents = [each["incident"] for each in log if "incident" in each]
-        timed = sum(each.get("compute_s") is not None for each in log)
-        add(output, {"run": number, "code": code, "timed": timed, "slow": incidents})
+        timed = [line for line in log if line.get("compute_s")]
+        ratios = [[line["slowest_rank"], round(line["slowest_compute_s"] / line["compute_s"], 2)] for line in timed]
+        add(output, {"run": number, "code": code, "slowest": ratios, "slow": incidents})
 
 
 def cost(directory: Path) -> None:
