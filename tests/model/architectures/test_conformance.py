@@ -1,6 +1,7 @@
 """What every architecture promises, of each line of lines.py: hidden states, gradients, transformers, training."""
 
 import dataclasses
+import shutil
 from typing import Any
 
 import numpy as np
@@ -36,22 +37,37 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
-@pytest.fixture(params=LINES)
+@pytest.fixture(scope="module", params=LINES)
 def line(request) -> Line:
     return LINES[request.param]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def parameters(line) -> dict[str, np.ndarray]:
     return random_parameters(line.model, pairs=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def batch(line) -> dict[str, np.ndarray]:
     """Packed rows of ids and types that the model has."""
     types = np.minimum(BATCH["token_type_ids"], line.model.type_vocab_size - 1)
     places = BATCH["masked_positions"] % (BATCH["sequence_ids"] > 0).sum(1, keepdims=True)
     return BATCH | {"token_type_ids": types.astype(np.int32), "masked_positions": places.astype(np.int32)}
+
+
+@pytest.fixture(scope="module")
+def textbook_gradients(line, parameters, batch) -> tuple[float, dict[str, np.ndarray]]:
+    """The loss by the textbook version, and its gradients."""
+    given = tensors(parameters)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        hidden = family_of(line.model).textbook.encode(line.model, given, tensors(batch))[-1]
+        hidden = tf.gather(hidden, batch["masked_positions"], batch_dims=1)
+        logits = plain.masked_token_logits(line.model, given, hidden)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["masked_ids"], logits)
+        loss = tf.reduce_sum(losses * batch["masked_weights"])
+    gradients = tape.gradient(loss, given).items()
+    return float(loss), {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in gradients}
 
 
 def forward(line: Line, parameters: dict[str, np.ndarray], **policy: Any) -> Forward:
@@ -90,8 +106,8 @@ def test_the_last_layer_at_some_positions_is_that_at_all(line, parameters, batch
     [{}, {"recompute": "layer"}, *(pytest.param({"xla": each}, marks=FULL) for each in ("elementwise", "layers"))],
     ids=str,
 )
-def test_gradients_are_those_of_the_textbook(line, parameters, batch, policy):
-    given, model = tensors(parameters), forward(line, parameters, **policy)
+def test_gradients_are_those_of_the_textbook(line, parameters, batch, textbook_gradients, policy):
+    model = forward(line, parameters, **policy)
     with tf.GradientTape() as tape:
         tape.watch(model.weights)
         loss = loss_sums(model, False, tensors(batch)).mlm_loss
@@ -99,17 +115,8 @@ def test_gradients_are_those_of_the_textbook(line, parameters, batch, policy):
     ours = {name: tf.cast(gradient, tf.float32).numpy().astype(np.float64) for name, gradient in dense.items()}
     for name, part in lookups.items():
         np.add.at(ours[name], part.indices.numpy(), part.values.numpy())
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        hidden = family_of(line.model).textbook.encode(line.model, given, tensors(batch))[-1]
-        hidden = tf.gather(hidden, batch["masked_positions"], batch_dims=1)
-        logits = plain.masked_token_logits(line.model, given, hidden)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["masked_ids"], logits)
-        expected_loss = tf.reduce_sum(losses * batch["masked_weights"])
-    expected = {
-        name: tf.convert_to_tensor(gradient).numpy() for name, gradient in tape.gradient(expected_loss, given).items()
-    }
-    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-5)
+    expected_loss, expected = textbook_gradients
+    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
     largest = max(np.abs(gradient).max() for gradient in expected.values())
     assert ours.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -165,8 +172,10 @@ def test_it_trains_resumes_and_is_saved_by_its_own_class(name, store, tmp_path):
         execution={"micro_batch": 16, "checkpoint_steps": 2},
     )
     whole = train_recipe(recipe, store, tmp_path / "whole")
-    for steps in (2, 4):
-        train_recipe(recipe, store, tmp_path / "stopped", max_steps=steps)
+    shutil.copytree(whole, tmp_path / "stopped", symlinks=True)
+    shutil.rmtree(newest(tmp_path / "stopped"))
+    assert newest(tmp_path / "stopped").name == "step-00000002"
+    train_recipe(recipe, store, tmp_path / "stopped")
     losses = [[each["loss"] for each in metrics(run)] for run in (whole, tmp_path / "stopped")]
     assert losses[0] == losses[1]
     files = [(newest(run) / "model.safetensors").read_bytes() for run in (whole, tmp_path / "stopped")]
