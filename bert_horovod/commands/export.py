@@ -12,7 +12,7 @@ attention_mask and, of a BERT or an ALBERT, token_type_ids; outputs have Hugging
     BertForQuestionAnswering        start_logits, end_logits
     BertForPreTraining              prediction_logits, seq_relationship_logits
     BertForMaskedLM                 logits
-    BertModel                       last_hidden_state, pooler_output
+    BertModel                       last_hidden_state, pooler_output; of a checkpoint of vectors sentence_embedding
 
 With label attention (objective.label_attention) the inputs are [documents, windows, length], the outputs logits of each
 document. ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--with_tokenizer",
         action="store_true",
         help="savedmodel: strings in, answers out. A classifier takes text (signature `pairs`: text, text_pair) and "
-        "gives label and probabilities; question answering takes question and context and gives the answer's text. "
+        "gives label and probabilities; question answering takes question and context and gives the answer's text; "
+        "sentence vectors take text (a signature for each prompt) and give sentence_embedding. "
         "Not for masked tokens and tags. It is loaded where tensorflow_text is",
     )
     int8 = parser.add_argument(

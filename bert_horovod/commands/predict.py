@@ -1,6 +1,7 @@
-"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, parts of a context, or entities.
+"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, parts of a context, entities, or vectors.
 
 bert-horovod predict --checkpoint RUN --input texts.csv --output answers.csv
+bert-horovod predict --checkpoint RUN --input texts.csv --vectors vectors.npy
 echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
 
 Question answering takes SQuAD's files (.json) and tables with the columns question and context. If the name of the
@@ -10,23 +11,30 @@ fine-tuning writes.
 Entity recognition tags the words of CoNLL files and of JSON Lines with `tokens`. In plain texts (.txt), tables (.csv)
 and JSON Lines with `text` it finds spans of characters. A table of answers has the columns of the input too, unless
 --keep says otherwise.
+
+--vectors takes any checkpoint, and texts of one column, or of the lines of a .txt. Row i of the .npy file is the vector
+of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile hosts -- predict ...
 """
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bert_horovod.collectives.launched import launch, started_by
 from bert_horovod.commands.shared.flags import add_checkpoint, lines_of, require_number, whole_text
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.ranks import as_rank
 from bert_horovod.commands.shared.table_flags import add_dialect
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_predictor
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
-from bert_horovod.inference.options import Options
+from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.predicting import Predictor
 
 _LEFT_OUT = (None, False, "all", "none")  # values of flags that change nothing
@@ -59,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         read_with(action, "with a file as --input", lambda arguments: arguments.input != "-")
     for action in of_tables:  # --keep has a message of its own there
         read_with(action, "with a table as --input", lambda it: suffixes(Path(it.input))[0] != ".json")
-    parser.add_argument(
+    threshold = parser.add_argument(
         "--threshold",
         metavar="X",
         help="of any number of labels: a text gets those with at least this probability (default: as trained)",
@@ -67,25 +75,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sequence_length", type=int, metavar="N", help="most tokens of an example (default: as in training)"
     )
-    parser.add_argument(
+    doc_stride = parser.add_argument(
         "--doc_stride",
         type=int,
         metavar="N",
         help="question answering: from window to window (default: as in training)",
     )
-    parser.add_argument(
+    null = parser.add_argument(
         "--null_score_threshold",
         type=float,
         metavar="X",
         help="question answering: no answer if the null odds are above (default: 0 if it was trained to abstain)",
     )
+    _add_vectors(parser)
+    for action in (keep, threshold, doc_stride, null):
+        read_with(action, "without --vectors", lambda arguments: arguments.vectors is None)
+
+
+def _add_vectors(parser: argparse.ArgumentParser) -> None:
+    vectors = parser.add_argument(
+        "--vectors", type=Path, metavar="FILE", help="in place of --output: write the texts' vectors to this .npy file"
+    )
+    of_vectors = [
+        parser.add_argument(
+            "--vectors_dtype",
+            choices=("float32", "float16"),
+            default="float32",
+            help="of the numbers in the file (default: %(default)s)",
+        ),
+        parser.add_argument(
+            "--dimensions", type=int, metavar="N", help="of a vector, the first ones (default: as the checkpoint says)"
+        ),
+        parser.add_argument(
+            "--prompt",
+            metavar="NAME",
+            help="of the checkpoint's prompts, which stands before each text (default: that of the column's name), or "
+            "none",
+        ),
+        parser.add_argument(
+            "--windows",
+            action="store_true",
+            help="a text of more tokens than --sequence_length gets the mean of its windows' vectors (default: it is "
+            "cut)",
+        ),
+        parser.add_argument(
+            "--precision",
+            choices=("float32", "bfloat16", "float16"),
+            default="float32",
+            help="in which vectors are computed (default: %(default)s)",
+        ),
+    ]
+    for action in of_vectors:
+        read_with(action, "with --vectors", lambda arguments: arguments.vectors is not None)
+    read_with(vectors, "with a file as --input", lambda arguments: arguments.input != "-")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict."""
     require_number("--null_score_threshold", arguments.null_score_threshold)
-    lines = arguments.input == "-"
-    if lines != (arguments.output is None):
+    lines, vectors = arguments.input == "-", arguments.vectors
+    if vectors and arguments.output:
+        raise UserError("--output and --vectors are two places for the answers; give one of them")
+    if lines != (arguments.output is None and vectors is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
     from bert_horovod.interchange.pretrained import require_checkpoint
 
@@ -104,17 +155,24 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.doc_stride,
         arguments.null_score_threshold,
         threshold,
-        keep,
+        () if vectors else keep,
         dialect,
+        arguments.prompt,
+        arguments.dimensions,
+        arguments.windows,
+        arguments.precision,
     )
     config = _configuration(arguments.checkpoint)
+    if vectors:
+        _write_vectors(arguments, config, options)
+        return
+    if (launched := started_by()).size > 1:
+        raise UserError(f"{launched.launcher} started {launched.size} processes; only --vectors is shared by ranks")
     kind = kind_of_checkpoint(config)
     if kind:
         _refuse_flags(arguments, kind.predictor, str(config.get("architectures")))
     if not lines:
         _look(arguments, kind.predictor if kind else Predictor, config, options)
-    from tqdm import tqdm
-
     from bert_horovod.runtime.devices import use_devices
 
     use_devices(0, 1, 0)
@@ -123,20 +181,58 @@ def run(arguments: argparse.Namespace) -> None:
         for line in lines_of(sys.stdin):
             print(predictor.predict_line(line), flush=True)
         return
-    bars: list[tqdm] = []  # one, made at the first row, so that a mistake in the file prints no bar
+    with _progress() as progress:
+        report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+    print(report)
+
+
+def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], options: Options) -> None:
+    """Write the texts' vectors, as one of the launcher's ranks."""
+    if arguments.vectors.suffix != ".npy":
+        raise UserError(f"--vectors {arguments.vectors}: expected a name that ends with .npy")
+    from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
+
+    launched = launch()
+
+    def write() -> None:
+        from bert_horovod.collectives.starting import connect
+        from bert_horovod.interchange.pretrained import read_checkpoint
+        from bert_horovod.runtime.devices import use_devices
+
+        require_output_file(arguments, "vectors")
+        EmbeddingPredictor.look(Path(arguments.input), config, options)
+        world = connect(launched)
+        use_devices(world.local_rank, world.local_size, 0)
+        predictor = read_checkpoint(arguments.checkpoint, lambda directory: EmbeddingPredictor(directory, options))
+        with _progress(quiet=world.rank > 0) as progress:
+            report = predictor.write_vectors(
+                Path(arguments.input), arguments.vectors, arguments.vectors_dtype, progress, world
+            )
+        world.shutdown()
+        if world.rank == 0:
+            print(report)
+
+    as_rank(launched, write)
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool = False) -> Iterator[Progress]:
+    """Yield what shows how many rows are done, as a bar that begins at the first, so that a mistake prints none."""
+    from tqdm import tqdm
+
+    bars: list[tqdm] = []
 
     def progress(done: int, of: int) -> None:
         if not bars:
-            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr))
+            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr, disable=quiet))
         bars[0].total = of
         bars[0].update(done - bars[0].n)
 
     try:
-        report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+        yield progress
     finally:
         for bar in bars:
             bar.close()
-    print(report)
 
 
 def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], named: str) -> None:

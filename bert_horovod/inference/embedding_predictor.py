@@ -1,51 +1,256 @@
-"""Compare pairs of texts by their vectors: the cosine of each pair."""
+"""Vectors of texts, as the rows of a .npy file in memory that does not grow with it; and the cosines of pairs."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, tokenised_texts
+from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens
+from bert_horovod.batches.layout import SpecialIds
+from bert_horovod.batches.packing import most_sequences
+from bert_horovod.collectives.world import World, from_all_ranks
+from bert_horovod.corpus.reading.sources import ITEMS_BYTES, suffixes
+from bert_horovod.corpus.reading.table_files import require_columns
+from bert_horovod.corpus.reading.tagged_files import text_blocks
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.errors import UserError
-from bert_horovod.inference.options import Progress
-from bert_horovod.inference.predicting import Predictor, line_length
-from bert_horovod.tasks.embedding import Embedding, embedding_of
+from bert_horovod.errors import RunError, UserError
+from bert_horovod.inference.input_table import InputTable
+from bert_horovod.inference.options import Options, Progress
+from bert_horovod.inference.outputs import NotFiniteError, require_finite
+from bert_horovod.inference.predicting import Predictor
+from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
+from bert_horovod.model.forward import ComputePolicy
+from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.storage.writing import write_output
+from bert_horovod.tasks.embedding import Embedding
+
+_BLOCK = 4 * ITEMS_BYTES  # of texts that are grouped by length and computed together
+_SPECIAL = 2  # [CLS] text [SEP]
+_SHORT = 128  # positions of the rows of short texts, several of which share a row; those of longer ones double
+
+
+class _Rows(EmbeddingRows):
+    """Texts as rows that all have as many places for texts, so that one graph serves all blocks."""
+
+    def __init__(self, tokens: EmbeddingTokens, special: SpecialIds, sequence_length: int) -> None:
+        super().__init__(tokens, special, sequence_length, seed=0)
+        self.slots = {self.slot: most_sequences(sequence_length)}
+
+    def members(self, positions: np.ndarray) -> np.ndarray:
+        members = super().members(positions)
+        return np.pad(members, ((0, 0), (0, self.slots[self.slot] - members.shape[1])), constant_values=-1)
 
 
 class EmbeddingPredictor(Predictor):
-    """See Predictor; of an encoder whose config.json has tasks.embedding.KEY."""
+    """See Predictor; of any encoder. What its files do not say of vectors is as in sentence-transformers: the mean.
+
+    A vector of fewer dimensions than the states is divided by its length again, if the whole one is.
+    """
 
     task: Embedding
 
     def make_task(self) -> Embedding:
-        task = embedding_of(self.config)
-        assert task is not None  # the kind has claimed it
-        return task
+        self.settings = vectors_of(self.config) or SentenceVectors(normalised=False)
+        self.usual_length = self.settings.max_seq_length
+        return Embedding(("text",), self.settings.pooling)
 
     def prepare(self) -> None:
         self._tokenizer = Tokenizer(self.vocabulary, self.tokenizer_settings)
+        self.policy = ComputePolicy(tf.as_dtype(self.options.precision))
+        self.width = _width(self.settings, self.options, self.model.hidden_size)
+        self.cut = 0  # texts that were longer than a row
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return super().columns[:2]
+        return self.options.text_columns or tuple(self.config.get("text_columns", ()))[:2]
 
     def answers(
         self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False
     ) -> list[list[Any]]:
+        """The cosine of each pair's vectors."""
         if len(texts) != 2:
-            raise UserError(f"--checkpoint {self.directory} compares two texts; expected two --text_columns")
-        vectors = [self.vectors(side, place, packing, progress) for place, side in enumerate(texts)]
-        return [[cosine] for cosine in (vectors[0] * vectors[1]).sum(1, dtype=np.float64).round(6).tolist()]
+            raise UserError(
+                f"--checkpoint {self.directory} compares two texts, or writes a vector of each; expected two "
+                "--text_columns, or --vectors"
+            )
+        columns = (*self.columns, "", "")
+        prompts = (_prompt(self.settings, self.options, column) for column in columns)
+        one, other = (unit(self.vectors(side, prompt, packing)) for side, prompt in zip(texts, prompts, strict=False))
+        return [[cosine] for cosine in (one * other).sum(1, dtype=np.float64).round(6).tolist()]
 
-    def vectors(self, texts: Sequence[str], column: int, packing: bool, progress: Progress | None = None) -> np.ndarray:
-        """The texts' vectors of length 1, float32 [texts, hidden]; `column` is that whose prompt they get."""
-        prompts = self.task.prompts[min(column, len(self.task.prompts) - 1) :][:1]
-        tokens = tokenised_texts((list(texts),), prompts, None, self._tokenizer)
-        length = self.length if packing else line_length(int(tokens.counts.max()) + 2, self.length)
-        rows = EmbeddingRows(tokens, self.special, length, 0, packing)
-        vectors = rows.by_item(self.outputs(rows, packing, progress)["vectors"])[:, 0]
-        return unit(vectors)
+    def vectors(self, texts: list[str], prompt: str = "", packing: bool = True) -> np.ndarray:
+        """The texts' vectors, float32 [texts, width]; `prompt` stands before each; not `packing`: there are few."""
+        whole = [prompt + text for text in texts] if prompt else texts
+        ids, counts = self._tokenizer([text.lower() for text in whole] if self.settings.lowercase else whole)
+        starts, owners = np.cumsum(counts) - counts, np.arange(len(texts))
+        room = self.length - _SPECIAL
+        long = np.flatnonzero(counts > room)
+        self.cut += len(long)
+        if len(long) and self.options.windows:
+            ids, starts, counts, owners = self._windows(ids, starts, counts, long, prompt)
+        states = self._states(ids, starts, np.minimum(counts, room), packing)
+        if len(owners) > len(texts):
+            weights = np.maximum(counts, 1)[:, None]
+            starts = np.searchsorted(owners, np.arange(len(texts)))
+            states = np.add.reduceat(states * weights, starts) / np.add.reduceat(weights, starts)
+        vectors = states[:, : self.width]
+        return (unit(vectors) if self.settings.normalised else vectors).astype(np.float32)
+
+    def _windows(
+        self, ids: np.ndarray, starts: np.ndarray, counts: np.ndarray, long: np.ndarray, prompt: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, starts and counts with windows in place of the texts `long`, and the number of each one's text.
+
+        A text's windows are about equally long, and each begins with the prompt.
+        """
+        of_prompt, _ = self._tokenizer([prompt.rstrip()])
+        items = {int(text): [(int(starts[text]), int(counts[text]))] for text in range(len(starts))}
+        further, end = [ids], len(ids)
+        for text in long.tolist():
+            own = ids[starts[text] : starts[text] + counts[text]]
+            same = own[: len(of_prompt)] == of_prompt
+            begin = len(of_prompt) if same.all() and len(of_prompt) < self.length - _SPECIAL else 0
+            number = -(-(len(own) - begin) // (self.length - _SPECIAL - begin))
+            items[text] = []
+            for part in np.array_split(own[begin:], number):
+                further += [own[:begin], part]
+                items[text].append((end, begin + len(part)))
+                end += begin + len(part)
+        owners = np.repeat(np.arange(len(starts)), [len(items[text]) for text in range(len(starts))])
+        places = np.array([place for text in range(len(starts)) for place in items[text]], np.int64).reshape(-1, 2)
+        return np.concatenate(further), *places.T, owners
+
+    def _states(self, ids: np.ndarray, starts: np.ndarray, counts: np.ndarray, packing: bool) -> np.ndarray:
+        """The pooled states of items, float32 [items, hidden]: those of about equal length are computed together."""
+        states = np.empty((len(counts), self.model.hidden_size), np.float32)
+        done, length = np.zeros(len(counts), bool), min(_SHORT, self.length)
+        while not done.all():
+            (chosen,) = np.nonzero(~done & (counts + _SPECIAL <= length))
+            if len(chosen):
+                none = np.zeros((len(chosen), 1), np.int32)
+                tokens = EmbeddingTokens(ids, starts[chosen, None], counts[chosen, None], none, np.zeros(0, np.float32))
+                rows = _Rows(tokens, self.special, length)
+                states[chosen] = rows.by_item(self.outputs(rows, packing)["vectors"])[:, 0]
+                done[chosen] = True
+            length = min(2 * length, self.length)
+        return states
+
+    def write_vectors(
+        self, source: Path, output: Path, dtype: str, progress: Progress, world: World | None = None
+    ) -> str:
+        """Write the vectors of a file's texts to a .npy file, a row each, in their order; returns a line to print.
+
+        Args:
+            source: a table, or a plain text (.txt) of a text a line.
+            output: appears when it is complete.
+            dtype: "float32" or "float16".
+            progress: told of texts that are done.
+            world: all ranks call this together; each computes a share of the texts, and rank 0 writes.
+
+        Raises:
+            ReportedError: `source` cannot be read, or `output` cannot be written.
+        """
+        world = world or World()
+        column = _column(source, self.config, self.options)
+        prompt = _prompt(self.settings, self.options, column)
+        count, blocks = self._texts(source, column)
+        if len(set(from_all_ranks([f"{self.directory.name} {count}"], world, "vectors/same"))) > 1:
+            raise RunError("ranks have other checkpoints or texts than rank 0: a run has saved one; start again")
+
+        def parts() -> Iterator[bytes]:
+            head = io.BytesIO()
+            described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (count, self.width)}
+            np.lib.format.write_array_header_1_0(head, described)
+            yield head.getvalue()
+            done = 0
+            while group := list(islice(blocks, world.size)):
+                mine = np.zeros((0, self.width), np.float32)
+                if world.rank < len(group):
+                    try:
+                        mine = self.vectors(group[world.rank], prompt)
+                    except NotFiniteError:  # raised below, by all ranks
+                        mine = np.full((1, self.width), np.nan, np.float32)
+                vectors = world.all_gather(tf.constant(mine), "vectors").numpy()
+                require_finite({"vectors": vectors})
+                done += len(vectors)
+                progress(done, count)
+                yield vectors.astype(dtype).tobytes()
+            if done != count:
+                raise RunError(f"{source} has {done:,} texts, and had {count:,} before: it was changed; start again")
+
+        if world.rank == 0:
+            write_output(output, parts())
+        else:
+            for _ in parts():
+                pass
+        cut = sum(from_all_ranks([self.cut], world, "vectors/cut"))
+        how = "the mean of the tokens' states" if self.settings.pooling == "mean" else "the state of the first token"
+        long = "averaged over windows" if self.options.windows else "cut"
+        return "\n".join(
+            [
+                f"{count:,} vectors of {self.width} numbers, {dtype}: {output}",
+                f"each is {how}{', of length 1' if self.settings.normalised else ''}"
+                f"{f', of the text behind {prompt!r}' if prompt else ''}",
+                f"{cut:,} texts of more than {self.length} tokens were {long}",
+            ]
+        )
+
+    def _texts(self, source: Path, column: str | None) -> tuple[int, Iterator[list[str]]]:
+        """The number of texts, and the texts in blocks; raises ReportedError."""
+        if column is None:
+            return sum(map(len, text_blocks(source, "text"))), text_blocks(source, "text", most=_BLOCK)
+        table = InputTable(source, (column,), [], self.options, _BLOCK)
+        return table.count, (rows.texts[0] for rows in table)
+
+    @classmethod
+    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+        settings, column = vectors_of(config) or SentenceVectors(), _column(source, config, options)
+        _prompt(settings, options, column)
+        if type(hidden := config.get("hidden_size")) is int:
+            _width(settings, options, hidden)
+        if column is None:
+            next(text_blocks(source, "text"), None)
+        else:
+            require_columns(source, (column,), "--text_columns", options.dialect)
+
+
+def _column(source: Path, config: dict[str, Any], options: Options) -> str | None:
+    """The column of texts; None: they are lines. Raises ReportedError if there are several."""
+    if suffixes(source)[0] == ".txt" and not options.text_columns:
+        return None
+    if not (columns := options.text_columns):
+        there = require_columns(source, (), "", options.dialect)
+        columns = there if len(there) == 1 else [name for name in config.get("text_columns") or () if name in there]
+        columns = columns or there
+    if len(columns) != 1:
+        raise UserError(
+            f"--vectors takes the texts of one column; expected one of {', '.join(columns)} as --text_columns"
+        )
+    return columns[0]
+
+
+def _prompt(settings: SentenceVectors, options: Options, column: str | None) -> str:
+    """What stands before each text: the prompt asked for, else that of the column's name, else the files' default.
+
+    Raises UserError if there is none of the name that is asked for.
+    """
+    prompts, asked = settings.prompts, options.prompt
+    if asked is None:
+        return prompts.get(column or "", prompts.get(settings.default_prompt or "", ""))
+    if asked not in (*prompts, "none"):
+        raise UserError(f"--prompt {asked}: the checkpoint has {', '.join(prompts) or 'none'}; expected that or none")
+    return prompts.get(asked, "")
+
+
+def _width(settings: SentenceVectors, options: Options, hidden: int) -> int:
+    """Numbers of a vector; raises UserError if they are not between 1 and those of a state."""
+    width = min(hidden, settings.dimensions or hidden) if options.dimensions is None else options.dimensions
+    if not 0 < width <= hidden:
+        raise UserError(f"--dimensions {width}: expected 1 to {hidden}, the numbers of a whole vector")
+    return width
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -19,6 +19,10 @@ class Options:
     threshold: float | None = None  # of any number of labels: the least probability; None: as the checkpoint says
     keep: tuple[str, ...] | None = ()  # a table's columns that stand beside the answers; None: all of them
     dialect: Dialect = PLAIN  # of a table
+    prompt: str | None = None  # of vectors: the name of what stands before each text; None: as the column says
+    dimensions: int | None = None  # of vectors: how many numbers, the first ones; None: as the checkpoint says
+    windows: bool = False  # of vectors: whether long texts are read whole; else they are cut
+    precision: str = "float32"  # of vectors: in which they are computed, as in numerics.precision
 
     def kept(self, table: Table, ours: list[str]) -> tuple[list[str], list[list[str]]]:
         """The names of the kept columns, and their fields in each row.

@@ -13,6 +13,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Progress
 from bert_horovod.interchange.exported import load_export
+from bert_horovod.interchange.sentence_transformers import VECTOR
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
@@ -126,7 +127,7 @@ class OnnxOutputs:
                 for name in set(self._names) - {"attention_mask"}:
                     inputs[name][i, : len(mine)] = batch[name][row, mine]
             for name, array in self._call("", inputs).items():
-                by_place = array.shape[1:2] == (length,) and (array.ndim > 2 or name != "logits")
+                by_place = array.shape[1:2] == (length,) and (array.ndim > 2 or name not in ("logits", VECTOR))
                 width = rows.length if by_place else slots
                 shape = (rows.count, width, *array.shape[2 if by_place else 1 :])
                 whole = outputs.setdefault(name, np.zeros(shape, np.float32))
@@ -137,4 +138,4 @@ class OnnxOutputs:
                         whole[first + row, number] = array[i]
             if progress:
                 progress(int(numbers[-1]) + 1, rows.count)
-        return outputs
+        return {"vectors": outputs[VECTOR][:, :, None]} if VECTOR in outputs else outputs

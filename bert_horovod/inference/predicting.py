@@ -54,6 +54,7 @@ class Predictor:
         self.special = special_ids(self.vocabulary, self.tokenizer_settings)
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+        self.policy = ComputePolicy()
         self.computes: Callable[..., dict[str, np.ndarray]] | None = None  # in place of the model, as RowOutputs
         self.prepare()
 
@@ -138,7 +139,7 @@ class Predictor:
             return self.computes(self._parameters, rows, progress)
         if rows.length not in self._outputs:
             at_once = block_rows(rows.positions) if packing else 1
-            self._outputs[rows.length] = RowOutputs(self.task, self.model, ComputePolicy(), at_once, World())
+            self._outputs[rows.length] = RowOutputs(self.task, self.model, self.policy, at_once, World())
         return self._outputs[rows.length](self._parameters, rows, progress)
 
     @classmethod

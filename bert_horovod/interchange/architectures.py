@@ -40,7 +40,8 @@ class Architecture:
     whether there is a pooler; `labels`: those of a class with LABELLED's heads or label attention, in the order of
     their numbers; `problem`: CLASSIFICATION's problem_type in Hugging Face's configuration, None: regression if it has
     one label; `threshold`: of a classifier that gives any number of labels; `windows`: of a document, with label
-    attention; `blanks`: of TAGS, see suitability.words_after_blanks.
+    attention; `blanks`: of TAGS, see suitability.words_after_blanks; `vectors`: entries of config.json of an ENCODER
+    that makes vectors of texts, see sentence_transformers.py.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Architecture:
     threshold: float | None = None
     windows: int = 0
     blanks: bool = True
+    vectors: dict[str, Any] | None = None
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -73,6 +75,7 @@ class Architecture:
             contents[WORDS_AFTER_BLANKS] = False
         if self.threshold is not None:
             contents[LABEL_THRESHOLD] = self.threshold
+        contents |= self.vectors or {}
         return contents
 
     def class_name(self, model: Model) -> str:

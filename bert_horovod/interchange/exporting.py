@@ -17,7 +17,13 @@ from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, check_exp
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import quantise, require_onnx, write_onnx
 from bert_horovod.interchange.pretrained import reader_of
-from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
+from bert_horovod.interchange.saved_model import (
+    ANSWER_TOKENS,
+    prompt_signatures,
+    write_saved_model,
+    write_text_model,
+)
+from bert_horovod.interchange.sentence_transformers import VECTOR, vectors_of
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -146,6 +152,13 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     words = [token for token in pretrained.vocabulary if token.isalpha()] or ["a"]
     draw = np.random.default_rng(1).choice
     first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
+    if vectors := vectors_of(architecture.vectors or {}):
+        calls = []
+        for signature, prompt in prompt_signatures(vectors).items():
+            rows = _rows_of(pretrained, [prompt + text for text in first], most=vectors.max_seq_length or 512)
+            expected = trained_outputs(architecture, pretrained.model, parameters, rows)[VECTOR]
+            calls.append(Call(signature, {"text": np.array(first)}, {VECTOR: expected}))
+        return calls
     rows = _rows_of(pretrained, first, second)
     if architecture.name == CLASSIFICATION:
         calls, inputs = [], [("serving_default", {"text": first}, _rows_of(pretrained, first))]
@@ -176,11 +189,13 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     return [Call("serving_default", {"question": np.array(first), "context": np.array(second)}, outputs)]
 
 
-def _rows_of(pretrained: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
+def _rows_of(
+    pretrained: Pretrained, first: list[str], second: list[str] | None = None, most: int = _TEXT_LENGTH
+) -> Arrays:
     """Model inputs for short texts or pairs of texts, made by this program's own tokenizer."""
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
     tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings))
-    length = min(_TEXT_LENGTH, pretrained.model.max_position_embeddings)
+    length = min(most, pretrained.model.max_position_embeddings)
     rows = LabelledRows(tokens, _special(pretrained), length, seed=0, packing=False)
     batch = rows.assemble(np.argsort(rows.members(np.arange(len(first)))[:, 0]))
     names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}

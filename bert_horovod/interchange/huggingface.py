@@ -20,6 +20,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, Tokeni
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.any_tokenizer import ROLES, general_config
 from bert_horovod.interchange.architectures import (
+    ENCODER,
     LABEL_ATTENTION_MODEL,
     LABEL_THRESHOLD,
     LABEL_WINDOWS,
@@ -32,6 +33,7 @@ from bert_horovod.interchange.architectures import (
     whole_heads,
 )
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
+from bert_horovod.interchange.sentence_transformers import makes_vectors, vector_files, with_vectors
 from bert_horovod.interchange.suitability import (
     class_of_classifier,
     classifier_labels,
@@ -65,6 +67,7 @@ from bert_horovod.recipe_files import loading
 from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
+from bert_horovod.tasks.embedding import KEY
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -138,7 +141,9 @@ def write_configuration(
     config = _hugging_face_config(model, vocabulary, settings) | of_task
     if settings.joint and [name_of_bert(name) for name in of_task["architectures"]] == [TAGS]:
         config.setdefault(WORDS_AFTER_BLANKS, True)
-    _write_text(directory / "config.json", _json(config))
+    for path, text in {"config.json": _json(config), **vector_files(model, of_task)}.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        _write_text(directory / path, text)
     segments = family_of(model).segments
     if isinstance(settings, JsonTokenizer):
         tokenizer, text = general_config(settings, model.max_position_embeddings), settings.text
@@ -208,7 +213,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     Reads no values. Raises the errors of read_directory.
     """
     directory = Path(directory)
-    model, config = read_model(directory / "config.json"), read_json(directory / "config.json")
+    model, config = read_model(directory / "config.json"), read_configuration(directory)
     shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
@@ -225,9 +230,17 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 windows=windows,
                 blanks=architecture.name != TAGS or words_after_blanks(config),
             )
+        elif architecture.name == ENCODER and makes_vectors(config):  # then its own class, whatever heads there are
+            vectors = {key: config[key] for key in (KEY, "text_columns") if key in config}
+            architecture, named = dataclasses.replace(architecture, vectors=vectors), architecture.name
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
     return model, shapes, architectures
+
+
+def read_configuration(directory: Path) -> dict[str, Any]:
+    """The content of config.json, and what files beside it say of vectors; raises ReportedError."""
+    return with_vectors(directory, read_json(directory / "config.json"))
 
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:

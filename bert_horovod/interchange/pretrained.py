@@ -13,7 +13,7 @@ from bert_horovod.interchange import google, huggingface, tokenizer_files
 from bert_horovod.interchange.architectures import Architecture, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE, weight_files
-from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
+from bert_horovod.interchange.tokenizer_files import TokenizerFound
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.mirror import fetched
@@ -46,7 +46,7 @@ class HuggingFace:
         return huggingface.read_model(self.place / "config.json")
 
     def configuration(self) -> dict[str, Any]:
-        return read_json(self.place / "config.json")
+        return huggingface.read_configuration(self.place)
 
     def tokenizer(self) -> TokenizerFound:
         return tokenizer_files.read_tokenizer(self.place, self.sizes().vocab_size)

@@ -8,6 +8,7 @@ from pathlib import Path
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import Pretrained
+from bert_horovod.interchange.sentence_transformers import VECTOR, SentenceVectors, vectors_of
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.interchange.suitability import require_segments, tells_texts_apart
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
@@ -30,8 +31,9 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
     any number of labels `probabilities` alone; a regression gives `score`. Its signature `pairs`, which a model has
     that tells two texts apart, takes `text` and `text_pair`. For question answering `question` and `context` give
     `answer`, a part of the context as it is written there, `score` (the sum of its start logit and its end logit),
-    `null_score` (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's length are
-    cut at their ends: there are no windows.
+    `null_score` (the same sum for "no answer") and `unread_words`. Of a checkpoint of vectors `text` gives
+    `sentence_embedding`, and each of its prompts has a signature of its name. Texts that are longer than the model's
+    length are cut at their ends: there are no windows.
 
     Raises UserError for other architectures, and for settings of the tokenizer that TensorFlow Text does not have.
     """
@@ -40,20 +42,24 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
             f"--with_tokenizer: {checkpoint} has a tokenizer with {' and '.join(unusual)}, which cannot be a part of "
             "the graph; leave the flag out"
         )
-    served.texts = TextRows(
-        pretrained.vocabulary, pretrained.tokenizer_settings, pretrained.model.max_position_embeddings
-    )
+    vectors = vectors_of(served.architecture.vectors or {})
+    length = pretrained.model.max_position_embeddings
+    length = min(length, vectors.max_seq_length or length) if vectors else length
+    served.texts = TextRows(pretrained.vocabulary, pretrained.tokenizer_settings, length)
     if served.architecture.name == CLASSIFICATION:
         signatures = {"serving_default": _classify(served)}
         if tells_texts_apart(served.model, pretrained.tokenizer_settings):
             signatures["pairs"] = _classify_pairs(served)
+    elif vectors:
+        signatures = prompt_signatures(vectors)
+        signatures = {name: _vectors(served, prompt, vectors.lowercase) for name, prompt in signatures.items()}
     elif served.architecture.name == ANSWERS:
         require_segments(checkpoint, served.model, pretrained.tokenizer_settings, "question", "context")
         signatures = {"serving_default": _answer(served)}
     else:
         raise UserError(
             f"--with_tokenizer: the checkpoint is a {served.architecture.class_name(served.model)}, expected "
-            f"{' or '.join(TEXT_ARCHITECTURES)}, whose outputs are of a text; leave the flag out"
+            f"{' or '.join(TEXT_ARCHITECTURES)}, or vectors, whose outputs are of a text; leave the flag out"
         )
     _save(directory, served, signatures | {"tokens": served.serve})
 
@@ -92,6 +98,25 @@ def _classify(served: Served) -> Callable:
         return _labelled(served, served.outputs(**rows)["logits"])
 
     return classify
+
+
+def prompt_signatures(vectors: SentenceVectors) -> dict[str, str]:
+    """What stands before the texts of each signature: of serving_default and of each prompt whose name may be one."""
+    taken = {"serving_default": vectors.prompts.get(vectors.default_prompt or "", "")}
+    return taken | {name: text for name, text in vectors.prompts.items() if name.isidentifier() and name != "tokens"}
+
+
+def _vectors(served: Served, prompt: str, lowercase: bool) -> Callable:
+    @_strings("text")
+    def vectors(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _of_any_number(of_texts, text)
+
+    def of_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        whole = tf.strings.join([prompt, text])
+        rows = served.texts.single(served.texts.tokenize(tf.strings.lower(whole, "utf-8") if lowercase else whole))
+        return {VECTOR: served.outputs(**rows)[VECTOR]}
+
+    return vectors
 
 
 def _classify_pairs(served: Served) -> Callable:

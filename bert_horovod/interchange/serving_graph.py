@@ -15,6 +15,7 @@ from bert_horovod.interchange.architectures import (
     TAGS,
     Architecture,
 )
+from bert_horovod.interchange.sentence_transformers import VECTOR, SentenceVectors, vectors_of
 from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import ComputePolicy, Forward
@@ -23,6 +24,7 @@ from bert_horovod.model.parameters import CLASSIFIER
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.embedding import normalised
 from bert_horovod.tasks.label_attention import label_logits
 
 # Integers [batch, length] each; with label attention [batch, windows, length].
@@ -105,8 +107,18 @@ class Served(tf.Module):
                 "prediction_logits": plain.masked_token_logits(self.model, parameters, hidden),
                 "seq_relationship_logits": plain.pair_logits(parameters, first),
             }
-        pooled = {"pooler_output": plain.pooled(parameters, first)} if self.architecture.pooler else {}
-        return {"last_hidden_state": hidden, **pooled}
+        outputs = {"last_hidden_state": hidden}
+        if self.architecture.pooler:
+            outputs["pooler_output"] = plain.pooled(parameters, first)
+        if vectors := vectors_of(self.architecture.vectors or {}):
+            outputs[VECTOR] = _vectors(vectors, first if vectors.pooling == "first" else plain.means(hidden, mask))
+        return outputs
+
+
+def _vectors(vectors: SentenceVectors, pooled: tf.Tensor) -> tf.Tensor:
+    """The vectors of texts from their pooled states, [texts, hidden]."""
+    kept = pooled[:, : vectors.dimensions or pooled.shape[-1]]
+    return normalised(kept) if vectors.normalised else kept
 
 
 def trained_outputs(
@@ -147,4 +159,7 @@ def trained_outputs(
             outputs = {"prediction_logits": logits, "seq_relationship_logits": heads.pair_logits(forward, first)}
     elif architecture.pooler:
         outputs["pooler_output"] = heads.pooled(forward, first)
+    if vectors := vectors_of(architecture.vectors or {}):
+        means = heads.sequence_means(hidden, batch["sequence_ids"], 1)
+        outputs[VECTOR] = _vectors(vectors, first if vectors.pooling == "first" else means)
     return {key: array.numpy() for key, array in outputs.items()}

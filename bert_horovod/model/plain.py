@@ -103,6 +103,12 @@ def pooled(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     return tf.tanh(dense(parameters, POOLER, hidden))
 
 
+def means(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """The mean of each row's tokens, [n, hidden]: of `hidden`, [n, length, hidden], where `mask`, [n, length], is 1."""
+    weights = tf.cast(mask, tf.float32)[..., None]  # (n, length, 1)
+    return tf.reduce_sum(hidden * weights, 1) / tf.maximum(tf.reduce_sum(weights, 1), 1.0)
+
+
 def pair_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores for "B continues A" (0) and "it does not" (1), from the last layer's output at [CLS]: [n, 2]."""
     return dense(parameters, PAIR_CLASSIFIER, pooled(parameters, hidden))

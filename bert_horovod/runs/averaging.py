@@ -68,6 +68,8 @@ def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], director
         vocabulary = pretrained.vocabulary or []  # a run's checkpoint has one
         write_directory(temporary, newest.model, architecture, means, vocabulary, pretrained.tokenizer_settings)
         numbers = sum(mean.size for mean in means.values())
-        card = model_card(output_dir, steps[-1], recipe, numbers, class_name, None, mean_of=steps)
+        card = model_card(
+            output_dir, steps[-1], recipe, numbers, architecture.configuration(newest.model), None, mean_of=steps
+        )
         (temporary / CARD).write_text(card, encoding="utf-8", newline="\n")
     return Averaged(steps, class_name, recorded_length(checkpoints[-1]))

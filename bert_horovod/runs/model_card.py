@@ -17,6 +17,7 @@ import tomli_w
 from bert_horovod import __version__
 from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import printable_line
+from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.metrics_lines import StepMetrics, read_lines
@@ -41,7 +42,7 @@ def model_card(
     step: int,
     recipe: Recipe,
     parameters: int,
-    class_name: str,
+    configuration: dict[str, Any],
     dataset: Dataset | None,
     mean_of: Sequence[int] = (),
 ) -> str:
@@ -53,13 +54,12 @@ def model_card(
         step: optimizer steps that are done.
         recipe: the run's.
         parameters: number of the model's parameters.
-        class_name: Hugging Face's class of the checkpoint.
+        configuration: the task's entries of config.json.
         dataset: the run's; None: not at hand.
         mean_of: the steps of the checkpoints of which this is the mean, the last of them `step`. It has no scores,
             because the run's are of single checkpoints.
     """
-    suffix = next((suffix for suffix in _USES if class_name.endswith(suffix)), "")
-    pipeline, auto_class = _USES.get(suffix, ("", "AutoModel"))
+    (class_name,) = configuration["architectures"]
     name = printable_line(output_dir.resolve().name)
     model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
     steps = ", ".join(f"{each:,}" for each in mean_of)
@@ -75,28 +75,57 @@ def model_card(
     }
     scores = {} if mean_of else _scores(output_dir, step)
     table = {section: recipe_to_table(recipe)[section] for section in WHAT_SECTIONS}
+    vectors = vectors_of(configuration)
     parts = [
-        _metadata(recipe, pipeline),
+        _metadata(recipe, class_name, vectors),
         f"# {name}, {f'mean of {len(mean_of)} checkpoints up to ' if mean_of else ''}step {step:,}",
         _rows("", "", {what: text for what, text in facts.items() if text}),
-        "## Use\n\n"
-        f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"
-        'name = "."  # this directory, or its name on the Hub\n'
-        f"tokenizer = AutoTokenizer.from_pretrained(name)\nmodel = {auto_class}.from_pretrained(name)\n```",
+        f"## Use\n\n```python\n{_of_vectors(vectors) if vectors else _of_heads(class_name)}\n```",
         *([f"## Losses and scores\n\n{_rows('metric', 'value', scores)}"] if scores else []),
         "## Recipe\n\n" + f"```toml\n{tomli_w.dumps(table).strip()}\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _metadata(recipe: Recipe, pipeline: str) -> str:
+def _use(class_name: str) -> tuple[str, str]:
+    return next((use for suffix, use in _USES.items() if class_name.endswith(suffix)), ("", "AutoModel"))
+
+
+def _of_heads(class_name: str) -> str:
+    """The lines that load a model with transformers."""
+    _, auto_class = _use(class_name)
+    return (
+        f"from transformers import {auto_class}, AutoTokenizer\n\n"
+        'name = "."  # this directory, or its name on the Hub\n'
+        f"tokenizer = AutoTokenizer.from_pretrained(name)\nmodel = {auto_class}.from_pretrained(name)"
+    )
+
+
+def _of_vectors(vectors: SentenceVectors) -> str:
+    """The lines that compare two texts with sentence-transformers."""
+    first, *others = map(json.dumps, vectors.prompts or [""])
+    second = others[0] if others else first
+    made = (
+        f'model.encode(["a text"], prompt_name=name) for name in ({first}, {second})'
+        if vectors.prompts
+        else 'model.encode([text]) for text in ("a text", "another")'
+    )
+    return (
+        "from sentence_transformers import SentenceTransformer\n\n"
+        'model = SentenceTransformer(".")  # this directory, or its name on the Hub\n'
+        f"one, other = ({made})\nprint(model.similarity(one, other))"
+    )
+
+
+def _metadata(recipe: Recipe, class_name: str, vectors: SentenceVectors | None) -> str:
     """The block of YAML that the Hub reads; its values are JSON, because YAML takes a plain `no` for false."""
+    library = "sentence-transformers" if vectors else "transformers"
     fields: dict[str, Any] = {
         "language": list(recipe.card.language),
         "license": recipe.card.license,
-        "library_name": "transformers",
-        "pipeline_tag": pipeline,
-        "tags": ["bert_horovod"],
+        "library_name": library,
+        "pipeline_tag": "sentence-similarity" if vectors else _use(class_name)[0],
+        "tags": [*([library] if vectors else []), "bert_horovod"],
     }
     lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items() if value]
     return "\n".join(["---", *lines, "---"])

@@ -293,9 +293,8 @@ def _write_card(
     dataset: Dataset,
 ) -> None:
     model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
-    (class_name,) = task.configuration(model)["architectures"]
     count = sum(array.size for array in parameters.values())
-    card = model_card(output_dir, step, recipe, count, class_name, dataset)
+    card = model_card(output_dir, step, recipe, count, task.configuration(model), dataset)
     (directory / CARD).write_text(card, encoding="utf-8", newline="\n")
 
 

@@ -28,18 +28,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str | Iterable[str], mode: int | None = None) -> None:
-    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
+Content = str | Iterable[str] | Iterable[bytes]  # text, as UTF-8; or parts that are written as they come
+
+
+def write_atomically(path: Path, text: Content, mode: int | None = None) -> None:
+    """Write a file under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
 
     Args:
         path: of the file.
-        text: the whole, or parts that are written as they come.
+        text: its content.
         mode: the file's permissions; None: as the process's umask says.
     """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # an existing one may be a link or a FIFO
+        with open(temporary, "xb") as file:  # an existing one may be a link or a FIFO
             file.writelines(_parts(text))
             file.flush()
             if mode is not None:
@@ -54,12 +57,12 @@ def write_atomically(path: Path, text: str | Iterable[str], mode: int | None = N
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
-def write_output(path: Path, text: str | Iterable[str]) -> None:
-    """Write UTF-8 text, or its parts, to a file that the user named: a new or regular file as write_atomically does it.
+def write_output(path: Path, text: Content) -> None:
+    """Write to a file that the user named: a new or regular file as write_atomically does it.
 
     A link is followed to its target, and a file keeps its permissions. Character devices, FIFOs and open descriptors
-    (/dev/stdout, /dev/fd/63 of a shell's `>(command)`) stay, and the text is written into them. Raises UserError for a
-    directory, a disk or a socket, and the error of file_error.
+    (/dev/stdout, /dev/fd/63 of a shell's `>(command)`) stay, and the content is written into them. Raises UserError for
+    a directory, a disk or a socket, and the error of file_error.
     """
     try:
         if descriptor := _DESCRIPTOR.fullmatch(str(path)):
@@ -80,14 +83,15 @@ def write_output(path: Path, text: str | Iterable[str]) -> None:
     write_atomically(Path(os.path.realpath(path)), text, None if mode is None else stat.S_IMODE(mode))
 
 
-def _write_into(place: Path | int, text: str | Iterable[str]) -> None:
+def _write_into(place: Path | int, text: Content) -> None:
     sys.stdout.flush()  # it may be the same place
-    with open(place, "w", encoding="utf-8", newline="\n", closefd=not isinstance(place, int)) as file:
+    with open(place, "wb", closefd=not isinstance(place, int)) as file:
         file.writelines(_parts(text))
 
 
-def _parts(text: str | Iterable[str]) -> Iterable[str]:
-    return [text] if isinstance(text, str) else text
+def _parts(text: Content) -> Iterator[bytes]:
+    for part in [text] if isinstance(text, str) else text:
+        yield part.encode() if isinstance(part, str) else part
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:

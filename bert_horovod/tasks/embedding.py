@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bert_horovod.costs.derived import Product
-from bert_horovod.errors import DamagedData
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
@@ -25,7 +24,6 @@ from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.base import Means, encoder_products
 
 ARCHITECTURE = "BertModel"
@@ -153,29 +151,3 @@ def _first(arrays: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
 def normalised(vectors: tf.Tensor) -> tf.Tensor:
     """Vectors of length 1; 0 stays 0."""
     return tf.math.l2_normalize(vectors, -1, epsilon=1e-24)
-
-
-def embedding_of(config: dict[str, Any]) -> Embedding | None:
-    """The task of a checkpoint, by the content of its config.json; None: it is of another kind.
-
-    Raises:
-        DamagedData: an entry is none that this program writes.
-    """
-    entry, columns = config.get(KEY), config.get("text_columns")
-    if not isinstance(entry, dict):
-        return None
-    pooling, prompts, lengths, most = (
-        entry.get(name) for name in ("pooling", "prompts", "matryoshka_lengths", "max_seq_length")
-    )
-    if (
-        pooling not in POOLINGS
-        or not isinstance(columns, list)
-        or not isinstance(prompts, dict)
-        or (prompts and not all(isinstance(prompts.get(column), str) for column in columns))
-        or not isinstance(lengths, list)
-        or not all(type(length) is int and length > 0 for length in lengths)
-        or type(most) is not int
-    ):
-        raise DamagedData(f"config.json: {KEY} is {shown(entry)}: expected pooling, prompts and lengths as fine-tuned")
-    texts = tuple(prompts[column] for column in columns) if prompts else ()
-    return Embedding(tuple(map(str, columns)), pooling, texts, tuple(lengths), most)

@@ -81,10 +81,18 @@ def train_as_rank(
         _look(arguments, launched.rank)
         look(arguments)
     import_tensorflow()
+    as_rank(launched, lambda: _train(arguments, launched, make_jobs, train_jobs))
+    return LEAVING if STOP.came and ATTEMPT in os.environ else 0
 
+
+def as_rank(launched: "Launch", work: Callable[[], None]) -> None:
+    """Do this rank's work, so that an error that all ranks have is told once; RunError if other ranks were lost."""
+    me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
         with _one_message(launched.rank, me):
-            _train(arguments, launched, make_jobs, train_jobs)
+            work()
+    except ReportedError:  # else the next line would import TensorFlow
+        raise
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
@@ -95,7 +103,6 @@ def train_as_rank(
         if silent := silent_ranks(launched.rank, launched.size, _PATIENCE_S):
             raise RunError(f"{'; '.join(silent)}. So {me} has lost it; the same command resumes") from error
         raise RunError(f"{me} has lost other ranks: {error.message}") from error
-    return LEAVING if STOP.came and ATTEMPT in os.environ else 0
 
 
 @contextlib.contextmanager

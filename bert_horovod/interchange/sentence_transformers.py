@@ -1,0 +1,169 @@
+"""Reads and writes the files by which sentence-transformers and text-embeddings-inference know a checkpoint of vectors.
+
+They stand beside Hugging Face's: modules.json, 1_Pooling/config.json, sentence_bert_config.json and
+config_sentence_transformers.json. The names written are those of sentence-transformers 3, because
+text-embeddings-inference reads no others; those of version 6 are read too.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.recipe.sections import Model
+from bert_horovod.storage import reading
+from bert_horovod.storage.reading import shown
+from bert_horovod.tasks.embedding import KEY
+
+MODULES, OF_TEXTS, OF_MODEL = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+VECTOR = "sentence_embedding"  # sentence-transformers' name of a text's vector, as an output
+_FORMAT = "3.0.0"  # the first version with similarity_fn_name
+_FIRST, _MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
+_OTHERS = [
+    f"pooling_mode_{mode}" for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+]
+_POOLINGS = {_MEAN: "mean", _FIRST: "first", "mean": "mean", "cls": "first"}  # the last two: values of version 6
+_KINDS: dict[str, Any] = {
+    "pooling": str,
+    "normalised": bool,
+    "prompts": dict,
+    "default_prompt": str | None,
+    "max_seq_length": int | None,
+    "lowercase": bool,
+    "dimensions": int | None,
+}
+_ENCODE = {"query": 0, "document": 1}  # prompts of encode_query and encode_document, and the columns they are of
+
+
+class SentenceVectors(NamedTuple):
+    """How a text's vector is made."""
+
+    pooling: str = "mean"  # of the last layer's states at all tokens; "first": the state at [CLS]
+    normalised: bool = True  # to the length 1
+    prompts: dict[str, str] = {}  # noqa: RUF012 - read alone; what stands before a text, by names such as those of columns
+    default_prompt: str | None = None  # the name of the prompt of texts that no other is asked for
+    max_seq_length: int | None = None  # tokens of a text, special tokens included, at most; None: the model's positions
+    lowercase: bool = False  # before the tokenizer does its own
+    dimensions: int | None = None  # of the vector, the first ones; None: all
+
+
+def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
+    """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors.
+
+    Args:
+        model: the sizes.
+        config: the content of config.json.
+    """
+    if not makes_vectors(config) or not (vectors := vectors_of(config)):
+        return {}
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if vectors.normalised else [])]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    modes = dict.fromkeys([_FIRST, _MEAN, *_OTHERS], False) | {_FIRST if vectors.pooling == "first" else _MEAN: True}
+    # Without a prompt of its own name encode_document takes none, though there is one called passage.
+    columns = config.get("text_columns") or []
+    prompts = (
+        vectors.prompts
+        and {
+            name: vectors.prompts[columns[number]]
+            for name, number in _ENCODE.items()
+            if columns[number : number + 1] and columns[number] in vectors.prompts
+        }
+        | vectors.prompts
+    )
+    contents: dict[str, Any] = {
+        MODULES: modules,
+        f"{paths[1]}/config.json": {"word_embedding_dimension": model.hidden_size, **modes, "include_prompt": True},
+        OF_TEXTS: {
+            "max_seq_length": vectors.max_seq_length or model.max_position_embeddings,
+            "do_lower_case": vectors.lowercase,
+        },
+        OF_MODEL: {
+            "__version__": {"sentence_transformers": _FORMAT},
+            "model_type": "SentenceTransformer",
+            "prompts": prompts,
+            "default_prompt_name": vectors.default_prompt,
+            "similarity_fn_name": "cosine",
+            **({"truncate_dim": vectors.dimensions} if vectors.dimensions else {}),
+        },
+    }
+    return {path: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for path, content in contents.items()}
+
+
+def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json's content, with what the files beside it say of vectors; raises ReportedError for a damaged one.
+
+    The entry has "refused", the reason, if the vectors are of a kind that this program does not make.
+    """
+    if not (directory / MODULES).is_file():
+        return config
+    modules = _modules(directory / MODULES)
+    pooling = next((path for path, kind in modules if kind == "Pooling"), None)
+    if pooling is None:  # a reranker, or a model of sparse vectors
+        return config
+    others = [kind for _, kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
+    of_pooling = read_json(directory / pooling / "config.json")
+    mode = of_pooling.get("pooling_mode") or [name for name in (_FIRST, _MEAN, *_OTHERS) if of_pooling.get(name)]
+    modes = [mode] if isinstance(mode, str) else mode or [_MEAN]
+    of_texts, of_model, of_tokenizer = (
+        read_json(directory / name) if (directory / name).is_file() else {}
+        for name in (OF_TEXTS, OF_MODEL, "tokenizer_config.json")
+    )
+    refused = ""
+    if others:
+        refused = f"{directory / MODULES}: the module {others[0]} is not supported; expected Pooling and Normalize"
+    elif len(modes) != 1 or modes[0] not in _POOLINGS:
+        refused = f"{directory / pooling}: the pooling {shown(mode)} is not supported; expected mean or cls"
+    elif of_pooling.get("include_prompt") is False:
+        refused = f"{directory / pooling}: include_prompt = false is not supported; expected true"
+    entry = {
+        "pooling": _POOLINGS.get(modes[0], "mean"),
+        "normalised": any(kind == "Normalize" for _, kind in modules),
+        "prompts": {name: text for name, text in (of_model.get("prompts") or {}).items() if text},
+        "default_prompt": of_model.get("default_prompt_name"),
+        "max_seq_length": of_texts.get("max_seq_length") or of_tokenizer.get("model_max_length"),
+        "lowercase": bool(of_texts.get("do_lower_case")),
+        "dimensions": of_model.get("truncate_dim"),
+        **({"refused": refused} if refused else {}),
+    }
+    ours = config.get(KEY)
+    return config | {KEY: (ours if isinstance(ours, dict) else {}) | entry}
+
+
+def makes_vectors(config: dict[str, Any]) -> bool:
+    """Whether a config.json, by its content, speaks of vectors, and of a kind that this program makes."""
+    return "refused" not in config.get(KEY, {"refused": True})
+
+
+def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
+    """How vectors are made, by the content of a config.json (see `with_vectors`); None: it does not say.
+
+    Raises:
+        UserError: the vectors are of a kind that this program does not make.
+        DamagedData: a value is of another kind than expected.
+    """
+    entry = config.get(KEY)
+    if entry is None:
+        return None
+    if isinstance(entry, dict) and entry.get("refused"):
+        raise UserError(str(entry["refused"]))
+    for key, kind in _KINDS.items():
+        if isinstance(entry, dict) and not isinstance(entry.get(key, SentenceVectors._field_defaults[key]), kind):
+            raise DamagedData(f"{KEY}: {key} = {shown(entry[key])}; expected {kind}")
+    if not isinstance(entry, dict) or entry.get("pooling", "mean") not in _POOLINGS.values():
+        raise DamagedData(f"{KEY} is {shown(entry)}; expected an object with the pooling mean or first")
+    return SentenceVectors(**{key: entry[key] for key in _KINDS if key in entry})
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """Path and kind, such as Pooling, of each module; raises ReportedError."""
+    try:
+        return [(str(module["path"]), str(module["type"]).rpartition(".")[2]) for module in reading.read_json(path)]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DamagedData(f"{path} is damaged: expected a list of modules with path and type: {error}") from error
