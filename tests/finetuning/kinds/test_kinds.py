@@ -261,14 +261,14 @@ def scored(kind: Kind, predictions: Path, suffix: str = "") -> dict[str, float]:
     return kinds.score(kind.data.name, Request(predictions, dev_file=split.path, label_column=column))
 
 
-def assert_same_scores(scores: dict[str, float], expected: dict[str, float]) -> None:
+def assert_same_scores(scores: dict[str, float], expected: dict[str, float], within: float = 1e-12) -> None:
     """Of the scores that both have; probabilities in files have 6 digits, which moves means of ranks."""
     both = scores.keys() & expected.keys()
     assert both
     for key in both:
-        assert scores[key] == pytest.approx(expected[key], abs=1e-3 if "precision" in key or "roc" in key else 1e-12), (
-            key
-        )
+        assert scores[key] == pytest.approx(
+            expected[key], abs=1e-3 if "precision" in key or "roc" in key else within
+        ), key
 
 
 @pytest.mark.full
@@ -299,7 +299,8 @@ def test_predict_gives_the_scores_of_the_evaluation(name, kind, whole, tmp_path)
         source.write_text("text\n" + "".join(f"{text}\n" for text in kind.data.dev[""].texts))
     predictor = kinds.open_predictor(output_dir, Options())
     predictor.predict_file(source, output, lambda done, of: None)
-    assert_same_scores(scored(kind, output), held_out(output_dir))
+    # Vectors are predicted in rows of other shapes than in the evaluation: their cosines are equal to rounding.
+    assert_same_scores(scored(kind, output), held_out(output_dir), 1e-5 if name == "scored" else 1e-12)
 
 
 @pytest.mark.full
