@@ -1,7 +1,8 @@
-"""The examples in docstrings do what they say."""
+"""The examples in docstrings do what they say, and the files that they name are there."""
 
 import doctest
 import importlib
+import re
 import subprocess
 import sys
 
@@ -27,3 +28,10 @@ def test_the_examples_of_a_module_give_what_they_show(name):
 def test_the_arithmetic_with_examples_needs_no_tensorflow():
     program = f"import sys, {', '.join(MODULES)}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0
+
+
+def test_files_that_the_package_names_are_there():
+    for source in sorted((PROJECT / "bert_horovod").rglob("*.py")):
+        for name in re.findall(r"(?<![\w/.])[a-z_]+(?:/[a-z_0-9]+)+\.py\b", source.read_text(encoding="utf-8")):
+            places = (*source.parents[:2], PROJECT / "bert_horovod", PROJECT)
+            assert any((place / name).exists() for place in places), f"{source} names {name}"

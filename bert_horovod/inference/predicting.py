@@ -1,4 +1,4 @@
-"""What the predictors of all kinds of checkpoints share: finetuning/kinds/table.py says which one reads which."""
+"""What the predictors of all kinds of checkpoints share: finetuning/kinds/kinds.py says which one reads which."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -32,7 +32,7 @@ ARCHITECTURE = "BertModel"  # transformers has no class with this head: it loads
 
 @dataclass
 class LabelAttention(Multilabel):
-    """See tasks.base.Task and Multilabel; batches/examples/documents.py makes the rows, of `windows` windows each."""
+    """See tasks.base.Task and Multilabel; batches/examples/labelled.py makes the rows, of `windows` windows each."""
 
     windows: int = 1
 

@@ -127,7 +127,7 @@ class Multilabel(TextTask):
 
     `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files;
     `separator`: between labels in a field of a file; `threshold`: a label is given from this probability on. An
-    evaluation may change the threshold (finetuning/classifier.py); later checkpoints then have the new one.
+    evaluation may change the threshold (finetuning/kinds/texts.py); later checkpoints then have the new one.
     `class_weights`: factors of the loss of examples that have a label, by label; none: 1.
     """
 

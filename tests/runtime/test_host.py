@@ -96,7 +96,7 @@ def count():
 counts, done = [], threading.Event()
 """
 HERE = "print(keep_freed_memory())\ncount()\n"
-GPU = "from bert_horovod.runtime import allocator\nallocator._GPU_DRIVER = '/dev/null'\n"  # a file that exists
+GPU = "from bert_horovod.runtime import host\nhost._GPU_DRIVER = '/dev/null'\n"  # a file that exists
 COMMAND = """
 from bert_horovod.__main__ import main
 sys.argv = ["bert-horovod", "recipes"]
