@@ -221,7 +221,7 @@ class Journal:
         """Write all waiting lines; raises RunError if the disk does not take them. Any thread may call it."""
         with self._writing:
             if self._unwritten and (failure := self._write()):
-                raise RunError(f"cannot write {self._path}, whose lines a checkpoint must find: {failure}; make room")
+                raise RunError(f"cannot write the checkpoint before the lines of {self._path}: {failure}; make room")
 
     def cut_back(self, step: int) -> None:
         """Drop the lines of later steps: the run goes on from this step."""
