@@ -257,7 +257,7 @@ def test_vectors_are_those_of_each_class_of_transformers(name, pooling, tmp_path
 
 @pytest.mark.parametrize(
     "entry",
-    [{"pooling": "max"}, {"prompts": ["query: "]}, {"max_seq_length": "all"}, {"max_seq_length": None}],
+    [{"pooling": "max"}, {"prompts": ["query: "]}, {"max_seq_length": "all"}],
     ids=str,
 )
 def test_a_damaged_configuration_is_refused(entry):
