@@ -31,15 +31,19 @@ BATCH_LINES = 512
 
 def prepare_alone(inputs: str, vocabulary: str) -> tuple[float, float, float, float]:
     """Prepare and verify: seconds, bytes of text, bytes on disk, bytes of memory above those before the first text."""
-    from bert_horovod.corpus.preparing.preparation import prepare
+    from bert_horovod.corpus.preparing.planning import Settings
+    from bert_horovod.corpus.preparing.preparation import Preparation
+    from bert_horovod.corpus.reading.vocabulary import read_vocabulary
     from bert_horovod.corpus.store import verify
 
     with tempfile.TemporaryDirectory() as directory:
-        prepared = prepare([inputs], vocabulary, Path(directory, "store"), workers=1)
+        prepared = Preparation(
+            [inputs], vocabulary, Path(directory, "store"), read_vocabulary(vocabulary), Settings(), workers=1
+        ).make()
         start = time.perf_counter()
         verify(prepared.path)
-        seconds = prepared.worker_seconds + time.perf_counter() - start
-        return seconds, prepared.made_bytes, prepared.store_bytes, prepared.memory_peak - prepared.memory_before
+        made, (before, peak) = prepared.made, prepared.made.memory
+        return made.worker_seconds + time.perf_counter() - start, made.made_bytes, prepared.store_bytes, peak - before
 
 
 def tokenizers_alone(inputs: str, vocabulary: str) -> tuple[float, float, float, float]:

@@ -25,7 +25,6 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.cluster.launching.hostfiles import read_hostfile
 from bert_horovod.corpus.manifest import read_manifest
-from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.settings import Numerics, Phase
@@ -41,7 +40,7 @@ from bert_horovod.training.job import pretraining_job
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
 from tests.rights import few_files, without_rights
 from tests.toy_runs import train_recipe
-from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
+from tests.toys import SMALL_VOCABULARY, prepare, toy_recipe, toy_recipe_table, write_toy_store
 from tests.training.faulty_ranks import wrong_device
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.manifest import EARLIER_FORMAT, FORMAT, Source
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import Preparation
+from bert_horovod.corpus.preparing.summary import Result
+from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, token_dtype, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_array, write_duplicates, write_manifest, write_sources
 from bert_horovod.corpus.tokens import EARLIER_ARRAYS, hash_directory
@@ -35,6 +39,14 @@ TOY_STEP = {
     "phase": [{"sequence_length": 32}],
     "execution": {"micro_batch": 4, "xla": "off", "threads": 1},
 }
+
+
+def prepare(
+    inputs: list[str], vocabulary: Path, store: Path, *, settings: Settings | None = None, **options: Any
+) -> Result:
+    """Make a token store of files with a vocab.txt."""
+    words = read_vocabulary(vocabulary)
+    return Preparation(inputs, vocabulary, Path(store), words, settings or Settings(), **options).make()
 
 
 def write_toy_store(

@@ -8,9 +8,9 @@ import pytest
 
 from bert_horovod.batches.packing import fill, most_sequences, pack, single
 from bert_horovod.batches.text.index import open_index
-from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import open_store
 from tests.batches.reading import index_windows, make_rows, token_documents
+from tests.toys import prepare
 
 
 def histogram(length: int, **counts: int) -> np.ndarray:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import pytest
 
 from bert_horovod.corpus.preparing.planning import Settings
-from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
+from tests.toys import prepare
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
 MODEL = Model(

@@ -154,7 +154,7 @@ def test_a_checkpoint_without_masked_token_head_is_refused(toys, capsys):
 
 def test_a_store_with_nothing_held_out_is_refused(toys, tmp_path, capsys):
     from bert_horovod.corpus.preparing.planning import Settings
-    from bert_horovod.corpus.preparing.preparation import prepare
+    from tests.toys import prepare
 
     shutil.rmtree(toys.store)
     prepare([str(tmp_path / "text")], tmp_path / "vocabulary.txt", toys.store, settings=Settings(held_out=0.0))

@@ -8,12 +8,11 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text import rows as rows_module
 from bert_horovod.corpus.preparing.planning import Settings
-from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
 from tests.toy_runs import train_recipe
-from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
+from tests.toys import SMALL_VOCABULARY, prepare, toy_recipe_table, write_toy_store
 
 GOOD = {f"{i:02d}.txt": "The cat sat on a mat. " * 6 + "A cat ran. " * i for i in range(40)}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bert_horovod.corpus.preparing.planning import Settings
-from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from tests.toys import prepare
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PARAGRAPH = 'The cat sat. Mr. Fox saw it! "Was it here?" said he.\nA dog ran on.'

@@ -1,11 +1,10 @@
 """Makes the shards of tasks: what is missing of their parts, by workers, then shards of those parts."""
 
 import os
-import time
 from collections.abc import Collection
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,6 @@ class Made:
         workers: how many there were.
         kept_parts: that an earlier call had made.
         made_bytes: of text, in parts that this call made.
-        seconds: of reading and tokenizing; with workers, their start included.
         worker_seconds: of all workers, without their start.
         memory: bytes of the smallest worker before the first text, and of the largest at its peak.
     """
@@ -54,31 +52,8 @@ class Made:
     workers: int = 0
     kept_parts: int = 0
     made_bytes: int = 0
-    seconds: float = 0.0
     worker_seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
-
-
-@dataclass
-class _Done:
-    """Results of the jobs so far."""
-
-    files: list[PartFile] = field(default_factory=list)
-    hashes: dict[SourceFile, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    memory: tuple[int, int] = (0, 0)
-    tokens: int = 0
-    unknown_tokens: int = 0
-
-    def take(self, done: Done) -> None:
-        """Add the parts that a job has made."""
-        for file in done.files:
-            self.tokens += file.entry["tokens"]
-            self.unknown_tokens += sum(part.totals["unknown_tokens"] for part in file.parts)
-        self.seconds += done.seconds
-        self.files += done.files
-        before, peak = self.memory
-        self.memory = min(before or done.memory_before, done.memory_before), max(peak, done.memory_peak)
 
 
 def make_shards(
@@ -92,7 +67,6 @@ def make_shards(
     executor: Executor | None,
 ) -> Made:
     """Make what the directory lacks of a plan, as whole shards."""
-    start = time.monotonic()
     tasks = plan.tasks
     trusted = [task for task in tasks if not any(piece.source in untrusted for piece in task.pieces)]
     kept = find_parts(path, trusted)
@@ -112,25 +86,29 @@ def make_shards(
         workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
     pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
     with pool as executor:
-        done = _work(path, jobs, text_bytes, executor)
-        files = [*kept, *done.files]
+        done, hashes = _work(path, jobs, text_bytes, executor)
+        made = [file for each in done for file in each.files]
+        files = [*kept, *made]
         shards = join_shards(path, files, plan, vocabulary_size, executor)
     return Made(
         in_order(files, tasks),
         shards,
-        done.hashes,
+        hashes,
         workers,
         kept_count,
-        sum(part.counts["bytes"] for file in done.files for part in file.parts),
-        time.monotonic() - start,
-        done.seconds,
-        done.memory,
+        sum(part.counts["bytes"] for file in made for part in file.parts),
+        sum(each.seconds for each in done),
+        (min((each.memory_before for each in done), default=0), max((each.memory_peak for each in done), default=0)),
     )
 
 
-def _work(path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, executor: Executor | None) -> _Done:
-    """Do the jobs."""
-    all_done = _Done()
+def _work(
+    path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, executor: Executor | None
+) -> tuple[list[Done], dict[SourceFile, str]]:
+    """Do the jobs; returns what came of those that make parts, and the hashes of the files."""
+    all_done: list[Done] = []
+    hashes: dict[SourceFile, str] = {}
+    tokens = unknown_tokens = 0
     with ReadingProgress("prepare", text_bytes) as progress:
         far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
 
@@ -141,13 +119,15 @@ def _work(path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, execut
         for number, done in run_jobs(executor, do, jobs, path, report):
             job = jobs[number]
             if isinstance(job, SourceFile):
-                all_done.hashes[job] = done
-            else:
-                all_done.take(done)
-                parts = [part for file in done.files for part in file.parts]
-                report(number, job.task.bytes, sum(part.counts["documents"] for part in parts))
-            refuse_unknown(path, all_done.unknown_tokens, all_done.tokens)
-    return all_done
+                hashes[job] = done
+                continue
+            all_done.append(done)
+            parts = [part for file in done.files for part in file.parts]
+            report(number, job.task.bytes, sum(part.counts["documents"] for part in parts))
+            tokens += sum(part.counts["tokens"] for part in parts)
+            unknown_tokens += sum(part.totals["unknown_tokens"] for part in parts)
+            refuse_unknown(path, unknown_tokens, tokens)
+    return all_done, hashes
 
 
 def join_shards(

@@ -36,7 +36,7 @@ from bert_horovod.corpus.reading.formats import read_sections, require_text_fiel
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, suffixes
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
-from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
+from bert_horovod.corpus.reading.vocabulary import vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.store import TOKENIZER_FILE, VOCABULARY_FILE
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import write_atomically
@@ -44,55 +44,22 @@ from bert_horovod.storage.writing import write_atomically
 _MAXIMUM_WORKERS = 4096
 
 
-def prepare(
-    inputs: list[str],
-    vocabulary_path: str | Path,
-    output_dir: str | Path,
-    *,
-    vocabulary: list[str] | None = None,
-    settings: Settings | None = None,
-    workers: int | None = None,
-    executor: Executor | None = None,
-) -> Result:
-    """Make a token store from the inputs, continue an unfinished one, or find that it is finished already.
-
-    Args:
-        inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
-            output_dir while the store is being made.
-        vocabulary_path: a WordPiece vocab.txt, or the directory that `vocabulary` is of; copied into the store.
-        output_dir: a directory that is new, empty, or holds an unfinished or finished store.
-        vocabulary: tokens by id; None: those of the file vocabulary_path.
-        settings: see Settings.
-        workers: processes; None: one per core, but no more than there are jobs.
-        executor: does the jobs instead of processes on this machine, such as `workers` ranks of an MPI world; they must
-            see the same files.
+@dataclass(frozen=True)
+class Preparation:
+    """A store to make, whole, by shares, or of shares.
 
     Raises UserError for every mistake in input, settings or directory, DamagedData for damaged input, RunError for a
     full disk or a worker that died. Shards that are finished by then are kept, and the same call continues from them;
     if there are none, all files of this call are removed.
     """
-    return Preparation(
-        inputs,
-        vocabulary_path,
-        Path(output_dir),
-        read_vocabulary(vocabulary_path) if vocabulary is None else vocabulary,
-        settings or Settings(),
-        workers,
-        executor,
-    ).make()
 
-
-@dataclass(frozen=True)
-class Preparation:
-    """A store to make, whole, by shares, or of shares; `prepare` describes the fields and what is raised."""
-
-    inputs: list[str]
-    vocabulary_path: str | Path
-    path: Path
-    vocabulary: list[str]
+    inputs: list[str]  # files, directories and globs, as find_sources takes them; "-" is standard input
+    vocabulary_path: str | Path  # a WordPiece vocab.txt, or the directory that `vocabulary` is of
+    path: Path  # a directory that is new, empty, or holds an unfinished or finished store
+    vocabulary: list[str]  # tokens by id
     settings: Settings
-    workers: int | None = None
-    executor: Executor | None = None
+    workers: int | None = None  # processes; None: one per core, but no more than there are jobs
+    executor: Executor | None = None  # does the jobs instead, such as `workers` ranks of MPI that see the same files
 
     def __post_init__(self) -> None:
         self.settings.check()
@@ -101,7 +68,7 @@ class Preparation:
         destination.refuse_foreign(self.path, self.vocabulary, self.vocabulary_path)
 
     def make(self) -> Result:
-        """Make the whole store, or go on with it; see prepare."""
+        """Make the whole store, continue an unfinished one, or find that it is finished already."""
         path = self.path
         if not (path / "manifest.json").exists():
             refuse_others(path, None)
@@ -110,7 +77,7 @@ class Preparation:
             finished, unchanged = destination.finished_store(path, self._head, sources)
             remove_shares(path)  # a join that was killed may have left them
             if finished is not None:
-                return Result(path, finished.manifest, _size(path), 0.0, made=False)
+                return Result(path, finished.manifest, _size(path), 0.0, None)
             self._look(sources)
             start = time.monotonic()
             with _disk_errors(path):
@@ -243,18 +210,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 def _result(path: Path, manifest: dict[str, Any], made: Made, start: float) -> Result:
-    return Result(
-        path,
-        manifest,
-        _size(path),
-        time.monotonic() - start,
-        True,
-        made.workers,
-        made.worker_seconds,
-        made.made_bytes,
-        made.kept_parts,
-        *made.memory,
-    )
+    return Result(path, manifest, _size(path), time.monotonic() - start, made)
 
 
 def _write_tokenizer(path: Path, vocabulary: list[str], settings: TokenizerSettings) -> None:

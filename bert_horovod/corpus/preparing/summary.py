@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_horovod.corpus.preparing.making_shards import Made
 from bert_horovod.corpus.preparing.planning import Share
 from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
@@ -32,13 +33,7 @@ class Result:
     manifest: dict[str, Any]
     store_bytes: int
     seconds: float  # of reading and tokenizing; with workers, their start included
-    made: bool  # false: the finished store was there already, undamaged
-    workers: int = 0
-    worker_seconds: float = 0.0  # of all workers, without their start
-    made_bytes: int = 0  # of text, in the shards that this call made
-    kept_parts: int = 0  # shards that an earlier run had finished
-    memory_before: int = 0  # bytes, of the smallest worker, before it read any text
-    memory_peak: int = 0  # bytes, of the largest worker
+    made: Made | None  # None: the finished store was there already, undamaged
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,8 @@ def share_summary(shared: SharedResult) -> str:
     """The text that prepare --part prints at its end."""
     of = shared.share.of
     lines = [f"{shared.store}: part {shared.share} is finished"]
-    if shared.made:
-        lines.append(_speed(shared.made))
+    if shared.made and shared.made.made:
+        lines.append(_speed(shared.made.made, shared.made.seconds))
     if shared.missing:
         names = ", ".join(map(str, shared.missing[:20])) + (", ..." if len(shared.missing) > 20 else "")
         lines.append(f"not finished: part {names} of {of}; whoever ends last joins them to the store")
@@ -110,8 +105,8 @@ def summary(prepared: Result, start: str | None = None) -> str:
     silent = silent_sources(sources)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
-    if prepared.workers:  # none has only joined shares
-        lines.append(_speed(prepared))
+    if prepared.made and prepared.made.workers:  # none has only joined shares
+        lines.append(_speed(prepared.made, prepared.seconds))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
         lines.append(
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
@@ -133,12 +128,12 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
     return f"{name}{vocabulary_override}"
 
 
-def _speed(prepared: Result) -> str:
-    rate = prepared.made_bytes / max(prepared.worker_seconds, 1e-9)
-    kept_text = f"; finished before: {counted(prepared.kept_parts, 'shard')}" if prepared.kept_parts else ""
+def _speed(made: Made, seconds: float) -> str:
+    rate = made.made_bytes / max(made.worker_seconds, 1e-9)
+    kept_text = f"; finished before: {counted(made.kept_parts, 'shard')}" if made.kept_parts else ""
+    before, peak = map(megabytes, made.memory)
     return (
-        f"{megabytes(prepared.made_bytes)} of text in {prepared.seconds:.1f} s by "
-        f"{counted(prepared.workers, 'worker')}, {megabytes(rate)}/s each once started{kept_text}; memory of a worker "
-        f"at most {megabytes(prepared.memory_peak)}, "
-        f"of which {megabytes(prepared.memory_before)} before the first text"
+        f"{megabytes(made.made_bytes)} of text in {seconds:.1f} s by {counted(made.workers, 'worker')}, "
+        f"{megabytes(rate)}/s each once started{kept_text}; memory of a worker at most {peak}, of which {before} "
+        "before the first text"
     )

@@ -100,7 +100,7 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     assert before
     assert not (store / "manifest.json").exists()
     prepared = make_store(many_files, output=store, shard_bytes=20_000)
-    assert prepared.kept_parts >= 3
+    assert prepared.made.kept_parts >= 3
     assert set(before.values()) <= set(inodes(store).values())  # renamed, not made again
     make_store(many_files, shard_bytes=20_000)
     assert tree(store) == tree(tmp_path / "store")
@@ -118,7 +118,7 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         data[len(data) // 2] ^= 1
         damaged.write_bytes(data)
         prepared = make_store(source, **settings)
-        assert prepared.kept_parts == len(shards) - 1
+        assert prepared.made.kept_parts == len(shards) - 1
         assert tree(tmp_path / "store") == before
 
 
@@ -191,7 +191,7 @@ def test_an_unfinished_store_made_otherwise_is_refused(make_store, many_files, t
     (store / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"unfinished store that was made otherwise \(held_out: 0.01 -> 0.1"):
         make_store(many_files, held_out=0.1)
-    assert make_store(many_files).kept_parts == 0  # plan.json has no sources, so any may have changed
+    assert make_store(many_files).made.kept_parts == 0  # plan.json has no sources, so any may have changed
 
 
 def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, tmp_path):
@@ -225,7 +225,7 @@ def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_pat
     (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
     with pytest.raises(DamagedData, match=r"duplicates\.npy is missing or damaged"):
         verify(tmp_path / "store")
-    assert make_store(tmp_path / "a.jsonl").kept_parts == 1
+    assert make_store(tmp_path / "a.jsonl").made.kept_parts == 1
     assert tree(tmp_path / "store") == before
 
 
@@ -318,7 +318,7 @@ def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp
     files[0].write_text("The sat. " * 10, encoding="utf-8")
     os.utime(files[0], ns=(1, 1))
     write_json_lines(bad, ["One. " * 20])
-    assert make_store(*files, bad, shard_bytes=95).kept_parts == 1
+    assert make_store(*files, bad, shard_bytes=95).made.kept_parts == 1
     make_store(*files, bad, shard_bytes=95, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
@@ -348,7 +348,7 @@ def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_sto
     damaged = tmp_path / "store" / "shard-00001.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     made = make_store(many_files, shard_bytes=20_000)
-    assert made.kept_parts == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
+    assert made.made.kept_parts == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
     assert tree(tmp_path / "store") == before
     assert [name for name, inode in inodes(tmp_path / "store").items() if first[name] != inode] == [damaged.name]
 
@@ -374,7 +374,7 @@ def test_after_an_end_while_parts_are_joined_the_same_command_goes_on(
         make_store(many_files, shard_bytes=20_000)
     monkeypatch.setattr(parts, "write_parts", write)
     resumed = make_store(many_files, shard_bytes=20_000)
-    assert resumed.kept_parts == sum(entry["parts"] for entry in resumed.manifest["shards"])
+    assert resumed.made.kept_parts == sum(entry["parts"] for entry in resumed.manifest["shards"])
     make_store(many_files, shard_bytes=20_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
