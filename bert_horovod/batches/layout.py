@@ -39,12 +39,7 @@ class SpecialIds:
 
 
 def special_ids(vocabulary: list[str], settings: TokenizerSettings = UNCASED) -> SpecialIds:
-    """Ids of the special tokens, [PAD], [UNK], [CLS], [SEP] and [MASK] in BERT; raises UserError if one is missing.
-
-    Args:
-        vocabulary: tokens by id.
-        settings: the tokenizer's, which name the tokens.
-    """
+    """Ids of the special tokens, [PAD], [UNK], [CLS], [SEP] and [MASK] in BERT; raises UserError if one is missing."""
     ids, names = token_ids(vocabulary), settings.special_tokens
     missing = [name for name in names if name and name not in ids]
     if missing:
@@ -82,14 +77,7 @@ def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None
 
 
 def require_padding(model: Model, vocabulary: list[str], settings: TokenizerSettings, named: str) -> None:
-    """Raise UserError if the model counts positions from another id than that of padding.
-
-    Args:
-        model: the sizes.
-        vocabulary: tokens by id.
-        settings: the tokenizer's.
-        named: whose it is, for the message.
-    """
+    """Raise UserError if the model counts positions from another id than padding's; `named`: whose tokenizer it is."""
     pad = token_ids(vocabulary).get(settings.special_tokens.pad)
     if model.padding_id not in (None, pad):
         raise UserError(

@@ -128,13 +128,7 @@ _ROWS, _SEQUENCES = range(2)  # streams of keyed_hash: one for each bijection
 
 
 class PackedOrder:
-    """The order of the rows of some templates.
-
-    Args:
-        templates: the lengths that rows hold.
-        sequence_length: positions per row, L.
-        seed: keys the bijections.
-    """
+    """The order of the rows of some templates; `seed` keys the bijections."""
 
     def __init__(self, templates: Templates, sequence_length: int, seed: int) -> None:
         self.count = int(templates.rows.sum())  # rows of an epoch
@@ -174,14 +168,7 @@ class PackedOrder:
 
 
 class PackedItems(PackedOrder):
-    """The order of the rows of items in memory.
-
-    Args:
-        lengths: positions of each item, int64 [items].
-        sequence_length: positions per row, L.
-        seed: keys the bijections.
-        packing: whether several items share a row.
-    """
+    """The order of the rows of items in memory; `lengths`: positions of each item, int64 [items]."""
 
     def __init__(self, lengths: np.ndarray, sequence_length: int, seed: int, packing: bool) -> None:
         super().__init__(templates_of(lengths, sequence_length, packing), sequence_length, seed)

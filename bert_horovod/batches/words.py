@@ -112,12 +112,9 @@ class Words(NamedTuple):
 
 
 def find_words(begins: np.ndarray, maskable: np.ndarray, sequence_ids: np.ndarray) -> Words:
-    """Find the words of rows.
+    """Find the words of rows; bool [R, L] each say where a word begins, and which tokens are ordinary.
 
-    Args:
-        begins: bool [R, L]: places where a word begins.
-        maskable: bool [R, L]: ordinary tokens; all other tokens separate segments.
-        sequence_ids: int [R, L], 1 to S <= L; 0: padding.
+    All other tokens separate segments. `sequence_ids`: int [R, L], 1 to S <= L; 0: padding.
     """
     length = begins.shape[1]
     start = np.flatnonzero(begins)
@@ -136,12 +133,7 @@ def find_words(begins: np.ndarray, maskable: np.ndarray, sequence_ids: np.ndarra
 
 
 def draw_lengths(left: np.ndarray, longest: int, draws: np.ndarray) -> np.ndarray:
-    """Draw how many words the span that begins at each word has, int64 [W].
-
-    Args:
-        left: see Words.
-        longest: words of a span, at most.
-        draws: float64 [W], uniform in [0, 1).
+    """Draw how many words, at most `longest`, the span that begins at each has: int64 [W]; draws are uniform in [0, 1).
 
     >>> draws = np.array([0.0, 0.5, 0.6, 0.9])  # with at most 3 words p(n) is 6/11, 3/11, 2/11
     >>> draw_lengths(np.array([5, 5, 5, 1]), longest=3, draws=draws).tolist()
@@ -155,14 +147,8 @@ def draw_lengths(left: np.ndarray, longest: int, draws: np.ndarray) -> np.ndarra
 def choose_spans(words: Words, lengths: np.ndarray, hashes: np.ndarray, budgets: np.ndarray) -> np.ndarray:
     """Choose the masked places in the flat batch, ascending; int64.
 
-    Each sequence tries its words in the order of their hashes. If no word fits into its budget, the first tokens of the
-    first word that it tries are masked.
-
-    Args:
-        words: the batch's.
-        lengths: int64 [W], words of the span that begins at each.
-        hashes: uint64 [W].
-        budgets: int64 [Q], the most tokens to mask in each sequence.
+    Each sequence tries its words in the order of their hashes, uint64 [W], until its budget of tokens, int64 [Q], is
+    used. If no word fits into its budget, the first tokens of the first word that it tries are masked.
     """
     first, end = words.first[:-1], words.first[1:]
     order = np.lexsort((hashes, np.repeat(np.arange(len(budgets)), end - first)))
@@ -197,16 +183,8 @@ def _first_spans(
 
     In each round a span is masked if it is the first of the undecided spans for each of its words; then the spans that
     share a word with it are decided: they are dropped. The result is the same as if spans were tried one by one.
-
-    Args:
-        words, lengths, budgets: see choose_spans.
-        order: int64 [W], words as their sequences try them.
-        tokens: int64 [W + 1], tokens of the batch before each word.
-        masked: bool [W], is changed.
-
-    Returns:
-        at: int64 [Q], the places in `order` of the next words to try.
-        budget: int64 [Q], tokens of the budgets that are left.
+    `order` has the words as their sequences try them, `tokens` those of the batch before each word, int64 [W + 1].
+    Returns the places in `order` of the next words to try, and what is left of the budgets: int64 [Q] each.
     """
     first = words.first[:-1]
     total = np.cumsum(tokens[order + lengths[order]] - tokens[order])
@@ -234,12 +212,7 @@ _PIECE = 300  # a stream of keyed_hash, other than those of masks.py
 
 
 class PriorityWords:
-    """A list of words, for rows of one vocabulary.
-
-    Args:
-        words: the ids of each word's pieces.
-        boundaries: of the words of rows.
-    """
+    """A list of words, each by the ids of its pieces, for rows of one vocabulary."""
 
     def __init__(self, words: list[list[int]], boundaries: WordBoundaries) -> None:
         self.boundaries = boundaries
@@ -248,13 +221,7 @@ class PriorityWords:
         self._hashes = np.array([_pieces(np.array(word), np.arange(len(word))).sum() for word in ordered], np.uint64)
 
     def places(self, ids: np.ndarray, word_starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-        """The places of the list's words, bool [R, L].
-
-        Args:
-            ids: int32 [R, L].
-            word_starts: int64 [R, L], the column where each place's word begins.
-            maskable: bool [R, L]: ordinary tokens.
-        """
+        """The places of the list's words, bool [R, L]; `word_starts`: the column where each place's word begins."""
         columns = np.arange(ids.shape[1])
         begins = np.flatnonzero(word_starts == columns)
         hashes = np.add.reduceat(_pieces(ids, columns - word_starts).ravel(), begins)

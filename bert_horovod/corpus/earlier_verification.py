@@ -37,12 +37,7 @@ def require_whole(store: Store, number: int, directory: Path) -> None:
 
 
 class Watch:
-    """Goes through a store's shards in a thread; call it often: it raises what the thread has found.
-
-    Args:
-        store: the token store.
-        directory: as in require_whole.
-    """
+    """Goes through a store's shards in a thread; call it often: it raises what the thread has found."""
 
     def __init__(self, store: Store, directory: Path) -> None:
         self._problem: ReportedError | None = None

@@ -86,13 +86,7 @@ class _Place(NamedTuple):
 
 
 class TokenReader:
-    """Reads tokens; threads may share it.
-
-    Args:
-        store: the store's directory.
-        manifest: its manifest.
-        vocabulary_size: decides the dtype.
-    """
+    """Reads tokens; threads may share it."""
 
     def __init__(self, store: Path, manifest: dict[str, Any], vocabulary_size: int) -> None:
         self._store, self._entries = store, manifest["shards"]

@@ -30,12 +30,10 @@ def json_tokenizer(
     name: str = GENERAL,
     model_type: str | None = None,
 ) -> JsonTokenizer:
-    """The tokenizer of a tokenizer.json.
+    """The tokenizer of a tokenizer.json; raises DamagedData if the tokenizers library cannot read it.
 
-    Raises:
-        UserError: a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or the
-            model has too few rows.
-        DamagedData: the tokenizers library cannot read it.
+    Raises UserError if a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or
+    the model has too few rows.
     """
     require_sound(file, content)
     damaged = f"{file} is damaged: the tokenizers library cannot read it"

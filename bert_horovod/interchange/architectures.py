@@ -110,12 +110,9 @@ class Architecture:
 def whole_heads(
     model: Model, shapes: dict[str, tuple[int, ...]], labelled: str | None = CLASSIFICATION
 ) -> list[Architecture]:
-    """The classes whose parameters are all in a checkpoint, the richest first.
+    """The classes whose parameters are all in a checkpoint, by its tensors' shapes, the richest first.
 
-    Args:
-        model: the sizes.
-        shapes: shapes of the checkpoint's tensors, by the names of model/parameters.py.
-        labelled: which of LABELLED a head called CLASSIFIER is of; None: of another class.
+    `labelled`: which of LABELLED a head called CLASSIFIER is of; None: of another class.
     """
     of_pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
     pooler = bool(of_pooler) and of_pooler <= shapes.keys()

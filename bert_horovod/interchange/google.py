@@ -84,12 +84,10 @@ def find_prefix(path: Path) -> Path | None:
 
 
 def read_variables(prefix: Path) -> tuple[Model, Variables]:
-    """The sizes and the variables of a checkpoint; reads no values.
+    """The sizes and the variables of a checkpoint; reads no values; raises DamagedData if its index cannot be read.
 
-    Raises:
-        UserError: it is another kind of checkpoint, incomplete, without its data files, or does not fit its
-            bert_config.json.
-        DamagedData: its index cannot be read.
+    Raises UserError if it is another kind of checkpoint, incomplete, without its data files, or does not fit its
+    bert_config.json.
     """
     shapes = _shapes(prefix)
     _require_data(prefix, shapes)

@@ -100,21 +100,9 @@ def write_directory(
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 
     Every file is synced to disk. To make the directory appear at once, write to a temporary directory and rename it.
-
-    Args:
-        directory: made if it does not exist.
-        model: the sizes.
-        task: the task that was learned; it decides Hugging Face's class.
-        parameters: exactly the task's parameters; saved as float32.
-        vocabulary: tokens by id, at most vocab_size.
-        settings: the tokenizer's.
-
-    Returns:
-        The SHA-256 of model.safetensors, in hexadecimal.
-
-    Raises:
-        ValueError: parameters or vocabulary are not those of the model.
-        OSError: a file cannot be written.
+    The task decides Hugging Face's class; `parameters` are exactly its own, saved as float32. Returns the SHA-256 of
+    model.safetensors, in hexadecimal. Raises ValueError if parameters or vocabulary are not those of the model,
+    OSError.
     """
     _check_parameters(parameters, task.parameters(model))
     (kind,) = task.configuration(model)["architectures"]

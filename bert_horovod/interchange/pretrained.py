@@ -179,12 +179,8 @@ def read_checkpoint(path: Path, read: Callable[[Path], Read], flag: str = "--che
     """What `read` makes of the checkpoint that a flag's path means: the path itself, or a run's newest undamaged one.
 
     A run's damaged checkpoints are named on stderr. If a run removes its checkpoint while it is read, the next newest
-    one is read.
-
-    Raises:
-        UserError: the path is neither a checkpoint nor a run with checkpoints.
-        DamagedData: a file of the checkpoint does not match its hash, or all checkpoints of the run are damaged.
-        ReportedError: as `read` raises it.
+    one is read. Raises UserError if the path is neither a checkpoint nor a run with checkpoints, DamagedData if a file
+    does not match its hash, or all checkpoints of the run are damaged, and what `read` raises.
     """
     while True:
         path = fetched(path, flag) if is_url(path) else path

@@ -171,9 +171,8 @@ _SAFE_SINCE = Version("2.6.0")
 def map_torch_file(path: Path) -> dict[str, np.ndarray]:
     """The floating-point tensors of a file that torch.save wrote, by name; bfloat16 becomes float32.
 
-    Raises:
-        UserError: PyTorch is missing or too old to read the file safely; the file holds other things than tensors.
-        DamagedData: the file is damaged.
+    Raises UserError if PyTorch is missing or too old to read it safely, or it holds other things, DamagedData if
+    damaged.
     """
     refuse_lfs_pointer(path)
     otherwise = (

@@ -176,15 +176,9 @@ def best_answers(
 ) -> dict[str, tf.Tensor]:
     """The answer with the best sum of start and end logit: at least 1 and at most ANSWER_TOKENS tokens of the context.
 
-    Args:
-        starts, ends: logits, float32 [rows, length].
-        begins: position of the context's first token, int32 [rows].
-        tokens: the context's tokens.
-        contexts: string [rows].
-
-    Returns:
-        answer, string [rows]; score and null_score, float32 [rows]. A context without tokens gets an empty answer, with
-        null_score as its score.
+    Logits are float32 [rows, length]; `begins` is the position of the context's first token, int32 [rows].
+    Returns answer, string [rows]; score and null_score, float32 [rows]. A context without tokens gets an empty answer,
+    with null_score as its score.
     """
     length, counts = tf.shape(starts)[1], tf.cast(tokens.ids.row_lengths(), tf.int32)
     place = tf.range(length)[None]

@@ -51,12 +51,7 @@ class SentenceVectors(NamedTuple):
 
 
 def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
-    """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors.
-
-    Args:
-        model: the sizes.
-        config: the content of config.json.
-    """
+    """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors."""
     if not makes_vectors(config) or not (vectors := vectors_of(config)):
         return {}
     kinds = ["Transformer", "Pooling", *(["Normalize"] if vectors.normalised else [])]
@@ -144,9 +139,8 @@ def makes_vectors(config: dict[str, Any]) -> bool:
 def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
     """How vectors are made, by the content of a config.json (see `with_vectors`); None: it does not say.
 
-    Raises:
-        UserError: the vectors are of a kind that this program does not make.
-        DamagedData: a value is of another kind than expected.
+    Raises UserError if this program does not make such vectors, DamagedData if a value is of another kind than
+    expected.
     """
     entry = config.get(KEY)
     if entry is None:

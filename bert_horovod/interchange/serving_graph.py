@@ -39,11 +39,7 @@ def input_names(model: Model) -> tuple[str, ...]:
 class Served(tf.Module):
     """An exported model's variables and function: any batch size and length, float32, no dropout, no XLA.
 
-    Args:
-        architecture: decides the outputs.
-        model: the sizes.
-        parameters: the architecture's.
-        dtype: dtype of the inputs.
+    The architecture decides the outputs; `dtype` is that of the inputs.
     """
 
     def __init__(

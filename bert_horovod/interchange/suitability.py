@@ -60,13 +60,8 @@ def named_labels(config: dict[str, Any]) -> Any:
 def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     """The names of a classifier's labels, in the order of their numbers; one: a regression, but with several a text.
 
-    Args:
-        path: the checkpoint.
-        config: the content of its config.json.
-
-    Raises:
-        UserError: it is for another problem than labels of each text, or one number.
-        DamagedData: its labels are not numbered from 0.
+    Raises UserError if it is for another problem than labels of each text, or one number, DamagedData if its labels are
+    not numbered from 0.
     """
     problem, names = config.get("problem_type"), named_labels(config)
     if not isinstance(names, dict) or not names or names.keys() != set(map(str, range(len(names)))):
@@ -111,11 +106,7 @@ def class_of_classifier(config: dict[str, Any]) -> str | None:
 def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
     """The rows of an existing head's weight, in the order of our labels; None if we cannot use the head.
 
-    We can use a head that has the same architecture, problem and label names.
-
-    Args:
-        theirs: content of the config.json beside the head.
-        ours: the task's configuration.
+    We can use a head that has the same architecture, problem and label names, by the configurations of both.
     """
     if named_class(theirs) != named_class(ours):
         return None

@@ -29,13 +29,7 @@ class TextTokens(NamedTuple):
 
 
 class TextRows(tf.Module):
-    """Makes the model's rows from texts.
-
-    Args:
-        vocabulary: tokens by id.
-        settings: the tokenizer's; without unusual ones.
-        length: tokens of a row, at most.
-    """
+    """Makes the model's rows, of at most `length` tokens, from texts; for a tokenizer without unusual settings."""
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings, length: int) -> None:
         import tensorflow_text

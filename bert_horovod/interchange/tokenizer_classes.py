@@ -182,8 +182,7 @@ def as_transformers(
 ) -> tokenizers.Tokenizer:
     """The tokenizer that transformers makes of a tokenizer.json and the files beside it.
 
-    Raises:
-        UserError: the class is not known here, or versions of transformers make other tokenizers.
+    Raises UserError if the class is not known here, or versions of transformers make other tokenizers.
     """
     name = plain_name(name)
     if name not in _CLASSES:
@@ -244,15 +243,10 @@ def _as_version_4(content: Json, kind: _Class, stated: Json) -> Json:
 def _made(
     content: Json, stated: Json, added: Json, file_tokens: Json, pieces: set[str], version: int
 ) -> tokenizers.Tokenizer:
-    """A tokenizer of the library with the parts of `content` and all added tokens.
+    """A tokenizer of the library with the parts of `content` and all added tokens, as a version of transformers has it.
 
-    Args:
-        content: as of a tokenizer.json.
-        stated: the settings of the files beside it.
-        added: added_tokens.json.
-        file_tokens: the added tokens of tokenizer.json by id, which `content` may lack.
-        pieces: the tokens of the model.
-        version: of transformers.
+    `added` is added_tokens.json, `file_tokens` are those of tokenizer.json by id, which `content` may lack, `pieces`
+    the tokens of the model.
     """
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     tokenizer.no_padding()

@@ -46,12 +46,7 @@ class TokenizerJson(NamedTuple):
 
 
 def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) -> TokenizerJson:
-    """Check the content of a tokenizer.json and take it apart.
-
-    Raises:
-        UserError: it is no BERT's, or has more tokens than the model.
-        DamagedData: it is damaged.
-    """
+    """Take a tokenizer.json apart; raises UserError if it is no BERT's or too large for the model, and DamagedData."""
     try:
         if not isinstance(model := content.get("model"), dict):
             raise DamagedData(f"{path} is damaged: its model is {shown(model)}: expected a WordPiece")

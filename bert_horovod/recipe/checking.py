@@ -212,10 +212,7 @@ def _check_border(recipe: Recipe, i: int, before: int | None, depth: int) -> Non
 def idle_settings(recipe: Recipe, task: str, usual: Recipe | None = None) -> dict[str, str]:
     """The settings that nothing reads, as `section.key` or `phase.N.key`, each with a sentence that says why.
 
-    Args:
-        recipe: already checked.
-        task: what is trained, as in ReadIf.tasks.
-        usual: has the values that are no wish of anybody; None: the defaults.
+    `task`: as in ReadIf.tasks; `usual`: has the values that are no wish of anybody; None: the defaults.
     """
     found = {}
     for name, section, standard, alone in _sections(recipe, usual):

@@ -155,14 +155,7 @@ def sections_from_table(
 
 
 def section_from_table(kind: Any, table: Any, name: str, removed: Mapping[str, Removed] = MappingProxyType({})) -> Any:
-    """A section from its table; raises UserError as sections_from_table does.
-
-    Args:
-        kind: its dataclass, or OneOf.
-        table: as TOML has it.
-        name: the section's, for messages.
-        removed: settings that there are no longer, by key.
-    """
+    """A section, a dataclass or OneOf, from its table as TOML has it; raises UserError as sections_from_table."""
     if not isinstance(table, dict):
         raise UserError(f"{name} = {shown(table)}: expected a table [{name}]")
     problems: list[str] = []

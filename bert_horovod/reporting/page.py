@@ -20,11 +20,7 @@ _MARK = "null /* the runs */"
 
 
 def page(content: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-        content: the result of the function `content`.
-    """
+    """The page; `content`: the result of the function of that name."""
     text = json.dumps(content, allow_nan=False).replace("<", "\\u003c")  # a name may hold </script>
     template = _TEMPLATE.read_text(encoding="utf-8")
     for name in _PARTS:
@@ -39,14 +35,10 @@ def content(
     tables: Sequence[dict[str, Any]] = (),
     left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The object that the page's script reads.
+    """The object that the page's script reads: of runs as run_record.read_run returns them, with names.
 
-    Args:
-        runs: results of reporting.run_record.read_run, with names.
-        metrics: the result of reporting.run_record.schema.
-        watched: whether the page asks its server for news.
-        tables: further tables, such as weak scaling: title, head and rows of text.
-        left_out: why runs that were found cannot be shown.
+    `watched`: whether the page asks its server for news; `tables`: title, head and rows of text; `left_out`: why runs
+    that were found cannot be shown.
     """
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     about = {"watched": watched, "version": __version__, "made": made}
@@ -60,14 +52,9 @@ _SILENCE_S = 10.0  # that a client may keep its connection without a word
 
 
 def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
-    """Serve until Ctrl-C.
+    """Serve what `content` returns, called for each request, until Ctrl-C; port 0: a free one.
 
-    Args:
-        content: returns the page's data; called for each request.
-        port: to listen on; 0: a free one.
-
-    Raises:
-        UserError: the port is taken, or `content` cannot be made at the start.
+    Raises UserError if the port is taken, or `content` cannot be made at the start.
     """
     content()
     try:
@@ -135,11 +122,7 @@ _RECORD = "run.json"  # the file that every run's directory has
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The runs that paths mean: a run's directory itself, or all runs below a directory, in the order of their names.
-
-    Raises:
-        UserError: a path is neither.
-    """
+    """The runs that paths mean: a run's directory, or all runs below a directory; raises UserError for neither."""
     found: dict[Path, Path] = {}  # by the real path, so that no run comes twice
     for path in paths:
         runs = [path] if (path / _RECORD).is_file() else _below(path)

@@ -39,11 +39,7 @@ def points_of_each(runs: int) -> int:
 def read_run(
     directory: Path, prices: Prices | None = None, ranks: int | None = None, most_points: int = MOST_POINTS
 ) -> dict[str, Any]:
-    """The page's data of a run, in types that JSON can hold.
-
-    Raises:
-        UserError: the directory is not a run's, or cannot be read.
-    """
+    """The page's data of a run, in types that JSON can hold; raises UserError if the directory is not a run's."""
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
     recipe = load_recipe(directory / "recipe.toml")

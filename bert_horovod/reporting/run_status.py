@@ -131,11 +131,8 @@ _LINES = 5  # the newest ones: one may be of an interval in which the run was re
 def seconds_left(recipe: Recipe, steps: Sequence[dict[str, Any]], step: int, last_step: int) -> float | None:
     """Seconds from `step` to `last_step`; None until a line tells of steps without the first one, which compiles.
 
-    Args:
-        recipe: the run's.
-        steps: lines of metrics about training steps, oldest first.
-
-    A step of another phase is taken to need time in proportion to its tokens.
+    `steps`: lines of metrics about training steps, oldest first. A step of another phase is taken to need time in
+    proportion to its tokens.
     """
     paces = [pace for line in steps[-2 * _LINES :] if (pace := _seconds_per_token(recipe, line)) is not None]
     if not paces:

@@ -27,12 +27,7 @@ def ratio(value: float) -> str:
 
 
 def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any], str]]] | None = None) -> str:
-    """Lines with a heading; a column that no row has is left out, a value that a row lacks is "-".
-
-    Args:
-        rows: values by key of COLUMNS or `extra`.
-        extra: further columns, to the right: heading and how a value is written, by key.
-    """
+    """Lines with a heading; a column that no row has is left out, a value that a row lacks is "-"."""
     columns = {
         key: column
         for key, column in (COLUMNS | (extra or {})).items()
@@ -46,10 +41,7 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
 def lines(cells: Sequence[Sequence[str]], most: int | None = None) -> str:
     """Rows of cells as lines of text: the first column is aligned to the left, the others to the right.
 
-    Args:
-        cells: of each row as many.
-        most: characters of a line, at most: other columns go to further tables, which begin with the first column
-            again; None: as many as there are.
+    `most`: characters of a line, at most: other columns go to further tables, which begin with the first column again.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if most is not None:

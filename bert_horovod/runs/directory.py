@@ -226,11 +226,8 @@ def refuse_another_run(
 ) -> None:
     """Raise UserError if run.json and recipe.toml of a directory are of another run; DamagedData if they are damaged.
 
-    Args:
-        output_dir: the directory.
-        recipe, now: the run's.
-        name: of the directory, for people; None: --output_dir.
-        resumes: whether the run goes on from a checkpoint; None: if the directory has one.
+    `name`: of the directory, for people; None: --output_dir. `resumes`: whether the run goes on from a checkpoint;
+    None: if the directory has one.
     """
     name = name or f"--output_dir {output_dir}"
     try:

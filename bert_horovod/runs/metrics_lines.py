@@ -169,14 +169,8 @@ def _is_metric(value: Any) -> bool:
 class Journal:
     """Appends to output_dir/metrics.jsonl; rank 0 only.
 
-    Args:
-        output_dir: the run's.
-        first_step: the run goes on from this step; lines of later steps are dropped.
-        tensorboard: whether numbers go to output_dir/tensorboard too.
-        say: prints a line for people.
-        also: called with each line too.
-
-    `dropped`: the losses of the lines that were dropped at the beginning, by step.
+    The run goes on from `first_step`: lines of later steps are dropped, and `dropped` has their losses by step. `say`
+    prints a line for people, `also` is called with each line too.
     """
 
     def __init__(
@@ -272,10 +266,7 @@ class Journal:
 
 
 def _cut_back(path: Path, step: int) -> dict[int, float]:
-    """Drop the lines of steps after `step`, from which a run resumes, and a line that is incomplete after a kill.
-
-    Returns: the losses of dropped lines, by step.
-    """
+    """Drop the lines of later steps, and one that is incomplete after a kill; returns the dropped losses by step."""
     if not path.exists():
         return {}
     kept_lines, dropped, cut = [], {}, False

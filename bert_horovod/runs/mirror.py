@@ -89,9 +89,8 @@ def _read_copy(place: Place) -> Copy:
 def fetch(copy: Copy, directory: Path, *, run_alone: bool = False) -> None:
     """Fetch a checkpoint (with `run_alone`: its run's files) into a new directory, and check sizes and hashes.
 
-    Raises:
-        DamagedData: a file is missing, or has another content than the record says; the directory is removed.
-        UserError, RunError: the server or the disk fails.
+    Raises DamagedData if a file is missing, or has another content than the record says: the directory is removed then;
+    UserError or RunError if the server or the disk fails.
     """
     shutil.rmtree(directory, ignore_errors=True)  # what a killed start has left
     try:
@@ -140,11 +139,8 @@ def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> 
     """Fetch the newest complete checkpoint of a run's mirror, and what belongs to it, if output_dir has no newer one.
 
     The caller holds the lock of output_dir. Returns the checkpoint, or None. Damaged ones are named on stderr.
-
-    Raises:
-        UserError: the mirror is that of another run, is no mirror, or lies in output_dir.
-        DamagedData: all checkpoints of the mirror are damaged, and output_dir has none.
-        RunError: the server or the disk fails.
+    Raises UserError if the mirror is that of another run, is no mirror, or lies in output_dir, DamagedData if all its
+    checkpoints are damaged, and output_dir has none, RunError if the server or the disk fails.
     """
     mirror = parse(url, "execution.mirror =")
     if mirror.scheme == "file" and Path(mirror.key).resolve().is_relative_to(output_dir.resolve()):
@@ -209,15 +205,9 @@ def _put(temporary: Path, final: Path) -> None:
 def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
     """A run's directory on this machine, for a while, with the newest complete checkpoint of a mirror.
 
-    Args:
-        path: of the mirror, or of one of its checkpoints: then this checkpoint's directory is returned.
-        flag: that names it.
-        run_alone: fetch the run's files, without the checkpoint.
-
-    Raises:
-        UserError: there is no complete checkpoint.
-        DamagedData: the checkpoint is damaged.
-        RunError: the server or the disk fails.
+    If the path is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
+    files are fetched without the checkpoint. Raises UserError if there is no complete checkpoint, DamagedData if it is
+    damaged, RunError if the server or the disk fails.
     """
     place = parse(path, flag)
     while str(place) not in _fetched:

@@ -37,13 +37,8 @@ END_PATIENCE_S = 600.0  # in which the run, when it ends, goes on trying
 class Mirror:
     """Takes the newest checkpoint each time, and the best one; what comes between while it copies is left out.
 
-    Args:
-        output_dir: the run's, which is claimed.
-        execution: its settings; `mirror` is set.
-        say: prints a line for people.
-        newest: the checkpoint that the run goes on from; it is copied if the mirror lacks it.
-
-    Raises UserError if another start takes the mirror at the same time, and the errors of `owner`.
+    `newest`, the checkpoint that the run goes on from, is copied if the mirror lacks it. Raises UserError if another
+    start takes the mirror at the same time, and the errors of `owner`.
     """
 
     def __init__(
@@ -241,14 +236,9 @@ class Mirror:
 def superseded(
     steps: Sequence[int], saved_at: Callable[[int], float], best: int | None, checked: int, execution: Execution
 ) -> list[int]:
-    """The steps whose checkpoints are not kept.
+    """The steps, of all checkpoints' in order, whose checkpoints are not kept; that of the best one is.
 
-    Args:
-        steps: of all checkpoints, in order.
-        saved_at: tells when that of a step was saved, in seconds.
-        best: the step of the best one, which is kept.
-        checked: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
-        execution: the run's settings.
+    `checked`: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
     """
     of_check = max((step for step in steps if checked and step <= checked), default=None)
     kept = {best, of_check, *([0] if execution.checkpoint_step_0 else [])}

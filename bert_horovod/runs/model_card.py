@@ -48,16 +48,10 @@ def model_card(
 ) -> str:
     """The text of a checkpoint's README.md; the same state and metrics give the same text.
 
-    Args:
-        output_dir: the run's; its run.json tells the checkpoint that the run was started from, and its metrics.jsonl
-            the losses and scores up to `step`. What cannot be read is left out.
-        step: optimizer steps that are done.
-        recipe: the run's.
-        parameters: number of the model's parameters.
-        configuration: the task's entries of config.json.
-        dataset: the run's; None: not at hand.
-        mean_of: the steps of the checkpoints of which this is the mean, the last of them `step`. It has no scores,
-            because the run's are of single checkpoints.
+    The run's run.json tells the checkpoint that it was started from, and its metrics.jsonl the losses and scores up to
+    `step`; what cannot be read is left out. `configuration`: the task's entries of config.json. `dataset`: None if it
+    is not at hand. `mean_of`: the steps of the checkpoints of which this is the mean, the last of them `step`; it has
+    no scores, because the run's are of single checkpoints.
     """
     (class_name,) = configuration["architectures"]
     name = printable_line(output_dir.resolve().name)

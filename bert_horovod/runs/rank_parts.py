@@ -45,13 +45,7 @@ def yield_to_training() -> None:
 
 
 class PartWriter:
-    """Writes this rank's part; all ranks construct a PartWriter together.
-
-    Args:
-        checkpoints: the directory of the run's checkpoints.
-        world: the ranks.
-        say: prints a line for people.
-    """
+    """Writes this rank's part; all ranks construct a PartWriter together."""
 
     def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
         self.checkpoints, self._world, self._say = checkpoints, world, say

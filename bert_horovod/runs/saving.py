@@ -87,10 +87,8 @@ def write(
 ) -> Path:
     """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest checkpoints.
 
-    `spared` tells the steps whose checkpoints are not to be removed yet.
-
-    Raises:
-        RunError: the disk is full or has another error; older checkpoints are unchanged.
+    `spared` tells the steps whose checkpoints are not to be removed yet. Raises RunError if the disk is full or has
+    another error; older checkpoints are unchanged.
     """
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
@@ -157,13 +155,6 @@ def link_newest(output_dir: Path, checkpoint: Path) -> None:
 
 class Saver:
     """Writes one checkpoint at a time in a separate thread; tries again if one cannot be written.
-
-    Args:
-            state: the state for whose snapshots buffers are made.
-        output_dir: the run's.
-        recipe, task, dataset: the run's.
-        say: prints a line for people.
-        mirror: where the run's checkpoints are copied to, if they are.
 
     `before` may be set: it is called in the thread before a checkpoint is written; a RunError of it is as of that.
     """

@@ -144,14 +144,7 @@ def require_trackers(names: tuple[str, ...]) -> None:
 
 
 class Trackers:
-    """All trackers of a run; on rank 0 only.
-
-    Args:
-        names: keys of TRACKERS.
-        directory: the run's output_dir.
-        settings: the run's, as nested tables.
-        say: prints a line for people; called only by the thread that calls `log` and `close`.
-    """
+    """All trackers of a run; on rank 0 only; `say` is called only by the thread that calls `log` and `close`."""
 
     def __init__(
         self, names: tuple[str, ...], directory: Path, settings: dict[str, Any], say: Callable[[str], None]

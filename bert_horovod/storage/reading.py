@@ -85,12 +85,7 @@ def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = T
 
 
 def read_given_json(path: Path, flag: str, expected: str) -> Any:
-    """Read the JSON file that a flag names.
-
-    Raises:
-        UserError: it is no JSON; the message says what was `expected`.
-        ReportedError: it cannot be read.
-    """
+    """Read the JSON file that a flag names; raises UserError, which says what was `expected`, or file_error's."""
     try:
         return read_json(path)
     except OSError as error:

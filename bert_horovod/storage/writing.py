@@ -34,10 +34,7 @@ Content = str | Iterable[str] | Iterable[bytes]  # text, as UTF-8; or parts that
 def write_atomically(path: Path, text: Content, mode: int | None = None) -> None:
     """Write a file under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
 
-    Args:
-        path: of the file.
-        text: its content.
-        mode: the file's permissions; None: as the process's umask says.
+    `mode`: the file's permissions; None: as the process's umask says.
     """
     temporary = path.with_name(f".{path.name}.partial")
     try:
@@ -113,12 +110,8 @@ def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
 def share_lock(path: Path, descriptor: int | None) -> int | None:
     """Share a lock with other processes: `lock` gets it again only after the last of them has ended.
 
-    Args:
-        path: the lock file.
-        descriptor: in the process that holds the lock alone, the descriptor that `lock` returned, and this process must
-            call first; in the other processes None.
-
-    Returns: the descriptor to keep open; None if the file cannot be opened or locked (it is on another host).
+    The process that holds the lock alone calls first, with the descriptor that `lock` returned, the others with None.
+    Returns the descriptor to keep open; None if the file cannot be opened or locked (it is on another host).
     """
     try:
         if descriptor is None:

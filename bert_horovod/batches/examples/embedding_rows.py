@@ -28,14 +28,10 @@ class EmbeddingTokens(NamedTuple):
 def tokenised_texts(
     texts: tuple[list[str], ...], prompts: tuple[str, ...], scores: np.ndarray | None, tokenizer: Tokenizer
 ) -> EmbeddingTokens:
-    """Tokenise the texts of items; no special tokens are added.
+    """Tokenise the texts of items, T lists of as many; no special tokens are added.
 
-    Args:
-        texts: T lists of as many texts; a list that is there twice is tokenised once. From the third list on, an empty
-            text is none.
-        prompts: what is put before each text of a list; (): nothing.
-        scores: of the items; None: none.
-        tokenizer: of the checkpoint.
+    A list that is there twice is tokenised once; from the third list on, an empty text is none. `prompts`: what is put
+    before each text of a list; (): nothing.
     """
     known: dict[str, int] = {"": 0}
     sides: dict[int, tuple[np.ndarray, np.ndarray, list[int]]] = {}

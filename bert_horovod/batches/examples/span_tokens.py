@@ -149,12 +149,7 @@ def _narrowed(
 ) -> np.ndarray:
     """The first part of each span whose tokens are the answer's, or the span itself; int64 [answers, 2].
 
-    Args:
-        ids: int32 [tokens] of all contexts.
-        base: int64 [answers]: where in `ids` each answer's context begins.
-        spans: int64 [answers, 2]: first and last token in the context.
-        answer_ids: int32 [tokens] of all answers one after another.
-        answer_counts: int64 [answers]: tokens of each.
+    `ids` are those of all contexts, `base` says where each answer's context begins in them, int64 [answers].
     """
     narrowed = spans.copy()
     starts = np.cumsum(answer_counts) - answer_counts
@@ -184,13 +179,9 @@ _DTYPES = (np.int32, np.int32, np.int32, np.int64, np.int32, np.int64, np.int64,
 def open_spans(
     texts: SpanTexts, vocabulary: list[str], tokenizer_settings: TokenizerSettings, directory: Path
 ) -> tuple[SpanTokens, str | None]:
-    """Tokenise questions, or read their tokens from the cache.
+    """Tokenise questions, or read their tokens from the cache; returns them, and why they could not be kept, if so.
 
-    Returns:
-        The tokens, and a message if the cache could not be written, else None.
-
-    Raises:
-        UserError: another process has held the directory for half an hour.
+    Raises UserError if another process has held the directory for half an hour.
     """
     settings = [_FORMAT, tokenizers.__version__, vocabulary, tokenizer_settings.hashed(), texts]
     name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]

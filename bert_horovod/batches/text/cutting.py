@@ -82,13 +82,10 @@ class Cutter:
         return keyed_hash(_KEY, _SHORT_STREAM, index=index)
 
     def windows(self, chosen: np.ndarray, pair: str, short_share: np.ndarray | float) -> Windows:
-        """Cut.
+        """Cut the chosen sections, bool [sections]; the recipe's `pair` says how windows are split into two segments.
 
-        Args:
-            chosen: bool [sections], which sections are cut.
-            pair: the recipe's objective.pair: how windows are split into two segments, if at all.
-            short_share: probability that a window is drawn short if more of its section is left than fits a window;
-                of all sections, or float64 [sections].
+        `short_share`: probability that a window is drawn short if more of its section is left than fits a window, of
+        all sections, or float64 [sections].
         """
         bounds = self._bounds
         piece, end = self._cut(chosen, short_share)

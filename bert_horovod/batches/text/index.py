@@ -132,14 +132,8 @@ def open_index(
 ) -> RowIndex:
     """Open the row index of a store, and make it first, alone, if it is missing.
 
-    Args:
-        store: the token store.
-        sequence_length: positions per row, [CLS] and [SEP] included.
-        pair: the recipe's objective.pair.
-        packing: whether several sequences share a row.
-        split: "train" or "held_out".
-        directory: where indexes are kept; None: in `index/` of the store.
-        build: whether to make a missing index, and to check one that is there; one process per host does.
+    `directory` is where indexes are kept; None: in `index/` of the store. With `build` a missing index is made, and one
+    that is there is checked: one process per host does it.
 
     Raises:
         UserError: the split has no windows, or no pairs, or for next-sentence pairs only one document.

@@ -45,10 +45,7 @@ def read_description(path: Path) -> dict[str, Any]:
 def read_split(
     path: Path, split: str, sequence_length: int, shards: int, check: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Map the arrays of a split by name.
-
-    Raises ReportedError.
-    """
+    """Map the arrays of a split by name; raises ReportedError."""
     cells = shards * (sequence_length + 1) + 1
     arrays: dict[str, np.ndarray] = {}
     file = path / split

@@ -55,10 +55,8 @@ def make_index(
 ) -> None:
     """Make the index of both splits at `path`; all members call this together.
 
-    `missing`: whether it is to be made; else this member's crew only waits with the others.
-
-    Raises:
-        RunError: it cannot be written (UserError if the path is at fault), or another member could not do its work.
+    `missing`: whether it is to be made; else this member's crew only waits with the others. Raises RunError if it
+    cannot be written (UserError if the path is at fault), or another member could not do its work.
     """
     first = crew.number == 0
     plan: Plan | None = None

@@ -41,18 +41,9 @@ class Circle(NamedTuple):
 
 
 class Masker:
-    """Draws masks, a pure function of (seed, row's position, place).
+    """Draws masks, a pure function of (seed, row's position, place); raises UserError as read_priority_words.
 
-    Args:
-        store: it gives the vocabulary and the boundaries of words.
-        special: its vocabulary's special ids.
-        objective: the recipe's.
-        rate: the fraction of tokens that is masked.
-        seed: the seed of the run's phase.
-        sequence_length: positions per row, L.
-        sequences: the most sequences in a row, S.
-
-    Raises UserError as read_priority_words.
+    `seed` is that of the run's phase, `sequences` the most sequences in a row, S.
     """
 
     def __init__(
@@ -185,13 +176,7 @@ class Masker:
     def _in_order(
         self, hashes: np.ndarray, ids: np.ndarray, maskable: np.ndarray, places: np.ndarray | slice = slice(None)
     ) -> np.ndarray:
-        """The hashes by which places, or words, are tried: with a list the highest bit is 0 for words of it.
-
-        Args:
-            hashes: uint64, of some places.
-            ids, maskable: see apply.
-            places: theirs in the flat batch; all of them by default.
-        """
+        """The hashes by which some places, or words, are tried: with a list the highest bit is 0 for words of it."""
         if self._priority is None:
             return hashes
         starts = self._word_starts(self._priority.boundaries, ids, maskable)
@@ -232,25 +217,14 @@ _AT_ONCE = 4096  # epochs that are summed in one array
 
 
 class Circles:
-    """Where epochs begin in the circles of sequences, a pure function of the epoch.
-
-    Args:
-        rate: the phase's.
-        rows: of an epoch.
-        length: positions per row.
-    """
+    """Where epochs of so many rows begin in the circles of sequences, a pure function of the epoch."""
 
     def __init__(self, rate: MaskRate, rows: int, length: int) -> None:
         self._rate, self._rows, self._length = rate, rows, length
         self._before = lru_cache(maxsize=16)(self._masked_before)
 
     def begins(self, positions: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The rank of the first token that is masked, int64 [R, S].
-
-        Args:
-            positions: int64 [R], the rows', at least 0 where they have sequences.
-            tokens: int64 [R, S], ordinary tokens of sequences; 0: none.
-        """
+        """The rank of the first token that is masked, int64 [R, S]; `tokens`: ordinary ones, int64 [R, S]."""
         epochs, epoch = np.unique(np.maximum(positions, 0) // self._rows, return_inverse=True)
         before = np.stack([self._before(number) for number in epochs.tolist()])  # [epochs, L + 1]
         return before[epoch[:, None], tokens] % np.maximum(tokens, 1)

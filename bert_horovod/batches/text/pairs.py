@@ -48,15 +48,9 @@ class PairExchange:
         self._wrong = np.concatenate(([0.0], np.cumsum(self._half) * share))
 
     def partners(self, epoch: np.ndarray, window: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """For each window, the window whose second segment follows its first one: the same window if the pair is right.
+        """For each window, int64 [n], the one whose second segment follows its first one: itself if the pair is right.
 
-        Args:
-            epoch: int64 [n].
-            window: int64 [n], numbers of windows in the index.
-            second: int64 [n], tokens of their second segments.
-
-        Returns:
-            int64 [n].
+        `second`: tokens of the windows' second segments.
         """
         partners = window.copy()
         some = np.flatnonzero(self._half[second])

@@ -57,14 +57,9 @@ class _Sequences:
 class Rows:
     """The rows of one index: endless, in random access.
 
-    Args:
-        store: the token store.
-        index: its row index.
-        special: the vocabulary's special ids.
-        objective: the recipe's; pair must be that of the index.
-        rate: the fraction of tokens that is masked, with the objective's `masks`.
-        seed: orders rows and draws pairs and masks.
-        watch: called before rows are made; it raises if the store was found to be damaged.
+    `objective.pair` must be that of the index; `rate` is the fraction of tokens that is masked, with the objective's
+    `masks`; `seed` orders rows and draws pairs and masks; `watch` is called before rows are made, and raises if the
+    store was found to be damaged.
     """
 
     def __init__(
@@ -275,16 +270,8 @@ def open_rows(
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
-    Args:
-        store: the token store.
-        recipe: the run's.
-        phase: its number, from 0.
-        split: "train" or "held_out"; held-out rows are ordered and masked alike in all phases.
-        index_dir, build: see open_index.
-        watch: see Rows.
-
-    Raises:
-        ReportedError: as open_index and special_ids.
+    Held-out rows are ordered and masked alike in all phases. Other arguments and errors are those of Rows and
+    open_index.
     """
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
@@ -298,13 +285,7 @@ def open_rows(
 
 @dataclass(frozen=True)
 class StoreDataset:
-    """A token store as the dataset of a run; see batches.source.Dataset.
-
-    Args:
-        store: the token store.
-        recipe: the run's.
-        index_dir: see open_index.
-    """
+    """A token store as the dataset of a run; see batches.source.Dataset. `index_dir`: see open_index."""
 
     store: Store
     recipe: Recipe

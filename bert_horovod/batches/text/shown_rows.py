@@ -23,14 +23,7 @@ _PAIRS = {
 
 
 class RowText:
-    """Writes rows as text.
-
-    Args:
-        vocabulary: the store's.
-        special: its special ids.
-        objective: the recipe's.
-        settings: the tokenizer's.
-    """
+    """Writes rows as text."""
 
     def __init__(
         self,
@@ -46,11 +39,7 @@ class RowText:
         self._names = self._words.texts if isinstance(settings, JsonTokenizer) else vocabulary
 
     def lines(self, row: dict[str, np.ndarray]) -> list[str]:
-        """A row's text: how full it is, then each sequence with its pair label and segments.
-
-        Args:
-            row: the arrays of Rows.assemble for one row, without the first axis.
-        """
+        """A row's text: how full it is, then each sequence with its label and segments; `row` has no first axis."""
         sequence_ids = row["sequence_ids"]
         used, length, count = np.count_nonzero(sequence_ids), len(sequence_ids), int(sequence_ids.max())
         masked = int(np.count_nonzero(row["masked_weights"]))

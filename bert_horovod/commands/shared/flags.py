@@ -21,15 +21,7 @@ RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists
 
 
 def add_path(parser: argparse.ArgumentParser, name: str, flag: str, metavar: str, what: str) -> None:
-    """Declare a path that is named alone, or after a flag; exactly one is required.
-
-    Args:
-        parser: of the command.
-        name: of the path alone, in the usage.
-        flag: as in --data_dir; it names the value too.
-        metavar: of the flag's value.
-        what: help text.
-    """
+    """Declare a path that is named alone, as `name`, or after a flag, which names the value too; one is required."""
     either = parser.add_mutually_exclusive_group(required=True)
     dest = flag.removeprefix("--")
     either.add_argument(dest, nargs="?", type=Path, metavar=name, default=argparse.SUPPRESS, help=what)

@@ -135,14 +135,9 @@ def add_commands(
 
 
 def read_with(action: argparse.Action, words: str, holds: Callable[[argparse.Namespace], bool]) -> None:
-    """Declare that a flag is read only under a condition; given elsewhere it is refused before its command runs.
+    """Declare that a flag is read only under a condition, such as "with --row"; elsewhere it is refused early.
 
     Of several conditions all must hold.
-
-    Args:
-        action: of add_argument.
-        words: the condition, as in "with --row".
-        holds: whether the command line has these.
     """
     action.read_with = [*getattr(action, "read_with", ()), (words, holds)]  # type: ignore[attr-defined]
 

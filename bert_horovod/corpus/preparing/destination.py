@@ -98,16 +98,9 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
 def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bool) -> set[SourceFile]:
     """Write plan.json, which describes the store to make, and remove the manifest: the store is now unfinished.
 
-    Args:
-        path: the store's directory.
-        head: settings and vocabulary, as in the manifest.
-        sources: the input.
-        known: whether the shards in the directory are known to be made from exactly these sources.
-
-    Returns:
-        The sources whose finished parts must be made again, because the sources may have changed.
-
-    Raises UserError if the directory holds an unfinished store with other settings or another vocabulary.
+    `known`: whether the shards in the directory are known to be made from exactly these sources. Returns the sources
+    whose finished parts must be made again, because the sources may have changed. Raises UserError if the directory
+    holds an unfinished store with other settings or another vocabulary.
     """
     states = {source: source.state() for source in sources}
     plan = _read_plan(path)
@@ -179,9 +172,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) -> tuple[Store | None, bool]:
     """Open the finished store at `path`; raises UserError if it was made with other settings or from other sources.
 
-    Returns:
-        The store; None if it is unfinished or damaged.
-        Whether a finished store, damaged or not, was made from exactly these sources.
+    Returns the store, None if it is unfinished or damaged, and whether a finished one was made from just these sources.
     """
     if not (path / "manifest.json").exists():
         return None, False

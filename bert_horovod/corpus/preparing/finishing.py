@@ -26,15 +26,7 @@ _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_do
 def finish(
     path: Path, head: dict[str, Any], sources: list[SourceFile], tasks: list[ShardTask], made: Made
 ) -> dict[str, Any]:
-    """Find duplicates, number the shards, write the manifest, which is returned.
-
-    Args:
-        path: the store's directory, which holds the shards.
-        head: of the manifest.
-        sources: the input.
-        tasks: the whole plan.
-        made: the shards of all tasks.
-    """
+    """Find duplicates, number the shards, write the manifest, which is returned; `tasks`: the whole plan."""
     parts = made.parts
     _refuse_empty(path, parts, sources)
     pieces = {task.key: task.pieces for task in tasks}
@@ -152,12 +144,7 @@ def hold_out_more(arrays: PartArrays, duplicates: np.ndarray) -> tuple[PartArray
 
     Of a few sections the hashes may have chosen none, or only those of one document, but next-sentence pairs need two
     documents. The documents' hashes alone choose the sections. Documents of several sections come first, because their
-    other sections are left to train on. Writes the files of changed parts anew.
-
-    Args:
-        arrays: the parts that have text, in order.
-        duplicates: int64, numbers of duplicate documents, over all parts; they are never chosen.
-
+    other sections are left to train on; duplicates are never chosen. Writes the files of changed parts anew.
     Returns the parts afterwards, and how many more sections and tokens are held out now.
     """
     more_sections = more_tokens = 0

@@ -172,14 +172,7 @@ def number_shards(store: Path, files: Sequence[PartFile]) -> list[dict[str, Any]
 
 
 class PartArrays(Sequence[Shard]):
-    """The arrays of parts, in order, mapped where they are asked for.
-
-    Args:
-        store: the store's directory.
-        parts: in the order of the result.
-        files: which hold them.
-        vocabulary_size: decides the dtype of tokens.
-    """
+    """The arrays of parts, in order, mapped where they are asked for; `files` hold them."""
 
     def __init__(self, store: Path, parts: Sequence[Part], files: Iterable[PartFile], vocabulary_size: int) -> None:
         self.store, self.parts, self.files = store, list(parts), list(files)

@@ -25,10 +25,7 @@ class Piece:
 
 
 def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[Piece]:
-    """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
-
-    `documents`: see formats.read_sections.
-    """
+    """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut."""
     if not format_of(source).may_be_cut(source, documents):
         return [Piece(source, 0, source.bytes)]
     return [

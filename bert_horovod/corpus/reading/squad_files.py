@@ -49,15 +49,10 @@ def find_squad_file(data_dir: Path, split: str) -> Path:
 
 
 def read_squad(path: Path, scored: bool = False) -> Questions:
-    """Read and check a file in SQuAD's format.
+    """Read and check a file in SQuAD's format, plain or compressed; `scored`: each question must have answers.
 
-    Args:
-        path: its name may end in .gz, .bz2, .xz or .zst.
-        scored: whether each question must have its right answers.
-
-    Raises:
-        UserError: the file cannot be read, or is not in SQuAD's format.
-        DamagedData: it is no JSON, or is compressed and damaged.
+    Raises UserError if it cannot be read, or is not in SQuAD's format, DamagedData if it is no JSON, or compressed and
+    damaged.
     """
     articles = _member(path, _read_json(path), "the file", "data", list)
     questions = Questions(path)

@@ -80,15 +80,8 @@ def tagged_blocks(
 ) -> Iterator[TaggedSentences]:
     """Read a file in blocks: JSON Lines if it is called so (.jsonl, .ndjson, .json, also compressed), else CoNLL.
 
-    Args:
-        path: the file.
-        columns: where words and tags are.
-        tagged: whether tags are read.
-        most: bytes of a block, about; see in_blocks.
-
-    Raises:
-        UserError: the file cannot be read, has no sentence, or a line is not as described.
-        DamagedData: the file is compressed and damaged.
+    Raises UserError if the file cannot be read, has no sentence, or a line is not as described, DamagedData if it is
+    compressed and damaged.
     """
     comments: list[int] = []
     with opened(path, _FORMS) as reader:
@@ -112,10 +105,6 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
 
     A name that ends in .txt is a plain text, in .csv a table. JSON Lines are words if the first object has a list of
     them, a table if it has a text. Any other name is a CoNLL file of words, or a table if `column` is no number.
-
-    Args:
-        path: the file.
-        column: where words or texts are, as in TagColumns; None: at their usual place.
     """
     suffix, _ = suffixes(path)
     if suffix in (".txt", ".csv"):
@@ -130,14 +119,7 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
 def text_blocks(path: Path, kind: str, column: str | None = None, most: float = ITEMS_BYTES) -> Iterator[list[str]]:
     """Read in blocks the texts of a table, or of the objects of JSON Lines, or the lines of a plain text.
 
-    Args:
-        path: the file.
-        kind: of kind_of_input, "table" or "text".
-        column: of a table, as in TagColumns.
-        most: bytes of a block, about; see in_blocks.
-
-    Raises:
-        ReportedError: the file cannot be read, or has no texts in this column.
+    `kind`: of kind_of_input, "table" or "text". Raises ReportedError if the file has no texts in this column.
     """
     if kind == "table" and kind_of(path) != "json":
         for table in table_blocks(path, most=most):

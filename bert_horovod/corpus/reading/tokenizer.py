@@ -143,11 +143,8 @@ class KeptIds:
     """The ids of pieces, in bounded memory; new pieces are encoded, all others are looked up.
 
     Python's dictionary knows the place of each piece's ids. In front of it NumPy looks up the pieces of at most 16
-    bytes, nearly all, in a hash table whose keys are the pieces themselves.
-
-    Args:
-        encode: computes the ids of new pieces.
-        separator: the byte that ends a sentence, as a piece; it has no ids.
+    bytes, nearly all, in a hash table whose keys are the pieces themselves. The separator ends a sentence, and has no
+    ids.
     """
 
     def __init__(self, encode: EncodePieces, separator: bytes = b"\n"):
@@ -262,10 +259,6 @@ class LocatingTokenizer:
 
     The ids are those of Tokenizer, which is faster; the tokenizers library keeps the places through lower-casing,
     stripped accents and Unicode's normal forms.
-
-    Args:
-        vocabulary: tokens; a token's place is its id; must hold [UNK].
-        settings: how text is normalised and cut first.
     """
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings) -> None:

@@ -71,10 +71,7 @@ def read_lines(path: str | Path) -> list[str]:
 def require_tokens(tokens: list[str], source: str, place: str) -> None:
     """Raise UserError unless a line of a vocab.txt can hold each token, and the tokenizer takes it.
 
-    Args:
-        tokens: by id.
-        source: names the vocabulary in the message.
-        place: "line", counted from 1, or "id".
+    `source` names the vocabulary in the message; `place`: "line", counted from 1, or "id".
     """
     for number, token in enumerate(tokens, 1 if place == "line" else 0):
         piece = token.removeprefix("##")
