@@ -34,13 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
-from lab.rounds import PROJECT, in_turn, ratio_of, say, started
+from lab.rounds import PROJECT, in_turn, ratio_of, reported, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
 SHAPES = {  # model's size, rows, length
@@ -252,31 +252,26 @@ def groups(arguments: argparse.Namespace) -> Iterator[dict[str, Recipe]]:
             }
 
 
+@reported
 def main() -> int:
     """Measure and print the table."""
     arguments = parse()
     columns = {peer: (f"rows/s vs {name}", ratio) for peer, name in PEERS.items()}
     lines, torch = [], None
-    try:
-        asked = list(groups(arguments))  # before anything takes time
-        names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
-        other = {each.model.architecture for recipes in asked for each in recipes.values()} - {"bert"}
-        if other and "model_garden" in names:
-            raise UserError(
-                f"model.architecture = {other.pop()!r}: Model Garden's is BERT; expected --peer hugging_face"
-            )
-        given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
-        peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
-        if given:
-            torch = torch_environment(arguments.peer_python, arguments.device)
-        for recipes in asked:
-            say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
-            contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
-            lines += contest.run(arguments.rounds, arguments.steps)
-            say(table(lines, columns))  # so far: the rest may fail
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    asked = list(groups(arguments))  # before anything takes time
+    names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
+    other = {each.model.architecture for recipes in asked for each in recipes.values()} - {"bert"}
+    if other and "model_garden" in names:
+        raise UserError(f"model.architecture = {other.pop()!r}: Model Garden's is BERT; expected --peer hugging_face")
+    given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
+    peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
+    if given:
+        torch = torch_environment(arguments.peer_python, arguments.device)
+    for recipes in asked:
+        say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
+        contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
+        lines += contest.run(arguments.rounds, arguments.steps)
+        say(table(lines, columns))  # so far: the rest may fail
     print(json.dumps(lines) if arguments.json else table(lines, columns))
     return 0
 

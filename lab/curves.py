@@ -44,13 +44,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.corpus.store import open_store
 from bert_horovod.costs.derived import derive
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from lab.contestants import PINNED, path
 from lab.curve_recipes import CURVES, RANKS, Curve, keep, kept, key_of
-from lab.rounds import PROJECT, say
+from lab.rounds import PROJECT, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 COLUMNS = {
@@ -75,8 +75,10 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     alone = arguments.gpu and one_rank_is_enough(recipe)  # in place of its ranks
     ranks = 1 if alone else curve.ranks
     words = ["horovodrun", "-np", str(ranks), *(["-H", ONE_GPU] if arguments.gpu else own_cores())] if ranks > 1 else []
-    words += training_words(curve, arguments, start)
-    words += ["--output_dir", str(directory)]
+    words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
+    words += ["--data_dir", str(arguments.data_dir.absolute()), "--output_dir", str(directory)]
+    words += ["--init_checkpoint", str(start.absolute())] if start else []
+    words += [word for setting in curve.settings for word in ("--set", setting)]
     if arguments.gpu:  # one micro-batch a step
         words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"]
     say(f"{name}: training in {directory}")
@@ -119,14 +121,6 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     keep(trained_curve)
     if not arguments.keep:
         shutil.rmtree(directory)
-
-
-def training_words(curve: Curve, arguments: argparse.Namespace, start: Path | None) -> list[str]:
-    """What trains a curve on a rank, without its output directory; `start`: as in `train`."""
-    words = [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
-    words += ["--data_dir", str(arguments.data_dir.absolute())]
-    words += ["--init_checkpoint", str(start.absolute())] if start else []
-    return words + [word for setting in curve.settings for word in ("--set", setting)]
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -221,39 +215,14 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
     return rows
 
 
-def add_training(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Declare the flags of what is trained."""
-    parser.add_argument("--data_dir", required=required, type=Path, metavar="STORE", help="token store of the books")
-    parser.add_argument("--work", required=required, type=Path, metavar="DIR", help="directory of the runs")
-    parser.add_argument("--curve", required=required, action="append", choices=tuple(CURVES), help="repeatable")
-    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-
-
-def check_start(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse a continued curve without --start, and a --start that is no checkpoint."""
-    continued = [name for name in arguments.curve or () if CURVES[name].begin]
-    if continued and not arguments.start:
-        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
-    if arguments.start and not (arguments.start / "model.safetensors").exists():
-        parser.error(f"--start {arguments.start}: expected a checkpoint, as RUN/checkpoints/step-1000")
-
-
-def keys(names: list[str], arguments: argparse.Namespace) -> dict[str, str]:
-    """The keys of these curves; raises ReportedError where there is no store or no start."""
-    store_hash = open_store(arguments.data_dir).hash
-    start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
-    curves = {name: CURVES[name] for name in names}
-    return {
-        name: key_of(curve.recipe, store_hash, start_hash if curve.begin else None, curve.ranks)
-        for name, curve in curves.items()
-    }
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_training(parser, required=False)
+    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the books")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
+    parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable")
+    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
     parser.add_argument(
         "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
@@ -262,29 +231,32 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
-    check_start(parser, arguments)
+    continued = [name for name in arguments.curve or () if CURVES[name].begin]
+    if continued and not arguments.start:
+        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+    if arguments.start and not (arguments.start / "model.safetensors").exists():
+        parser.error(f"--start {arguments.start}: expected a checkpoint, as RUN/checkpoints/step-1000")
     return arguments
 
 
+@reported
 def main() -> int:
     """Train what is missing, and print the table."""
     arguments = parse()
-    try:
-        if arguments.data_dir:
-            if not shutil.which("horovodrun", path=path()):
-                raise UserError("horovodrun is not installed")
-            arguments.work.mkdir(parents=True, exist_ok=True)
-            names = arguments.curve or list(CURVES)
-            left_out = [name for name in names if CURVES[name].begin and not arguments.start]
-            for name in left_out:
-                say(f"{name}: left out, because there is no --start")
-            for name, key in keys([name for name in names if name not in left_out], arguments).items():
-                if key not in kept():
-                    train(CURVES[name], key, arguments.start if CURVES[name].begin else None, arguments)
-        step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    if arguments.data_dir:
+        if not shutil.which("horovodrun", path=path()):
+            raise UserError("horovodrun is not installed")
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        store_hash = open_store(arguments.data_dir).hash
+        start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
+        for curve in map(CURVES.get, arguments.curve or CURVES):
+            if curve.begin and not arguments.start:
+                say(f"{curve.name}: left out, because there is no --start")
+                continue
+            key = key_of(curve.recipe, store_hash, start_hash if curve.begin else None, curve.ranks)
+            if key not in kept():
+                train(curve, key, arguments.start if curve.begin else None, arguments)
+    step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
     rows = lines(curves, step_s)
     print(json.dumps(rows) if arguments.json else table(rows, COLUMNS))

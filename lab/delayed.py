@@ -28,7 +28,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.collectives.world import World
 from bert_horovod.commands.shared.step_flags import step_recipe
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
@@ -41,6 +41,7 @@ from bert_horovod.training import step as step_module
 from bert_horovod.training.overlap import measure_profile
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
+from lab.rounds import reported
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
@@ -154,6 +155,7 @@ def measured_delays(recipe: Recipe, steps: int) -> dict[str, float | list[float]
     return delays_of(profile, statistics.median(each.updated - each.reduced for each in times))
 
 
+@reported
 def main() -> int:
     """Measure, or run `bench step` with steps that sleep."""
     what, *words = sys.argv[1:] or ["--help"]
@@ -161,17 +163,13 @@ def main() -> int:
         print(__doc__)
         return 0
     command = parse(["bert-horovod", "bench", "step", *words])
-    try:
-        recipe = step_recipe(command)
-        if what != "measure":
-            delays = read_delays(Path(what), recipe.model.layer_groups)
-            with delayed(delays):
-                return dispatch(command)
-        use_devices(0, 1, recipe.execution.threads)
-        print(json.dumps(measured_delays(recipe, command.steps)))
-    except ReportedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    recipe = step_recipe(command)
+    if what != "measure":
+        delays = read_delays(Path(what), recipe.model.layer_groups)
+        with delayed(delays):
+            return dispatch(command)
+    use_devices(0, 1, recipe.execution.threads)
+    print(json.dumps(measured_delays(recipe, command.steps)))
     return 0
 
 

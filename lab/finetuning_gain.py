@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Is pre-training worth it? Fine-tuning from a checkpoint, and of the same net from fresh parameters; transformers too.
 
-python lab/finetuning.py gain --checkpoint C --data GLUE --squad SQUAD --ner NER --work DIR    measure what is missing
-python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR --task rte --start fresh
-python lab/finetuning.py gain --checkpoint C --data GLUE --work DIR --losses            the first losses alone
+python lab/finetuning_gain.py --checkpoint C --data GLUE --squad SQUAD --ner NER --work DIR    measure what is missing
+python lab/finetuning_gain.py --checkpoint C --data GLUE --work DIR --task rte --start fresh
+python lab/finetuning_gain.py --checkpoint C --data GLUE --work DIR --losses            the first losses alone
 
 Ours is `bert-horovod finetune` itself. transformers fine-tunes the same checkpoint with the same settings and, seed by
 seed, the same first parameters of pooler and head and the same examples a step, about 32, padded to the longest.
@@ -44,7 +44,7 @@ from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
 from lab.compute import add_environments
 from lab.finetuning_pace import EXAMPLES, peer_python
-from lab.rounds import PROJECT, say
+from lab.rounds import PROJECT, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
 SQUAD, NER = "squad", "ner"
@@ -414,27 +414,24 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@reported
 def main() -> int:
     """Measure what is missing, and print the table."""
     contestant = sys.argv[1:2] == ["--contestant"]
     arguments = None if contestant else parse()
     import_tensorflow()
-    try:
-        if contestant:
-            run_theirs(sys.argv[1:])
-            return 0
-        arguments.work.mkdir(parents=True, exist_ok=True)
-        if arguments.losses:
-            print(compare_losses(arguments.task or ("sst2", "mrpc"), arguments))
-            return 0
-        tasks = arguments.task or [task for task in EPOCHS if vars(arguments).get(task, True)]
-        asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
-        keys = {question: asked_key(question, arguments) for question in asked}
-        results = Results(arguments.results)
-        all_answered = arguments.table or Answering(keys, results, arguments).all()
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    if contestant:
+        run_theirs(sys.argv[1:])
+        return 0
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.losses:
+        print(compare_losses(arguments.task or ("sst2", "mrpc"), arguments))
+        return 0
+    tasks = arguments.task or [task for task in EPOCHS if vars(arguments).get(task, True)]
+    asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
+    keys = {question: asked_key(question, arguments) for question in asked}
+    results = Results(arguments.results)
+    all_answered = arguments.table or Answering(keys, results, arguments).all()
     print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
     return 0 if all_answered else RunError.exit_code
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How fast a task is fine-tuned: packed rows, rows padded to the maximum, and transformers, side by side.
 
-python lab/finetuning.py pace --data_dir GLUE/SST-2 --checkpoint C [--task sst2] [--threads 2]
-python lab/finetuning.py pace --data_dir SQUAD --checkpoint C --task squad            windows of questions and contexts
-python lab/finetuning.py pace --data_dir NER --checkpoint C --task ner                sentences whose words are tagged
+python lab/finetuning_pace.py --data_dir GLUE/SST-2 --checkpoint C [--task sst2] [--threads 2]
+python lab/finetuning_pace.py --data_dir SQUAD --checkpoint C --task squad            windows of questions and contexts
+python lab/finetuning_pace.py --data_dir NER --checkpoint C --task ner                sentences whose words are tagged
 
 A step has about 32 examples (windows): forward, backward, clipping and AdamW, and the making of its batch.
 transformers, not for squad, groups examples of similar length (its LengthGroupedSampler) and pads each batch to its
@@ -30,12 +30,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import ReportedError, RunError
+from bert_horovod.errors import RunError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.compute import add_environments, environment
-from lab.rounds import PROJECT, in_turn, ratio_of, say, started
+from lab.rounds import PROJECT, in_turn, ratio_of, reported, started
 
 DATA = ("data_dir", "train_file")
 WARM_UP = 6  # steps, the first of which compile
@@ -201,6 +201,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@reported
 def main() -> int:
     """Measure and print the table."""
     if sys.argv[1:2] == ["--contestant"]:
@@ -210,17 +211,13 @@ def main() -> int:
     names = ("checkpoint", *DATA, "index_dir")
     shape = {name: str(path.absolute()) if (path := getattr(arguments, name)) else None for name in names}
     shape |= {name: getattr(arguments, name) for name in ("task", "threads", "precision", "overrides")}
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            tokens = Path(directory) / "tokens.npz"
-            labels, described = describe(shape, tokens)
-            with started(commands(shape, arguments, tokens, labels), lambda _: WARM_UP) as running:
-                seconds = in_turn(
-                    running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)), "round"
-                )
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    with tempfile.TemporaryDirectory() as directory:
+        tokens = Path(directory) / "tokens.npz"
+        labels, described = describe(shape, tokens)
+        with started(commands(shape, arguments, tokens, labels), lambda _: WARM_UP) as running:
+            seconds = in_turn(
+                running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)), "round"
+            )
     if not seconds:
         return RunError.exit_code
     print(f"{described}\n{report(seconds, COUNTED.get(arguments.task, 'examples'))}")

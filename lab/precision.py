@@ -27,10 +27,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import table
-from lab.rounds import PROJECT, say
+from lab.rounds import PROJECT, reported, say
 
 REFERENCE = "float32-off"
 VARIANTS = ("float32-elementwise", "float32-off-layer", "bfloat16-elementwise", "bfloat16-off", "float16-elementwise")
@@ -148,22 +148,19 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError(f"--steps {arguments.steps}: expected at most {recipe.total_steps}, the recipe's own")
 
 
+@reported
 def main() -> int:
     """Train and print the table."""
     arguments = parse()
     lines = []
-    try:
-        check(arguments)
-        reference = train(REFERENCE, arguments)
-        lines.append(result(REFERENCE, reference, reference))
-        for variant in dict.fromkeys(arguments.variants):
-            try:
-                lines.append(result(variant, train(variant, arguments), reference))
-            except RunError as error:
-                say(f"left out: {error}")
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    check(arguments)
+    reference = train(REFERENCE, arguments)
+    lines.append(result(REFERENCE, reference, reference))
+    for variant in dict.fromkeys(arguments.variants):
+        try:
+            lines.append(result(variant, train(variant, arguments), reference))
+        except RunError as error:
+            say(f"left out: {error}")
     print(table(lines, columns(arguments.steps)))
     return 0
 

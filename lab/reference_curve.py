@@ -21,12 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.finetuning.sweep import variants
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.storage.writing import write_atomically
+from lab.rounds import reported
 
 LOGGED = 10  # losses of a window
 NEIGHBOURS = 5  # windows on each side over which deviations are pooled
@@ -83,6 +84,7 @@ def train(arguments: argparse.Namespace, seed: int) -> Path:
     return output_dir
 
 
+@reported
 def main() -> int:
     """Train, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,34 +101,30 @@ def main() -> int:
     parser.add_argument("--this_store", action="store_true", help="the band is for runs on this token store alone")
     add_overrides(parser)
     arguments = parser.parse_args()
-    try:
-        if arguments.window < LOGGED or arguments.window % LOGGED:
-            raise UserError(f"--window {arguments.window}: expected a multiple of {LOGGED}")
-        seeds = [variant.seed for variant in variants(arguments.seeds, None)]
-        if len(seeds) < 2:
-            raise UserError(f"--seeds {arguments.seeds}: expected at least 2")
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        curves = [read_losses(train(arguments, seed), arguments.window) for seed in seeds]
-        shortest = min(map(len, curves))
-        if not shortest:
-            raise RunError(f"no run has {arguments.window} steps: --window is too long")
-        reference = {
-            "name": arguments.recipe.stem,
-            "runs": arguments.about,
-            "command": f"python lab/reference_curve.py --recipe {arguments.recipe} --window {arguments.window} "
-            f"--seeds {arguments.seeds} --ranks {arguments.ranks}"
-            + (f" --max_steps {arguments.max_steps}" if arguments.max_steps else "")
-            + " --this_store" * arguments.this_store
-            + "".join(f" --set {override}" for override in arguments.overrides),
-            "seeds": len(seeds),
-            "window": arguments.window,
-            **band(np.stack([each[:shortest] for each in curves])),
-            "settings": curve_settings(recipe),
-            "stores": [open_store(arguments.data_dir).hash] if arguments.this_store else [],
-        }
-    except ReportedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if arguments.window < LOGGED or arguments.window % LOGGED:
+        raise UserError(f"--window {arguments.window}: expected a multiple of {LOGGED}")
+    seeds = [variant.seed for variant in variants(arguments.seeds, None)]
+    if len(seeds) < 2:
+        raise UserError(f"--seeds {arguments.seeds}: expected at least 2")
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    curves = [read_losses(train(arguments, seed), arguments.window) for seed in seeds]
+    shortest = min(map(len, curves))
+    if not shortest:
+        raise RunError(f"no run has {arguments.window} steps: --window is too long")
+    reference = {
+        "name": arguments.recipe.stem,
+        "runs": arguments.about,
+        "command": f"python lab/reference_curve.py --recipe {arguments.recipe} --window {arguments.window} "
+        f"--seeds {arguments.seeds} --ranks {arguments.ranks}"
+        + (f" --max_steps {arguments.max_steps}" if arguments.max_steps else "")
+        + " --this_store" * arguments.this_store
+        + "".join(f" --set {override}" for override in arguments.overrides),
+        "seeds": len(seeds),
+        "window": arguments.window,
+        **band(np.stack([each[:shortest] for each in curves])),
+        "settings": curve_settings(recipe),
+        "stores": [open_store(arguments.data_dir).hash] if arguments.this_store else [],
+    }
     path = DIRECTORY / f"{arguments.recipe.stem}.json"
     write_atomically(path, json.dumps(reference) + "\n")
     print(f"{path}: {shortest} windows of {arguments.window} steps")

@@ -1,6 +1,7 @@
 """Contestants are measured in turn, in rounds, so that they meet the same load; figures are medians over rounds."""
 
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bert_horovod.errors import RunError
+from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring import bench_child
 from bert_horovod.measuring.bench_child import Figure, Key
 
@@ -21,6 +22,20 @@ PROJECT = Path(__file__).resolve().parents[1]
 def say(text: str) -> None:
     """Tell on standard error what goes on."""
     print(text, file=sys.stderr, flush=True)
+
+
+def reported(main: Callable[[], int]) -> Callable[[], int]:
+    """A script's `main`, whose errors for people are a line on standard error and an exit code."""
+
+    @functools.wraps(main)
+    def run() -> int:
+        try:
+            return main()
+        except ReportedError as error:
+            say(f"error: {error}")
+            return error.exit_code
+
+    return run
 
 
 def in_turn(

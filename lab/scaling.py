@@ -36,13 +36,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
 from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run, sizes
-from lab.rounds import PROJECT, in_turn, say
+from lab.rounds import PROJECT, in_turn, reported, say
 
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
 START_S = 600  # most seconds that ranks on shared cores start and compile
@@ -266,24 +266,21 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"--delay {arguments.delay}: no such file; expected what `python lab/delayed.py measure` prints")
 
 
+@reported
 def main() -> int:
     """Measure and print the table."""
     arguments = parse()
-    try:
-        recipe = size_recipe(arguments.model, arguments.overrides, arguments.rows, arguments.length)
-        lacking = why_not() or (None if shutil.which("horovodrun", path=path()) else "horovodrun is not installed")
-        if lacking:
-            raise UserError(lacking)
-        profile = profile_of(arguments)
-        head = heading(arguments, recipe, profile)
-        say(head)
-        lines = []
-        for rows in measure(arguments, recipe, profile):
-            lines += rows
-            say(table(lines, COLUMNS))  # so far: the rest may fail
-    except ReportedError as error:
-        say(f"error: {error}")
-        return error.exit_code
+    recipe = size_recipe(arguments.model, arguments.overrides, arguments.rows, arguments.length)
+    lacking = why_not() or (None if shutil.which("horovodrun", path=path()) else "horovodrun is not installed")
+    if lacking:
+        raise UserError(lacking)
+    profile = profile_of(arguments)
+    head = heading(arguments, recipe, profile)
+    say(head)
+    lines = []
+    for rows in measure(arguments, recipe, profile):
+        lines += rows
+        say(table(lines, COLUMNS))  # so far: the rest may fail
     print(json.dumps({"head": head, "lines": lines}) if arguments.json else f"{head}\n\n{table(lines, COLUMNS)}")
     return 0
 

@@ -1,4 +1,4 @@
-"""transformers' fine-tuning of a classifier of texts or words; lab/finetuning.py times it and trains with it.
+"""transformers' fine-tuning of a classifier of texts or words; lab/finetuning_*.py time it and train with it.
 
 A batch is padded to its longest example. The settings are AdamW with weight decay 0.01, but not of LayerNorm and
 biases, epsilon 1e-6, and gradients clipped to 1.0.

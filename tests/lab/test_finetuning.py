@@ -1,4 +1,4 @@
-"""lab/finetuning.py: gain, what is measured and under which name it is kept; pace, contestants in turn."""
+"""lab/finetuning_gain.py: what is measured, and its name; lab/finetuning_pace.py: contestants in turn."""
 
 from types import SimpleNamespace
 
@@ -89,13 +89,13 @@ def test_all_starts_are_trained_once_and_told(tmp_path, task):
     words = ["--checkpoint", write_checkpoint(tmp_path / "checkpoint"), "--data", tmp_path / "glue"]
     words += ["--ner", write_ner(tmp_path / "ner")] if task == "ner" else []
     words += ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--task", task, "--max_steps", 2]
-    done = run_script("finetuning", "gain", *words)
+    done = run_script("finetuning_gain", *words)
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[1]
     assert cells(line)[:2] == {"sst2": ["sst2, 1 epoch", "accuracy"], "ner": ["ner, 5 epochs", "f1"]}[task]
     assert line.count(" +- ") == 3
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
-    again = run_script("finetuning", "gain", *words)
+    again = run_script("finetuning_gain", *words)
     assert again.stdout == done.stdout
     assert "on core" in done.stderr
     assert "on core" not in again.stderr
@@ -122,7 +122,7 @@ def test_a_ratio_is_the_median_of_each_rounds():
 )
 def test_all_contestants_take_their_turns(tmp_path, task, write, told, peers):
     words = ["--data_dir", write(tmp_path / "data"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]
-    done = run_script("finetuning", "pace", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
+    done = run_script("finetuning_pace", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(told)

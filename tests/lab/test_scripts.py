@@ -11,7 +11,7 @@ from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 SCRIPTS = sorted(path.stem for path in DIRECTORY.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 # gpu_parts.py has no flags, the rest import what reads runs.
-OTHERS = ("gpu_kernels", "gpu_parts", "curves_on_link", "reference_curve")
+OTHERS = ("gpu_kernels", "gpu_parts", "reference_curve")
 PEERS = ("peers/plain_horovod", "peers/distributed_data_parallel")
 
 
@@ -42,10 +42,7 @@ PRECISION = "precision --recipe RECIPE --data_dir STORE"
         ("compute --set model.hidden_size=wide", "model.hidden_size = 'wide': expected a whole number"),
         ("compute --device cuda", "--device cuda: expected --peer hugging_face"),
         ("compute --peer hugging_face --peer_python /bin/false", "/bin/false has no torch and transformers"),
-        ("finetuning pace --data_dir d --checkpoint c --steps 0", "--steps 0: expected at least 1"),
-        ("padding --data_dir STORE --rows 0", "execution.micro_batch = 0: expected at least 1"),
-        ("padding --data_dir STORE --length 1024", "phase.0.sequence_length = 1024: expected at most"),
-        ("padding --data_dir STORE --set model.vocab_size=99", "model.vocab_size = 99, but the token store"),
+        ("finetuning_pace --data_dir d --checkpoint c --steps 0", "--steps 0: expected at least 1"),
         (f"{PRECISION} --steps 3", "--steps 3: expected at least 4"),
         (f"{PRECISION} --steps 21", "--steps 21: expected at most 20, the recipe's own"),
         (f"{PRECISION} --steps 8 --variants float32", "variant 'float32': expected PRECISION-XLA"),
@@ -67,8 +64,6 @@ PRECISION = "precision --recipe RECIPE --data_dir STORE"
         ("peers/distributed_data_parallel --set model.vocab_size=1", "model.vocab_size = 1: expected at least"),
         ("curves --data_dir s --work w --curve int9", "invalid choice: 'int9'"),
         ("curves --data_dir s --work w --start nowhere", "--start nowhere: expected a checkpoint"),
-        ("curves_on_link --data_dir s --work w --curve int8 --steps 0", "--steps 0: expected at least 1"),
-        ("curves_on_link --data_dir s --work w --curve int8 --resume x", "--resume x: expected one --curve"),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
