@@ -43,13 +43,9 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
 def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = False) -> World:
     """Join the launcher's world with Horovod's settings from the recipe; a setting by the launcher's flags wins.
 
-    Args:
-        launched: this process's place, from the launcher.
-        recipe: the run's; it also decides which groups of ranks are made, because a group costs every collective a
-            little. None: the defaults.
-        timeline: whether record_timeline will be called, if `recipe` does not say so.
-
-    Raises UserError if Horovod cannot join it.
+    The recipe also decides which groups of ranks are made, because a group costs every collective a little; None: the
+    defaults. `timeline`: whether record_timeline will be called, if the recipe does not say so. Raises UserError if
+    Horovod cannot join the world.
     """
     if launched.size == 1:
         return World()
@@ -133,11 +129,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # withou
 
 
 class RendezvousBoard:
-    """One value of each rank, which all ranks can read; works only if horovodrun with Gloo started the ranks.
-
-    Args:
-        subject: the topic of the values; a rank has one value for each subject.
-    """
+    """A value of each rank for a subject, readable by all ranks; only where horovodrun with Gloo started the ranks."""
 
     def __init__(self, subject: str = "life") -> None:
         address = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")

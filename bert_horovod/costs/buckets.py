@@ -90,15 +90,8 @@ def by_profile(
     """The plan that is predicted to end first on a link CAUTION times slower.
 
     Of plans that end within SLACK of the first, the one with the fewest buckets; then buckets above LARGEST_BYTES are
-    cut.
-
-    Args:
-        shapes: of all parameters.
-        element_bytes: of a number on the wire.
-        profile: of a micro-batch.
-        link: between the ranks, for this way to sum.
-        reduction: the way to sum over ranks.
-        rows_alone: whether looked-up rows may be sent alone.
+    cut. `element_bytes` are those of a number on the wire, the profile is a micro-batch's, the link that of this way to
+    sum. `rows_alone`: whether looked-up rows may be sent alone.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
     link = link.slower(CAUTION)
@@ -188,13 +181,8 @@ def computed_profile(recipe: Recipe, phase: Phase, world_size: int, flops_per_s:
 
     Backward does two products for each of forward, and repeats the products that `execution.recompute` does not keep.
     The gradients of a layer, or of the heads, exist after its last product; those of layers that share parameters after
-    the lowest of them. Embeddings have no products, except an ALBERT's mapping. Results are cached by arguments.
-
-    Args:
-        recipe: model, objective, micro-batch and recomputation.
-        phase: its length, mean number of masked positions and trained layers.
-        world_size: ranks; the profile counts the rows that any of them looks up.
-        flops_per_s: the rate that forward and backward reach.
+    the lowest of them. Embeddings have no products, except an ALBERT's mapping. The rows that any of `world_size` ranks
+    looks up are counted. Results are cached by arguments.
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     length, trained_layers, slots = phase.sequence_length, phase.trained_layers, full_row_slots(recipe, phase).mean

@@ -244,14 +244,7 @@ def for_fast_link(
 ) -> str:
     """A warning if float16 gradients would expose so little communication that sending less cannot pay; else "".
 
-    Args:
-        recipe: a run's.
-        shapes: of all parameters.
-        profile: of a micro-batch.
-        link: between the ranks, for this way to sum.
-        reduction: the way to sum over ranks.
-        micro_batches: per rank and step.
-        source: the source of profile and link, for people.
+    The profile is a micro-batch's, the link that of this way to sum; `source` says for people where they are from.
     """
     setting = recipe.exchange.sends_less(recipe)
     if not setting:

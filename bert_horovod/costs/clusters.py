@@ -136,8 +136,7 @@ _SECTIONS = {"hosts": Hosts, "device": DeviceSheet, "between": LinkSheet, "insid
 def read_cluster(path: Path) -> Cluster:
     """Read and check a cluster file.
 
-    Raises:
-        UserError: the file cannot be read, or a setting is wrong or missing; the message names it.
+    Raises UserError if the file cannot be read, or a setting is wrong or missing; the message names it.
     """
     table = read_toml(path, "the cluster file")
     try:
@@ -167,14 +166,9 @@ def read_cluster(path: Path) -> Cluster:
 def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "name") -> Device:
     """A device from its data sheet; values that the user gives replace those of the data sheet.
 
-    Args:
-        sheet: the user's values.
-        where: prefix of the settings' names in errors.
-        precision: the recipe's.
-        called: the setting of the device's name, for errors: "name" in a file, "device" on a command line.
-
-    Raises:
-        UserError: no data sheet is known, or the device does not accelerate the precision.
+    `where`: prefix of the settings' names in errors; `called`: the setting of the device's name, "name" in a file,
+    "device" on a command line. Raises UserError if no data sheet is known, or the device does not accelerate the
+    precision.
     """
     peak = sheet.tflops * TERA if sheet.tflops else _peak(sheet.name, f"{where}{called}", precision, _LINES[called])
     gpu = data_sheet(sheet.name)

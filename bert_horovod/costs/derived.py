@@ -55,15 +55,9 @@ def matrix_products(
 ) -> list[Product]:
     """The products of a micro-batch's forward pass; backward does two products of the same size for each.
 
-    The last layer computes only the positions that a head reads, but keys and values of all positions.
-
-    Args:
-        model: the sizes.
-        rows: of the micro-batch.
-        length: positions per row.
-        masked_slots: masked positions per row, used or not.
-        sequences: per row, at most.
-        pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
+    The last layer computes only the positions that a head reads, but keys and values of all positions. Per row there
+    are `masked_slots` masked positions, used or not, and at most `sequences`, of each of which a sentence-pair head
+    (`pairs`) reads the first position.
     """
     layers, hidden = model.num_hidden_layers, model.hidden_size
     read_positions = masked_slots + (sequences if pairs else 0)
@@ -96,12 +90,8 @@ def matrix_products(
 def training_flops(products: Callable[[Model], list[Product]], model: Model, trained_layers: int = 0) -> float:
     """Floating point operations of the products of forward and backward; if all layers train, backward does each twice.
 
-    If only the uppermost layers train, backward ends below them and computes no gradient of the word embeddings.
-
-    Args:
-        products: a function that returns the products of a model's forward pass.
-        model: the sizes.
-        trained_layers: how many of the uppermost layers train; 0: all.
+    If only the uppermost layers train (0: all), backward ends below them and computes no gradient of the word
+    embeddings. `products` returns the products of a model's forward pass.
     """
     forward = products(model)
     if trained_layers in (0, model.num_hidden_layers):

@@ -57,10 +57,8 @@ class Link(NamedTuple):
 def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
     """The link of ring all-reduces (Patarasuk & Yuan 2009): 2 (n - 1) hops, 2 (n - 1) / n of the payload on each.
 
-    Args:
-        world_size: n, ranks; a ring of one sends nothing.
-        bytes_per_s: of the slowest hop, usually between two hosts: all ranks of a host share one hop.
-        hop_latency_s: of a message from a rank to its neighbour.
+    A ring of one rank sends nothing. The slowest hop is usually between two hosts: all ranks of a host share one hop.
+    `hop_latency_s` is that of a message from a rank to its neighbour.
 
     >>> link = ring(world_size=4, bytes_per_s=1e9, hop_latency_s=1e-4)
     >>> round(link.seconds(payload_bytes=2e9), 6)  # 6 hops, each with half a second for a quarter of the bytes
@@ -111,16 +109,10 @@ def link_of_hosts(
     by_host: bool = False,
     number_bytes: float = 4.0,
 ) -> Link:
-    """The link of sums of ranks that fill hosts one after another.
+    """The link of sums ("ring" or "two_step") of ranks that fill hosts of so many devices one after another.
 
-    Args:
-        reduction: "ring", or "two_step".
-        world_size: ranks.
-        devices: per host; they share the host's fabric to other hosts.
-        between: the fabric between hosts.
-        inside: the fabric between the devices of a host.
-        by_host: whether a host's ranks sum among themselves first, as in exchange/two_step.py.
-        number_bytes: of a number on the wire between hosts; ranks of a host send float32 to each other.
+    The devices of a host share its fabric to other hosts. `by_host`: whether a host's ranks sum among themselves first,
+    in float32, as in exchange/two_step.py; `number_bytes`: of a number on the wire between hosts.
     """
     hosts = math.ceil(world_size / devices)
     if hosts == 1:
@@ -163,12 +155,9 @@ def measured_buckets(recipe: Recipe) -> bool:
 
 
 def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
-    """The stages of a phase that have steps; their shares sum to 1.
+    """The stages of a phase of a checked recipe that have steps; their shares sum to 1.
 
-    Args:
-        recipe: its exchange, wire and optimizer; already checked.
-        phase: a phase of the recipe; shares depend on its steps and learning rate.
-        reduction: way to sum gradients; "": the first way that the recipe allows.
+    `reduction`: way to sum gradients; "": the first way that the recipe allows.
     """
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     all_stages = recipe.exchange.stages(recipe, phase, shapes, reduction or reductions(recipe)[0])
@@ -188,11 +177,8 @@ def sent_shapes(stage: Stage, shapes: Shapes) -> Shapes:
 def sent_bytes(stage: Stage, buckets: Sequence[int], world_size: int, inside: int = 1) -> float:
     """Bytes that a rank sends in a step; with two_step only those to other hosts.
 
-    Args:
-        stage: what is sent.
-        buckets: how many numbers each has, by sent_shapes.
-        world_size: ranks.
-        inside: ranks of a host, which sum among themselves first; it makes no difference for the ring.
+    `buckets`: how many numbers each has, by sent_shapes; `inside`: ranks of a host, which sum among themselves first;
+    it makes no difference for the ring.
 
     >>> stage = Stage("all", share=1.0, wire="float16", reduction="ring")
     >>> sent_bytes(stage, [1000, 3000], world_size=4)  # 2 (n - 1) / n of 8,000 bytes

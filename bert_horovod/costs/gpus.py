@@ -123,12 +123,7 @@ _RESERVE = {7: 1050 * MIB, 8: 1536 * MIB, 9: 1800 * MIB}
 
 
 def allocatable_bytes(size_bytes: float, name: str) -> float:
-    """Bytes that TensorFlow's allocator may take.
-
-    Args:
-        size_bytes: of the memory, as the data sheet has it.
-        name: the GPU's; of an unknown one the most is taken off.
-    """
+    """Bytes of a GPU's memory, by its data sheet, that TensorFlow's allocator may take; fewest of an unknown GPU."""
     visible = size_bytes * VISIBLE * (1 - ECC_SHARE if _GDDR_WITH_ECC.search(name) else 1)
     major, _ = compute_capability(name) or (9, 0)
     return max(0.0, visible - _CONTEXT[major] - _RESERVE[major])

@@ -18,8 +18,7 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     """The device with the rates that `bench step --json` of one rank, or `bench scaling` on 1M1G, measured.
 
-    Raises:
-        UserError: the file is not such a measurement, or of another recipe.
+    Raises UserError if the file is not such a measurement, or of another recipe.
     """
     measured = _read(path, "--compute", "bench step", ())
     measured = measured.get("compute", measured)  # `bench scaling` has it under "compute"
@@ -50,8 +49,7 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
 def measured_network(path: Path, network: Network) -> Network:
     """The network with the rate and latency that `doctor --json`, `bench step --json` or `bench scaling` measured.
 
-    Raises:
-        UserError: the file is not such a measurement, or of only one host or rank.
+    Raises UserError if the file is not such a measurement, or of only one host or rank.
     """
     contents = _read(path, "--link", "doctor", ())
     if "link" in contents:

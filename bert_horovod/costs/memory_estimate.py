@@ -59,13 +59,8 @@ def memory_bytes(
 ) -> int:
     """Peak bytes of a rank: on CPU of the whole process, on a GPU of TensorFlow's allocations there.
 
-    Args:
-            recipe: model, precision, optimizer, micro-batch and recomputation.
-        shapes: of the task's parameters.
-        rows: that the rank computes.
-        world_size: ranks.
-        capability: the compute capability of the rank's GPU; None: it has none.
-        trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
+    `shapes` are those of the task's parameters; `capability` is the compute capability of the rank's GPU; None: it has
+    none. Only the uppermost `trained_layers` train (0: all); the lower layers keep nothing for backward.
     """
     model, width, micro_batches = recipe.model, WIDTHS[recipe.numerics.precision], rows.micro_batches
     parameters = sum(map(math.prod, shapes.values()))
@@ -170,13 +165,8 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers:
 
     Softmax reads and writes the scores, gelu its argument and value, and a gate if there is one; the loss reads the
     logits, and backward reads and writes them; embeddings are read, added and normalised. Kernels that are not fused
-    move more.
-
-    Args:
-        recipe: model, precision, micro-batch and recomputation, which repeats a layer's forward or its softmax.
-        length: positions per row.
-        masked_slots: masked positions per row.
-        trained_layers: how many of the uppermost layers have a backward; 0: all layers and the embeddings.
+    move more. execution.recompute repeats a layer's forward or its softmax. Only the uppermost `trained_layers` have a
+    backward; 0: all layers and the embeddings.
     """
     model, rows = recipe.model, recipe.execution.micro_batch
     place = _HIDDEN * model.hidden_size + (3 if isinstance(model, ModernBertModel) else 2) * model.intermediate_size

@@ -58,8 +58,7 @@ class Exchange:
     def begin(self, first: int, last: int) -> None:
         """Make the state that this method keeps per rank, and read the entries that `to_progress` left in the progress.
 
-        Args:
-            first, last: the phase's first and last step, counted in the run from 1; a resumed run may start between.
+        `first`, `last`: the phase's first and last step, counted in the run from 1; a resumed run may start between.
         """
 
     def during_backward(self, micro_batches: int) -> None:
@@ -79,11 +78,8 @@ class Exchange:
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         """Sum over ranks and apply the optimizer; called inside a graph.
 
-        Args:
-            gradients: this rank's share of the gradient, in the dtype it was computed in.
-            lookups: not yet added to `gradients`.
-            inputs: of this step.
-            clock: records times in the graph, or does nothing.
+        `gradients` are this rank's share, in the dtype they were computed in; `lookups` are not yet added to them.
+        `clock` records times in the graph, or does nothing.
         """
         raise NotImplementedError
 

@@ -25,16 +25,12 @@ def measure_link(
 ) -> Link:
     """Time a collective at sizes of which each is four times the one before, and fit a Link; equal on all ranks.
 
-    The link is then scaled to the time of several collectives that begin together, as a step's buckets do: what one
-    of them computes may go on beside what another sends. Takes about a second, and the time of XLA's compilation for
-    each size if the collective uses XLA. In a world of one rank the link costs nothing.
+    The link is then scaled to the time of several collectives that begin together, as a step's buckets do: what one of
+    them computes may go on beside what another sends. Takes about a second, and the time of XLA's compilation for each
+    size if the collective uses XLA. In a world of one rank the link costs nothing.
 
-    Args:
-        world: the ranks.
-        collective: takes a tensor [n] and a name; returns a tensor that is ready when the collective has ended.
-        dtype: of the collective's input.
-        number_bytes: bytes on the wire for each of the n numbers.
-        largest: the most bytes on the wire to try; two sizes are tried in any case.
+    `collective` takes a tensor [n] of `dtype` and a name; its result is ready when the collective has ended.
+    `number_bytes` are on the wire for each number, `largest` bytes at the most; two sizes are tried in any case.
     """
     if world.size == 1:
         return Link(0.0, 0.0)

@@ -30,12 +30,8 @@ def total(
 ) -> dict[str, np.ndarray]:
     """The errors and residuals summed over all ranks, float32 by parameter.
 
-    Args:
-        kept: the variables of each rank, by name, in the order of ranks.
-        layout: of these ranks.
-        shapes: of the parameters.
-
-    Raises ValueError if a variable's name or size does not fit the layout.
+    `kept`: the variables of each rank, by name, in the order of ranks, which `layout` describes. Raises ValueError if a
+    variable's name or size does not fit the layout.
     """
     sums = [np.zeros(layout.ranks * part_size(_numbers(bucket, shapes), layout.ranks)) for bucket in layout.buckets]
     by_parameter = {name: np.zeros(shape) for name, shape in shapes.items()}
@@ -79,11 +75,8 @@ def total(
 def shares(owed: dict[str, np.ndarray], names: Iterable[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
     """One rank's share of the owed numbers, float32 by variable; all ranks that may owe a number get equal shares.
 
-    Args:
-        owed: by parameter; see `total`.
-        names: of the variables that each of the ranks kept.
-        layout: the new one.
-        rank: the rank, in the new layout.
+    `owed` is what `total` returns, `names` are those of the variables that each of the ranks kept; layout and rank are
+    the new ones.
     """
     parameters = [name.removeprefix(OF_PARAMETER) for name in names if name.startswith(OF_PARAMETER)]
     share = {OF_PARAMETER + name: owed[name] / np.float32(layout.ranks) for name in parameters}

@@ -168,13 +168,7 @@ class Errors(NamedTuple):
 
 
 class TwoStep:
-    """Sums one bucket.
-
-    Args:
-        world: the ranks.
-        numbers: how many the bucket has.
-        name: prefix of the names of its collectives.
-    """
+    """Sums one bucket of so many numbers; `name`: prefix of the names of its collectives."""
 
     def __init__(self, world: World, numbers: int, name: str) -> None:
         self._inside, self._across = world.join_hosts()
@@ -195,12 +189,9 @@ class TwoStep:
         return self._inside.size * self._across.size * self.part
 
     def of_rank(self, of_bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The parts of an array over the padded bucket that belong to this rank's rows and to its sums.
+        """The entries of an array over the padded bucket for this rank's rows, flat, and for the sums that it makes.
 
-        Args:
-            of_bucket: [parts * part], or shorter by a divisor, such as one number a block.
-
-        Returns: the entries of the rows that this rank sends, flat, and those of the sums that it makes.
+        `of_bucket`: [parts * part], or shorter by a divisor, such as one number a block.
         """
         own_errors = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
         return own_errors, own_errors.reshape(self._across.size, -1)[self._across.rank]
@@ -245,11 +236,8 @@ class TwoStep:
     ) -> tuple[tf.Tensor, Errors | None]:
         """Like `sum`, with several ranks, but the result is still encoded: [parts, width].
 
-        Args:
-            values: float32 [numbers] or, padded with zeros, [padded]; for Float16 also float16.
-            encoding: of the numbers on the wire.
-            errors: of the last step; None: no error feedback.
-            encoding_of_sums: of the second step; None: same as `encoding`.
+        `values`: float32 [numbers] or, padded with zeros, [padded]; for Float16 also float16. `errors`: of the last
+        step; None: no error feedback.
         """
         inside, across = self._inside, self._across
         if values.shape[0] != self.padded:

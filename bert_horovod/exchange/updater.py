@@ -14,17 +14,12 @@ from bert_horovod.runtime.xla import compiled, read_back
 
 
 class Updater:
-    """Updates variables from gradients; called inside a graph.
+    """Updates variables, float32 by name, and slots, by slot and name, from gradients; called inside a graph.
 
-    Args:
-        parameters: by name; float32.
-        slots: variables by slot, then by parameter.
-        cast: the cast weights, which are computed again after each update.
-        settings: the recipe's.
-        fused: whether XLA compiles the functions that read and write whole tensors.
-        by_layer: whether `norms` are also those of each part of the model.
-        at_once: whether XLA compiles one program for the norm and one for the update, in place of one a group. A GPU
-            would wait for a host that starts two programs and assigns several variables for each of the groups.
+    The cast weights are computed again after each update. With `fused` XLA compiles the functions that read and write
+    whole tensors; with `at_once` one program for the norm and one for the update, in place of one a group: a GPU would
+    wait for a host that starts two programs and assigns several variables for each of the groups. With `by_layer`
+    `norms` are also those of each part of the model.
     """
 
     def __init__(

@@ -7,11 +7,7 @@ _BLOCK = 1024  # anchors that are compared at once
 
 
 def cosines_of(vectors: np.ndarray) -> np.ndarray:
-    """The cosines of each item's first two vectors, float64 [items], with the 6 digits that files have.
-
-    Args:
-        vectors: of length 1, float32 [items, texts, hidden].
-    """
+    """The cosines of each item's first two vectors of length 1, float64 [items], with the 6 digits that files have."""
     first, second = (vectors[:, place].astype(np.float64) for place in (0, 1))
     return (first * second).sum(-1).round(6)
 
@@ -20,11 +16,8 @@ def ranks_of(vectors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The place of each item's passage when all passages are ordered by their cosines to its anchor, int64 [items].
 
     The first place is 1; equal cosines count against the model. Other passages that are right for a text equal to the
-    anchor are left out, and a passage that is there several times counts once.
-
-    Args:
-        vectors: of length 1, float32 [items, texts, hidden].
-        numbers: equal where texts are equal, [items, texts].
+    anchor are left out, and a passage that is there several times counts once. `vectors`: of length 1, float32 [items,
+    texts, hidden]; `numbers`: equal where texts are equal, [items, texts].
     """
     anchors, (passages, places) = numbers[:, 0], np.unique(numbers[:, 1], return_inverse=True)
     candidates = np.empty((len(passages), vectors.shape[-1]), np.float32)
@@ -62,8 +55,7 @@ def retrieval_scores(ranks: np.ndarray) -> dict[str, float]:
 def uniformity(vectors: np.ndarray) -> float:
     """log mean exp(-2 |x - y|^2) over pairs of different texts (Wang and Isola 2020, arXiv 2005.10242); less is better.
 
-    Args:
-        vectors: of length 1, float32 [texts, hidden]; no more than 1,024 of them are compared.
+    `vectors`: of length 1, float32 [texts, hidden]; no more than 1,024 of them are compared.
     """
     few = vectors[np.linspace(0, len(vectors) - 1, min(len(vectors), _BLOCK)).astype(int)].astype(np.float64)
     distances = 2 - 2 * (few @ few.T)[~np.eye(len(few), dtype=bool)]

@@ -36,8 +36,7 @@ _MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     """A checkpoint's directory and its content; `checkpoint` may be a run's output_dir.
 
-    Raises:
-        ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
+    Raises ReportedError if `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
     directory, pretrained = read_checkpoint(checkpoint, lambda directory: (directory, read_pretrained(directory)))
     require_vocabulary(directory, pretrained.vocabulary)
@@ -74,9 +73,7 @@ def finetuning_recipe(
     """A task's defaults with overrides.
 
     Steps follow from epochs and global batch; the whole dev set is evaluated, and a checkpoint saved, once an epoch.
-
-    Raises:
-        UserError: a setting is invalid, or a size differs from the checkpoint's.
+    Raises UserError if a setting is invalid, or a size differs from the checkpoint's.
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
@@ -143,12 +140,8 @@ class Packed(NamedTuple):
 class Finetuning:
     """A checkpoint, opened, and the data to fine-tune it on; makes the jobs of one or several runs.
 
-    Args:
-        kind: the data.
-        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
-
-    Raises:
-        ReportedError: `checkpoint` is not a checkpoint, is damaged, has no vocabulary, or does not fit the data.
+    The checkpoint, of any format, or a run's output_dir, gives sizes, vocabulary and lower-casing. Raises ReportedError
+    if it is none, is damaged, has no vocabulary, or does not fit the data.
     """
 
     def __init__(self, kind: Kind, checkpoint: Path) -> None:
@@ -167,18 +160,11 @@ class Finetuning:
         early_stop: int | None = None,
         **options: Any,
     ) -> Job:
-        """Make the job of one run, and check it.
+        """Make the job of one run, and check it; raises UserError if a setting is invalid, or does not fit.
 
-        Args:
-            output_dir: the run's.
-            epochs: over the train items; None: the kind's.
-            overrides: settings of the recipe, as `section.key=value`; a global_batch is in rows.
-            world_size: ranks.
-            early_stop: evaluations without a better first score after which the run ends; None: it does not.
-            options: further fields of Job.
-
-        Raises:
-            UserError: a setting is invalid, or does not fit the checkpoint or the data.
+        `epochs` are over the train items; None: the kind's. A global_batch among the overrides is in rows.
+        `early_stop`: evaluations without a better first score after which the run ends; None: it does not. `options`:
+        further fields of Job.
         """
         kind = self.kind
         if early_stop and not kind.decides:

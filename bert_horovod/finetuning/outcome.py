@@ -36,13 +36,7 @@ Evaluated = dict[str, Answered]  # by the dev sets' suffixes; the evaluation fil
 
 
 class DevScores:
-    """Computes the dev scores for training/hooks/evaluation.py.
-
-    Args:
-        kind: the data.
-        last: takes the answers.
-        run: the run.
-    """
+    """Computes the dev scores for training/hooks/evaluation.py; `last` takes the answers."""
 
     def __init__(self, kind: Kind, last: Evaluated, run: Run) -> None:
         self._kind, self._last, self._run = kind, last, run
@@ -70,12 +64,8 @@ class DevScores:
 class Outcome(Hook):
     """Prints notices at the start; at the end writes predictions, and says scores and whether the run has collapsed.
 
-    Args:
-        kind: the data.
-        last: the answers of the last evaluation.
-        tests: arrays of the splits without labels, by the name of the file of predictions.
-        notices: lines to print at the start.
-        run: the run.
+    `last`: the answers of the last evaluation; `tests`: arrays of the splits without labels, by the name of the file of
+    predictions.
     """
 
     def __init__(self, kind: Kind, last: Evaluated, tests: dict[str, Any], notices: tuple[str, ...], run: Run) -> None:
@@ -160,12 +150,10 @@ def require_same_files(files: dict[str, tuple[Path, Any]], world: World) -> None
 
 
 class BestCheckpoint(Hook):
-    """See above; all ranks have the same scores, and so end after the same step.
+    """Saves each step with the best score so far, and ends the run after `patience` evaluations without a better one.
 
-    Args:
-        metric: name of the dev score that decides; more is better.
-        patience: evaluations without a better score after which the run ends; None: it never does.
-        run: a step with the best score so far is saved, whatever execution.checkpoint_steps says.
+    All ranks have the same scores, and so end after the same step; None: it never ends the run. `metric`: name of the
+    dev score that decides; more is better.
     """
 
     def __init__(self, metric: str, patience: int | None, run: Run) -> None:

@@ -41,8 +41,7 @@ def probe_data(task: str, files: Files, flags: Mapping[str, Any] = MappingProxyT
 def probe_job(finetuning: Finetuning, output_dir: Path, overrides: list[str], world_size: int, **options) -> Job:
     """A short fine-tuning with the task's defaults: EPOCHS of the train examples, or STEPS if that is less.
 
-    Raises:
-        UserError: a setting is invalid, or does not fit.
+    Raises UserError if a setting is invalid, or does not fit.
     """
     overrides = ["execution.tensorboard=false", "execution.keep_checkpoints=1", *overrides]
     job = finetuning.job(output_dir, EPOCHS, overrides, world_size, **options)
@@ -57,10 +56,6 @@ class ProbeHook(Hook):
 
     All ranks fine-tune together. Each rank reads the data, and writes the copy of the parameters to its host's
     temporary directory.
-
-    Args:
-        kind: the data to fine-tune on.
-        run: a pre-training.
     """
 
     def __init__(self, kind: Kind, run: Run) -> None:

@@ -127,12 +127,9 @@ def score_names(labels: int, chosen: bool) -> tuple[str, ...]:
 
 
 def multilabel_scores(probabilities: np.ndarray, truth: np.ndarray, threshold: float | None) -> dict[str, float]:
-    """All scores, by the names of score_names.
+    """All scores, by the names of score_names, of probabilities, float64 [examples, labels], and the truth, 1 or 0.
 
-    Args:
-        probabilities: float64 [examples, labels].
-        truth: 1 or 0, whether an example has a label: [examples, labels].
-        threshold: a label is predicted from this probability on; None: the threshold with the best micro F1.
+    A label is predicted from the probability `threshold` on; None: the threshold with the best micro F1.
     """
     truth, chosen = np.asarray(truth, bool), {}
     if threshold is None:
@@ -228,11 +225,7 @@ Found = set[tuple[int, Entity]]  # with the number of the sentence
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str) -> dict[str, float]:
-    """Micro averages over all entities; those by the strict rules begin with `strict_`.
-
-    Args:
-        gold, predicted: the tags of each sentence, as many for a sentence.
-        scheme: for the strict rules.
+    """Micro averages over all entities of tags by sentence; those by the strict rules of a scheme begin with `strict_`.
 
     >>> scores = entity_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "O", "O", "B-LOC"]], "IOB2")
     >>> scores["f1"], scores["strict_f1"]

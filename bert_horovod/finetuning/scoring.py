@@ -35,10 +35,8 @@ from bert_horovod.wording import listed
 def score_glue(name: str, request: Request) -> dict[str, float]:
     """The metrics of predictions for a task of GLUE, in its submission format: index and prediction.
 
-    A prediction is the value that the gold file has for a label, or the label's name.
-
-    Raises:
-        ReportedError: a file is invalid, or the two do not fit together.
+    A prediction is the value that the gold file has for a label, or the label's name. Raises ReportedError if a file is
+    invalid, or the two do not fit together.
     """
     task = TASKS[name]
     form = glue_format(task)
@@ -58,10 +56,8 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
     """The metrics of predictions for a task on a user's own files, as `predict` or a fine-tuning writes them.
 
     A classification's confusion matrix comes with them: the number of examples by label, then by prediction. The
-    ranking scores of any number of labels need the columns of probabilities.
-
-    Raises:
-        ReportedError: a file is invalid, or the two do not fit together.
+    ranking scores of any number of labels need the columns of probabilities. Raises ReportedError if a file is invalid,
+    or the two do not fit together.
     """
     if request.dev_file is None:
         raise UserError(f"--task {name}: expected --dev_file, the file with the labels")
@@ -158,8 +154,7 @@ def _in_order(table: Table, gold: Path, count: int) -> list[tuple[int, list[str]
 def score_squad(request: Request) -> dict[str, float]:
     """The metrics of predictions for SQuAD, of version 1.1 or 2.0 like the dev file.
 
-    Raises:
-        ReportedError: a file is invalid, or they do not fit together.
+    Raises ReportedError if a file is invalid, or they do not fit together.
     """
     if request.dev_file is None and request.data_dir is None:
         raise UserError("expected --data_dir, with dev-v1.1.json or dev-v2.0.json, or --dev_file")
@@ -198,10 +193,8 @@ def score_ner(request: Request) -> dict[str, Any]:
     What was not read as it stands in the files is told on standard error.
 
     The file of predictions is CoNLL, with the predicted tag in the last column, or JSON Lines. The right tags are those
-    of the dev file; without one, those of the column before the last.
-
-    Raises:
-        ReportedError: a file is invalid, or the two do not fit together.
+    of the dev file; without one, those of the column before the last. Raises ReportedError if a file is invalid, or the
+    two do not fit together.
     """
     predicted = read_tagged(request.predictions)
     if request.dev_file is None and request.data_dir is None:

@@ -46,18 +46,12 @@ def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
 def squad_scores(
     questions: Questions, predictions: dict[str, str], null_odds: dict[str, float] | None = None, threshold: float = 1.0
 ) -> dict[str, float]:
-    """The official scores, in percent; of version 1.1 or 2.0, like the questions.
+    """The official scores, in percent, of predicted texts by the question's id; 1.1's or 2.0's, like the questions.
 
-    Args:
-        questions: with their right answers.
-        predictions: text by the question's id; "": no answer.
-        null_odds: for version 2.0: the larger the value, the likelier is "no answer".
-        threshold: if a question's null_odds is above it, the answer is "no answer", whatever was predicted.
-
-    Returns:
-        Version 1.1: exact_match, f1; a question without a prediction counts as wrong. Version 2.0: exact, f1, total,
-        and the same with HasAns_ and NoAns_ in front for questions with and without an answer; with null_odds also
-        best_exact, best_exact_thresh, best_f1, best_f1_thresh. A question without a prediction is left out.
+    Version 1.1: exact_match, f1; a question without a prediction counts as wrong. Version 2.0: exact, f1, total, and
+    the same with HasAns_ and NoAns_ in front for questions with and without an answer; with null_odds also best_exact,
+    best_exact_thresh, best_f1, best_f1_thresh. A question without a prediction is left out. The larger a question's
+    null_odds, the likelier is "no answer"; above `threshold` it is the answer, whatever was predicted.
     """
     if not questions.version_2:
         return _first_version(questions, predictions)

@@ -42,14 +42,9 @@ class Variant(NamedTuple):
 
 
 def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
-    """All pairs of seeds and learning rates; empty if neither is given.
+    """All pairs of seeds (how many, from 0 on, or several) and learning rates, with commas between; else empty.
 
-    Args:
-        seeds: how many, from 0 on, or several with commas between.
-        learning_rates: one or several with commas between.
-
-    Raises:
-        UserError: they are not such numbers, or one is given twice.
+    Raises UserError if they are not such numbers, or one is given twice.
     """
     if seeds is None and learning_rates is None:
         return []

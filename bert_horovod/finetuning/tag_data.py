@@ -82,8 +82,7 @@ def odd_notices(sentences: TaggedSentences, scheme: str) -> list[str]:
 def ner_data(files: Files, columns: TagColumns = USUAL) -> TagData:
     """The files of an entity recognition.
 
-    Raises:
-        ReportedError: a file is missing, or not as corpus/reading/tagged_files.py reads it.
+    Raises ReportedError if a file is missing, or not as corpus/reading/tagged_files.py reads it.
     """
     if len(files.dev) > 1 or len(files.test) > 1:
         raise UserError("--task ner takes one --dev_file and at most one --test_file")

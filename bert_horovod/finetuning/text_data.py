@@ -99,11 +99,7 @@ class TextData:
 
 
 def glue_data(name: str, files: Files) -> TextData:
-    """The files of a task of GLUE.
-
-    Raises:
-        ReportedError: a file is missing, or not in the task's format.
-    """
+    """The files of a task of GLUE; raises ReportedError if a file is missing, or not in the task's format."""
     task = TASKS[name]
     form = glue_format(task)
     train, dev = files.train, files.dev
@@ -137,8 +133,7 @@ def own_data(
 ) -> TextData:
     """The user's own files, with named columns; labels are learned from the train file.
 
-    Raises:
-        ReportedError: a file is missing, lacks one of these columns, or has a label that the train file lacks.
+    Raises ReportedError if a file is missing, lacks one of these columns, or has a label that the train file lacks.
     """
     if files.data_dir is not None:
         raise UserError(f"--data_dir is not for --task {name}, whose files you name: --train_file; leave it out")
@@ -213,8 +208,7 @@ def label_columns_of(flags: Mapping[str, Any]) -> tuple[str, ...]:
 def threshold_of(text: str | None) -> float | None:
     """The value of --threshold for labels: a probability; None: "dev", to choose it on the dev set.
 
-    Raises:
-        UserError: it is neither.
+    Raises UserError if it is neither.
     """
     if text in (None, "dev"):
         return 0.5 if text is None else None
@@ -259,10 +253,8 @@ def divided(examples: LabelledTexts, fraction: float) -> tuple[LabelledTexts, La
     """A file's examples as train and dev part, each in the file's order.
 
     Each label's share in the dev part is its share of all examples, to rounding. An example with several labels is
-    counted for its rarest label. An example that is alone with its label stays in the train part.
-
-    Raises:
-        UserError: `fraction` is not above 0 and at most 0.5, or there are too few examples.
+    counted for its rarest label. An example that is alone with its label stays in the train part. Raises UserError if
+    `fraction` is not above 0 and at most 0.5, or there are too few examples.
     """
     if not 0 < fraction <= 0.5:
         raise UserError(f"--dev_fraction {fraction:g}: expected more than 0 and at most 0.5, as in 0.1")

@@ -53,13 +53,10 @@ class Answers(NamedTuple):
 def find_answers(
     rows: SpanRows, outputs: dict[str, np.ndarray], contexts: list[str], rules: AnswerRules
 ) -> list[Answers]:
-    """The answers to all questions of some rows, in the questions' order.
+    """The answers to all questions of some rows, each of at least one window, in the questions' order.
 
-    Args:
-        rows: of the questions, each with at least one window.
-        outputs: of all rows: start_logits and end_logits, float32 [rows.count, length].
-        contexts: as text; `rows.tokens.context_of` gives the index of each question's context.
-        rules: how answers are chosen.
+    `outputs`: of all rows: start_logits and end_logits, float32 [rows.count, length]; `contexts`: texts, to which
+    `rows.tokens.context_of` has an index for each question.
     """
     row, place = rows.places()
     all_answers: list[Answers] = []
@@ -169,11 +166,7 @@ def _has_most_context(windows: SpanWindows, place: np.ndarray) -> np.ndarray:
     """Whether no other window of the question shows a token with more context around it.
 
     Context is the smaller number of tokens before and after the token, plus 0.01 * the window's tokens of the context;
-    at a tie the first window wins.
-
-    Args:
-        windows: all windows of some questions.
-        place: tokens' places in their window's part of the context, int64 [windows, places].
+    at a tie the first window wins. `place`: in the window's part of the context, int64 [windows, places].
     """
     token = windows.start[:, None] + place
 
@@ -203,12 +196,9 @@ def _has_most_context(windows: SpanWindows, place: np.ndarray) -> np.ndarray:
 def _of_question(
     candidates: Iterator[tuple[int, int, float, float, str]], null: tuple[float, float], rules: AnswerRules
 ) -> Answers:
-    """The n-best list of one question.
+    """The n-best list of one question; `null`: [CLS]'s logits in the window in which their sum is smallest.
 
-    Args:
-        candidates: begin, end, start and end logit, context; best first.
-        null: [CLS]'s start and end logit, of the window in which their sum is smallest.
-        rules: how answers are chosen.
+    `candidates`: begin, end, start and end logit, context; best first.
     """
     by_text: dict[str, tuple[int, int, float, float]] = {}
     for begin, end, start_logit, end_logit, context in candidates:

@@ -21,17 +21,9 @@ class InputRows(NamedTuple):
 class InputTable:
     """Reads a table once at the start, so that mistakes are told before the first answer, and again in blocks.
 
-    Args:
-        source: the file.
-        text_columns: names of the columns of text.
-        ours: the columns of the answers, see Options.kept.
-        options: the user's.
-        most: bytes of a block, about.
-
-    Attributes: `count`, the number of rows; `kept_names`, those of the columns to keep.
-
-    Raises:
-        ReportedError: the file cannot be read, or is no such table.
+    `ours`: the columns of the answers, see Options.kept; `most`: bytes of a block, about. It has `count`, the number of
+    rows, and `kept_names`, those of the columns to keep. Raises ReportedError if the file cannot be read, or is no such
+    table.
     """
 
     def __init__(

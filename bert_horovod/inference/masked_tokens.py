@@ -44,13 +44,7 @@ def read_masked_model(directory: Path) -> Pretrained:
 
 
 class MaskedTokenPredictor:
-    """Guesses the tokens at [MASK].
-
-    Args:
-        directory: a checkpoint that read_pretrained accepts, with a masked-token head and a vocabulary.
-
-    Raises:
-        ReportedError: as read_masked_model.
+    """Guesses the tokens at [MASK] with a masked-token head's checkpoint; raises ReportedError as read_masked_model.
 
     For example, MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1) returns
     [[[Guess(token='capital', probability=0.997)]]].
@@ -71,8 +65,7 @@ class MaskedTokenPredictor:
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
         """The likeliest tokens: per text, per [MASK] in it, `count` guesses, the best first.
 
-        Raises:
-            UserError: a text has no [MASK], or more tokens than the model has positions.
+        Raises UserError if a text has no [MASK], or more tokens than the model has positions.
         """
         rows = [self._token_ids(text) for text in texts]
         return [self._guess(ids, count) for ids in rows]

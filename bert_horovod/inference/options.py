@@ -28,9 +28,7 @@ class Options:
         """The names of the kept columns, and their fields in each row.
 
         A column that is named like one of `ours` gets the prefix input_, as often as it takes to have a name alone.
-
-        Raises:
-            UserError: the table lacks a column.
+        Raises UserError if the table lacks a column.
         """
         names = table.columns if self.keep is None else list(self.keep)
         places = table.places(tuple(names), "--keep")

@@ -43,16 +43,10 @@ def require_finite(outputs: dict[str, np.ndarray]) -> None:
 
 
 class RowOutputs:
-    """Computes outputs row by row of a source, each row once, whatever the number of ranks.
+    """Computes a task's outputs row by row of a source, each row once, whatever the number of ranks.
 
-    Rows are computed in blocks, the same blocks for every number of ranks, so that a row's outputs are the same bits.
-
-    Args:
-        task: computes the outputs.
-        model: the sizes.
-        policy: the compute policy.
-        rows: of a block, see block_rows.
-        world: every rank computes a contiguous share of the blocks.
+    Rows are computed in blocks of `rows` (see block_rows), the same for every number of ranks, so that a row's outputs
+    are the same bits. Every rank computes a contiguous share of the blocks.
     """
 
     def __init__(self, task: PredictingTask, model: Model, policy: ComputePolicy, rows: int, world: World) -> None:

@@ -28,12 +28,7 @@ from bert_horovod.tasks.base import PredictingTask
 class Predictor:
     """Answers for files and lines with a fine-tuned checkpoint; each kind of labelled data has a subclass.
 
-    Args:
-        directory: a checkpoint of the kind that read_pretrained accepts, with its vocabulary.
-        options: the user's.
-
-    Raises:
-        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
+    Raises ReportedError if the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("keep", "encoding", "quoted_tsv")  # flags of `predict` that not all kinds read
@@ -85,11 +80,9 @@ class Predictor:
     ) -> list[list[Any]]:
         """The fields of each text's answer, or of each pair's, as many as `heading` names.
 
-        Args:
-            texts: for each column those of all rows.
-            packing: whether several share a row of `self.length`; else there is one, in a row as short as it fits.
-            progress: told of rows that are done.
-            as_json: whether a field may be a list.
+        `texts`: for each column those of all rows. With `packing` several share a row of `self.length`; else there is
+        one, in a row as short as it fits. `progress` is told of rows that are done. `as_json`: whether a field may be a
+        list.
         """
         raise NotImplementedError
 
@@ -100,10 +93,8 @@ class Predictor:
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Write index, answer and the columns to keep for each row of a table; returns a line about them to print.
 
-        The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
-
-        Raises:
-            UserError: `source` is not such a table or lacks a column, or `output` cannot be written.
+        The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV. Raises UserError if `source`
+        is not such a table or lacks a column, or `output` cannot be written.
         """
         ours, as_json = ["index", *self.heading], kind_of(output) == "json"
         columns = self.columns or only_column(source, self.options.dialect)
@@ -172,8 +163,7 @@ def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
 def row_length(directory: Path, asked: int | None, most: int, usual: int, least: int) -> int:
     """Positions of a row: the number asked for, else the length at which the checkpoint was trained, else `usual`.
 
-    Raises:
-        UserError: the length is not between `least` and `most`, the model's positions.
+    Raises UserError if the length is not between `least` and `most`, the model's positions.
     """
     length = min(most, recorded_length(directory) or usual) if asked is None else asked
     if not least <= length <= most:

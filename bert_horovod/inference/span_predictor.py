@@ -66,13 +66,11 @@ class SpanPredictor(Predictor):
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
         """Answer the questions of a file.
 
-        A .json file is in SQuAD's format (plain or compressed); other files are tables with a question and a context
-        in each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files of
+        A .json file is in SQuAD's format (plain or compressed); other files are tables with a question and a context in
+        each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files of
         write_answers; any other `output` is a table: id (for a table's row its number), answer, probability, begin and
-        end in the context, null odds if "" is allowed as an answer, and the columns to keep of a table.
-
-        Raises:
-            UserError: `source` is not such a file, or `output` cannot be written.
+        end in the context, null odds if "" is allowed as an answer, and the columns to keep of a table. Raises
+        UserError if `source` is not such a file, or `output` cannot be written.
         """
         questions = read_squad(source) if suffixes(source)[0] == ".json" else None
         rules = self._rules(questions.version_2 if questions else False)

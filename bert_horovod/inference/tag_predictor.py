@@ -43,10 +43,7 @@ class WordTags(NamedTuple):
 def predicted_tags(rows: TagRows, logits: np.ndarray, labels: tuple[str, ...]) -> WordTags:
     """The likeliest tag of each word, at a tie the first; a word without pieces is O.
 
-    Args:
-        rows: those of the outputs.
-        logits: float32 [rows.count, length, labels].
-        labels: names in the order of their numbers.
+    `logits`: float32 [rows.count, length, labels]; `labels`: names in the order of their numbers.
     """
     places, tokens = rows.word_places(), rows.tokens
     at_words = logits[places.row, places.position]  # (words with a piece, labels)
@@ -109,10 +106,8 @@ class TagPredictor(Predictor):
         Words: a CoNLL file with the source's columns and the predicted tag behind them; for JSON Lines, or if `output`
         ends in .jsonl, objects with tokens, tags and the probability of each. Texts: a table of spans with the text's
         place, which is `index`, a table's row from 0, or `line`, a plain text's line from 1. Characters are counted
-        from 0 in the table's field, or in the whole plain text, its line ends included.
-
-        Raises:
-            UserError: `source` is not such a file, or `output` cannot be written.
+        from 0 in the table's field, or in the whole plain text, its line ends included. Raises UserError if `source` is
+        not such a file, or `output` cannot be written.
         """
         kind = kind_of_input(source, self._column)
         if kind == "words":

@@ -24,15 +24,10 @@ _BLANKS = re.compile("[\t\n\r]")  # blanks in a TSV field
 
 
 def answers(logits: np.ndarray, labels: int) -> np.ndarray:
-    """The answers, from the head's outputs.
+    """The answers, from the head's outputs, float32 [examples, outputs], for so many labels; 0: a real number.
 
-    Args:
-        logits: float32 [examples, outputs].
-        labels: number of labels; 0: a real number is predicted.
-
-    Returns:
-        [examples]: int64 numbers of the likeliest labels, at a tie the first; or real numbers, float64, as files show
-        them: the shortest decimals that stand for the float32 values.
+    int64 numbers of the likeliest labels, at a tie the first; or real numbers, float64, as files show them: the
+    shortest decimals that stand for the float32 values.
     """
     return logits.argmax(axis=-1) if labels else np.array([float(str(logit)) for logit in logits[:, 0]])
 

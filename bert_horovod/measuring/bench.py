@@ -78,13 +78,9 @@ class _Timed:
 class Bench:
     """A rank's optimizer steps of a recipe's only phase; all ranks make it and call it together. `close` it at the end.
 
-    Args:
-        recipe: of one phase (Recipe.of_phase); its global batch is shared by the ranks.
-        world: the ranks; a LoneRank does one rank's work alone.
-        communication: of COMMUNICATION, each with a training state of its own; one rank alone has only "off".
-            "held_back" is left out where steps send different data, or nothing during backward.
-        store: has the rows; None: synthetic full ones.
-        index_dir: see batches.index.open_index.
+    `communication`: of COMMUNICATION, each with a training state of its own; one rank alone has only "off". "held_back"
+    is left out where steps send different data, or nothing during backward. `store` has the rows; None: synthetic full
+    ones. A LoneRank as `world` does one rank's work alone.
     """
 
     def __init__(
@@ -244,10 +240,7 @@ class Bench:
 def parts(step: TimedStep, passes: int, measured: dict[str, Any]) -> dict[str, Any]:
     """Times of forward and backward passes of a micro-batch, up to its gradients, and of its matrix products alone.
 
-    Args:
-        step: of one rank.
-        passes: timed forward and backward passes.
-        measured: what Bench.run returned of it.
+    `passes` are timed; `measured` is what Bench.run returned of the step, which is one rank's.
     """
     function = tf.function(step.step.forward_backward, autograph=False)
 

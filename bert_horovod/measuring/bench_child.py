@@ -92,16 +92,10 @@ def in_turn(
     measure: Callable[[Key, int], Figure],
     left_out: Callable[[Key, RunError], None],
 ) -> dict[Key, list[Figure]]:
-    """Measure each contestant once a round, one after another.
+    """Measure each contestant once a round; the figures of each contestant that took part in all rounds.
 
-    Args:
-        contestants: what is handed to `measure`, with the round's number from 0 on.
-        rounds: at least 1.
-        measure: a figure of one round; where it raises RunError, the contestant is left out from then on.
-        left_out: is told so, with the error.
-
-    Returns:
-        The figures of each contestant that took part in all rounds.
+    `measure` gets the round's number, from 0 on. A contestant of which it raises RunError is left out from then on, and
+    `left_out` is told so.
     """
     figures: dict[Key, list[Figure]] = {contestant: [] for contestant in contestants}
     for number in range(rounds):

@@ -117,10 +117,7 @@ class ProductSeconds(NamedTuple):
 def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPLES) -> list[ProductSeconds]:
     """Time each product and its two gradients alone: medians, in the layouts that the model uses.
 
-    Args:
-        products: of a forward pass; products of the same size are timed once.
-        dtype: float32, bfloat16 or float16.
-        samples: calls per median.
+    Products of the same size are timed once. `dtype`: float32, bfloat16 or float16.
     """
     timed: dict[tuple, tuple[float, ...]] = {}
     seconds = []

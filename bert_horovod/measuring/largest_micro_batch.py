@@ -58,10 +58,8 @@ def largest_micro_batch(recipe: Recipe, limit_bytes: int, world_size: int, tell:
     """The largest execution.micro_batch with which every phase stays within the limit; calls `tell` after each try.
 
     Doubles from 1, then bisects, on the phase with the longest rows; the other phases must fit too. The result is at
-    most a rank's share of the smallest global batch, because more would add rows of padding.
-
-    Raises:
-        UserError: not even one row fits, or the ranks cannot share a global batch.
+    most a rank's share of the smallest global batch, because more would add rows of padding. Raises UserError if not
+    even one row fits, or the ranks cannot share a global batch.
     """
     most = min(-(-phase.global_batch // world_size) for phase in recipe.phase)
     order = sorted(range(len(recipe.phase)), key=lambda i: -recipe.phase[i].sequence_length)

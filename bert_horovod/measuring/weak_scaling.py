@@ -76,12 +76,8 @@ def results(
 ) -> dict[str, Any]:
     """The JSON object of `bench scaling --json`; `plan --compute` and `--link`, and `report --scaling`, read it.
 
-    Args:
-        measured: what `bench step --json` printed in each round, by layout.
-        recipe: the recipe that was measured.
-        micro_batches: of a rank's step, on each layout.
-        price: of one device for one hour; None: not known.
-        currency: of the price.
+    `measured`: what `bench step --json` printed in each round, by layout. `price`: of one device for one hour; None:
+    not known.
     """
     alone = next((answers for layout, answers in measured.items() if layout.ranks == 1), None)
     alone_rows_per_s = median_of(alone, "rows_per_s") if alone else None

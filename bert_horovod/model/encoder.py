@@ -40,15 +40,10 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
 
 
 def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tensor) -> tf.Tensor:
-    """The last layer's output at some positions of each row; the last layer skips all other positions.
+    """The last layer's output at some positions, int32 [rows, places]; the last layer skips all other positions.
 
-    Args:
-        forward, batch: see `encode`.
-        positions: int32 [rows, places].
-
-    Returns:
-        [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
-        layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
+    [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
+    layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)

@@ -53,14 +53,8 @@ def random_bytes(
 ) -> tf.Tensor | None:
     """Random bytes for one dropout: `dropped` drops an element where its byte is below the threshold.
 
-    Args:
-        shape: [rows, ...], all sizes known.
-        rate: 0 to 0.9.
-        site: the dropout's number in the model; each site has its own masks.
-        dropout: None outside training.
-
-    Returns:
-        uint8 of `shape`; None if dropout is off.
+    uint8 of `shape`, which is [rows, ...], all sizes known; None if dropout is off, as outside training. The rate is 0
+    to 0.9; each site has its own masks.
     """
     if dropout is None or threshold(rate) == 0:
         return None
@@ -79,12 +73,8 @@ def random_bytes(
 def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
     """Set elements to zero with probability round(256 rate) / 256 and scale the others, so that the mean stays.
 
-    The function is linear in x; applied to a gradient of its result, it returns the gradient of x.
-
-    Args:
-        x: any shape.
-        rate: 0 to 0.9.
-        draws: `random_bytes`, as many as x has elements; None: x is returned unchanged.
+    The function is linear in x; applied to a gradient of its result, it returns the gradient of x. `draws`:
+    `random_bytes`, as many as x has elements; None: x is returned unchanged.
     """
     if draws is None:
         return x

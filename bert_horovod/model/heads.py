@@ -23,14 +23,7 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores of every vocabulary entry.
-
-    Args:
-        hidden: the last layer's output at the wanted positions, [n, hidden].
-
-    Returns:
-        float32 [n, vocabulary].
-    """
+    """Scores of every vocabulary entry, float32 [n, vocabulary], from the last layer's output [n, hidden]."""
     x = transformed(forward, hidden)  # (n, width)
     logits = tf.matmul(x, forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)  # (n, padded vocabulary)
     return (tf.cast(logits, tf.float32) + forward.weights[DECODER_BIAS])[:, : forward.model.vocab_size]
@@ -41,10 +34,8 @@ def masked_token_sums(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy in nats and correct predictions, summed over masked tokens: float32 scalars.
 
-    Args:
-        hidden: the last layer's output at the masked positions, [n, hidden].
-        labels: the original tokens at these positions, int32 [n].
-        counts: 1 where a position counts, 0 at padding: float32 [n].
+    `hidden`: the last layer's output at the masked positions, [n, hidden]; `labels`: the original tokens, int32 [n];
+    `counts`: 1 where a position counts, 0 at padding, float32 [n].
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
     x = transformed(forward, hidden)  # (n, width)
@@ -70,11 +61,8 @@ def text_features(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """What the classifier of texts reads, [rows * examples, hidden]: the pooler's output at each [CLS].
 
     In a family with a shared head it is that head's layer over the mean of a text's positions or, with
-    model.classifier_pooling = "cls", over [CLS]. Where only [CLS] is read, the last layer runs there only.
-
-    Args:
-        forward: sizes, cast weights, policy, dropout.
-        batch: see batches.labelled.LabelledRows.assemble.
+    model.classifier_pooling = "cls", over [CLS]. Where only [CLS] is read, the last layer runs there only. `batch`: see
+    batches.labelled.LabelledRows.assemble.
     """
     model = forward.model
     shared = family_of(model).shared_head
@@ -122,11 +110,8 @@ def label_sums(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy in nats and correct predictions over a small number of classes, summed: float32 scalars.
 
-    Args:
-        logits: float32 [n, classes].
-        labels: int32 [n].
-        counts: 1 where a label counts, 0 at padding: float32 [n].
-        class_weights: factors of the loss, by label; none: 1.
+    `logits`: float32 [n, classes]; `labels`: int32 [n]; `counts`: 1 where a label counts, 0 at padding, float32 [n];
+    `class_weights`: factors of the loss, by label; none: 1.
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (n,)
     if class_weights:

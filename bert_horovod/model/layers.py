@@ -65,10 +65,7 @@ def geglu(x: tf.Tensor, policy: ComputePolicy) -> tf.Tensor:
 def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor, policy: ComputePolicy) -> tf.Tensor:
     """Rotary positions (Su et al. 2021, arXiv 2104.09864): turn each pair (x[j], x[j + head size / 2]) by its angle.
 
-    Args:
-        x: queries or keys, [rows, heads, length, head size].
-        cosines, sines: of the angles, float32 [rows, 1, length, head size / 2].
-        policy: see ComputePolicy.
+    `x`: queries or keys, [rows, heads, length, head size]; cosines and sines: float32 [rows, 1, length, head size / 2].
     """
 
     @tf.custom_gradient
@@ -115,18 +112,10 @@ def layer_norm(
     rate: float = 0.0,
     draws: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """LayerNorm (Ba et al. 2016, arXiv 1607.06450) of x, or of x + dropout(branch), over the last axis.
+    """LayerNorm (Ba et al. 2016, arXiv 1607.06450) of x [n, c], or of x + dropout(branch), over the last axis: [n, c].
 
-    Args:
-        x: [n, c].
-        weight, bias: float32 [c]; the bias may be None.
-        epsilon: added to the variance.
-        policy: its dtype is the dtype of the result.
-        branch: [n, c], the other summand of a residual connection; None without one.
-        rate, draws: dropout of the branch; see `dropped`.
-
-    Returns:
-        [n, c].
+    `weight`, `bias`: float32 [c]; the bias may be None. The policy's dtype is that of the result. `branch`: [n, c], the
+    other summand of a residual connection; `rate`, `draws`: its dropout, see `dropped`.
     """
     draws, biased = None if draws is None else keep(draws), bias is not None
 
@@ -169,11 +158,7 @@ def merge_heads(x: tf.Tensor) -> tf.Tensor:
 def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
     """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
 
-    Args:
-        query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
-
-    Returns:
-        float32 [rows, 1, queries, keys].
+    Float32 [rows, 1, queries, keys], from the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
     """
     # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
     query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)
@@ -197,20 +182,14 @@ def attention(
     dropout: DropoutState | None,
     policy: ComputePolicy,
 ) -> tf.Tensor:
-    """dropout(softmax(Q K^T / sqrt(head size) + bias)) V (Vaswani et al. 2017, arXiv 1706.03762).
+    """dropout(softmax(Q K^T / sqrt(head size) + bias)) V (Vaswani et al. 2017, arXiv 1706.03762), of the query's dtype.
 
     Backward needs each probability and whether dropout dropped it: one number holds both, with a minus sign if dropped.
     The row sum in the softmax's gradient equals sum(output * its gradient) (Dao et al. 2022, arXiv 2205.14135, B.2).
+    With the policy's recompute = "attention" it computes the probabilities again, instead of keeping them.
 
-    Args:
-        query: [rows, heads, queries, head size].
-        key, value: [rows, heads, length, head size].
-        bias: float32 [rows, 1, queries, length].
-        rate, site, dropout: dropout of the probabilities, see `random_bytes`.
-        policy: with recompute = "attention" backward computes the probabilities again, instead of keeping them.
-
-    Returns:
-        [rows, heads, queries, head size], the query's dtype.
+    `query` and result: [rows, heads, queries, head size]; `key`, `value`: [rows, heads, length, head size]; `bias`:
+    float32 [rows, 1, queries, length]; `rate`, `site`, `dropout`: see `random_bytes`.
     """
     scale = 1 / math.sqrt(query.shape[-1])
     rate = 0.0 if dropout is None else rate
@@ -261,17 +240,9 @@ def vocabulary_loss(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Softmax cross-entropy with the word embeddings as output matrix; keeps logits in the policy's dtype only.
 
-    Args:
-        x: [n, hidden].
-        decoder: [padded vocabulary, hidden], of x's dtype.
-        bias: float32 [padded vocabulary].
-        labels: int32 [n].
-        counts: float32 [n], the weight of each loss and hit in the sums: 0 for padding.
-        vocabulary: number of real entries; the decoder's further rows are padding.
-        policy: see ComputePolicy.
-
-    Returns:
-        Losses in nats and correct predictions, both summed: float32 scalars.
+    Losses in nats and correct predictions, both summed with weights `counts`, 0 for padding: float32 scalars. `x`: [n,
+    hidden]; `decoder`: [padded vocabulary, hidden], of x's dtype; `bias`: float32 [padded vocabulary]; `labels`: int32
+    [n]; `counts`: float32 [n]. The decoder's rows beyond `vocabulary` are padding.
     """
 
     @tf.custom_gradient

@@ -132,12 +132,8 @@ def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
     """Shapes of the parameters that train if only the uppermost layers do: these layers, the heads and the pooler.
 
     The word embeddings do not train, although the masked-token head multiplies by them, because a change of them would
-    change the input of the lower layers.
-
-    Args:
-        shapes: of all parameters.
-        model: a model whose layers share no parameters.
-        trained_layers: number of layers that train; if 0 or the number of all layers, every parameter trains.
+    change the input of the lower layers. The model's layers share no parameters. If `trained_layers` is 0 or the number
+    of all layers, every parameter trains.
     """
     layers = model.num_hidden_layers
     if trained_layers in (0, layers):
@@ -150,11 +146,8 @@ def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
 def grown_from(name: str, before: int, layers: int, grow: str) -> str:
     """The source of a parameter of a grown model: a new layer's is a copy of this one; any other keeps its name.
 
-    Args:
-        name: a parameter of the grown model.
-        before: number of layers before growing.
-        layers: number of layers now.
-        grow: "stack": new layer l is a copy of layer l mod `before`; "top": of layer l - (layers - before).
+    `before` and `layers`: number of layers before growing and now. `grow`: "stack": new layer l is a copy of layer l
+    mod `before`; "top": of layer l - (layers - before).
 
     >>> grown_from("bert.encoder.layer.3.output.dense.bias", before=2, layers=4, grow="stack")
     'bert.encoder.layer.1.output.dense.bias'

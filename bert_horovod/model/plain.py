@@ -60,14 +60,7 @@ def single_sequences(
 
 
 def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Hidden states: the output of the embeddings and of each layer, [rows, length, hidden].
-
-    Args:
-        model: the sizes.
-        parameters: those of the encoder.
-        batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-            a token attends only to tokens of the same number, so a row may hold several sequences).
-    """
+    """Hidden states: the output of embeddings and of each layer, [rows, length, hidden]; see encoder.encode."""
     sequences = batch["sequence_ids"]
     same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
     x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)

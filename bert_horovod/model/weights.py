@@ -34,16 +34,12 @@ _PARTS = (QUERY, KEY, VALUE)
 def cast_weights(
     parameters: dict[str, tf.Tensor], dtype: tf.DType, narrow: dict[str, tf.Tensor] | None = None
 ) -> dict[str, tf.Tensor]:
-    """The weights that encoder and heads compute with.
+    """The weights that encoder and heads compute with, from float32 parameters by name.
 
-    Embeddings and LayerNorms stay float32, as does the masked-token head's output bias; all others are cast to `dtype`.
-    Query, key and value of a layer are joined to one weight and one bias, QUERY_KEY_VALUE. The masked-token head's
-    output matrix, DECODER_WEIGHT_COPY, is a copy of the word embeddings with rows of zeros appended.
-
-    Args:
-        parameters: float32, by name.
-        dtype: of matrix products.
-        narrow: the parameters already cast to `dtype`; None: this function casts them.
+    Embeddings and LayerNorms stay float32, as does the masked-token head's output bias; all others are cast to `dtype`,
+    if `narrow` does not have them cast already. Query, key and value of a layer are joined to one weight and one bias,
+    QUERY_KEY_VALUE. The masked-token head's output matrix, DECODER_WEIGHT_COPY, is a copy of the word embeddings with
+    rows of zeros appended.
     """
     if narrow is None:
         narrow = {name: tf.cast(tensor, dtype) for name, tensor in parameters.items()}
@@ -85,12 +81,8 @@ def cast_together(names: Iterable[str], parameters: Iterable[str]) -> list[str]:
 class CastWeights:
     """The cast weights of a training run: computed when parameters change, read by every micro-batch.
 
-    Variables hold only the cast weights that differ from their parameter in dtype, shape or name; the others are read
-    from the parameters themselves, which saves memory.
-
-    Args:
-        parameters: float32 variables, by name.
-        dtype: of matrix products.
+    Variables hold only the cast weights that differ from their float32 parameter in dtype, shape or name; the others
+    are read from the parameters themselves, which saves memory.
     """
 
     def __init__(self, parameters: dict[str, tf.Variable], dtype: tf.DType) -> None:

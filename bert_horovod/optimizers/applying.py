@@ -20,12 +20,8 @@ SUMMANDS = 4
 def clip_factor(global_norm: tf.Tensor, max_grad_norm: float) -> tf.Tensor:
     """The factor by which clipping multiplies all gradients before the rule: 1 / max(1, global_norm / max_grad_norm).
 
-    Args:
-        global_norm: float32 scalar, L2 norm over the gradients of all tensors after averaging.
-        max_grad_norm: the largest norm after clipping; 0 means no clipping.
-
-    Returns:
-        float32 scalar in (0, 1]; if the norm is not finite, 0 or not finite: the caller must skip such a step.
+    `global_norm`: float32 scalar, L2 norm over the gradients of all tensors after averaging; `max_grad_norm` 0: no
+    clipping. Float32 scalar in (0, 1]; if the norm is not finite, 0 or not finite: the caller must skip such a step.
     """
     if max_grad_norm == 0:
         return tf.constant(1.0, tf.float32)
@@ -143,16 +139,9 @@ def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> t
 
 
 def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: int) -> tuple[float, int]:
-    """The loss scale after one optimizer step.
+    """The loss scale, and the count of good steps since it last changed, after one optimizer step.
 
-    Args:
-        scale: the factor of this step's loss: a power of two, at least 1.
-        good_steps: steps with finite gradients since the scale last changed.
-        finite: whether this step's reduced gradients were finite on all ranks.
-        growth_steps: good steps after which the scale doubles.
-
-    Returns:
-        The scale and the count of good steps for the next step. A non-finite step halves the scale, never below 1.
+    A step whose reduced gradients are not finite halves the scale, never below 1; `growth_steps` good steps double it.
     """
     if not finite:
         return max(scale / 2, 1.0), 0

@@ -29,11 +29,7 @@ def optimizer_slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str,
 def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
     """Shapes of the slots that are equal on all ranks: numbers that a run keeps per tensor beside the parameters.
 
-    Args:
-        recipe: its optimizer and its exchange determine the slots.
-        shapes: of the parameters, by name.
-
-    Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
+    By slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
     """
     own = recipe.exchange.trains_copies  # then the optimizer's slots are in each rank's copy
     of_optimizer = {} if own else optimizer_slot_shapes(recipe, shapes)

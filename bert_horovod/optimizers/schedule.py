@@ -19,7 +19,7 @@ SHAPES: dict[str, Callable[[float, Phase], float]] = {
 
 
 def learning_rate(phase: Phase, step: int) -> float:
-    """The learning rate of one optimizer step.
+    """The learning rate of an optimizer step, 1 to phase.steps; skipped steps count. Raises ValueError for others.
 
     T = steps, W = floor(T warmup), C = floor(T hold), lr the peak, e the end (Zheng et al. 2020, arXiv 2006.13484,
     where e is 0):
@@ -27,13 +27,6 @@ def learning_rate(phase: Phase, step: int) -> float:
         step <= W:      lr step / W
         step <= W + C:  lr
         else            e + (lr - e) shape(s), where s = (T - step + 1) / (T - W - C)
-
-    Args:
-        phase: its steps, peak and end of the learning rate, fractions of warm-up and hold, and form of the decay.
-        step: 1 to phase.steps, within the phase; skipped steps count.
-
-    Raises:
-        ValueError: the step is not in the phase.
 
     >>> phase = Phase(steps=10, learning_rate=1.0, warmup=0.2, hold=0.4)
     >>> [learning_rate(phase, step) for step in range(1, 11)]

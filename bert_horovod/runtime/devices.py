@@ -20,13 +20,8 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
     """Give this rank its GPU, or its share of the host's cores; call it once, before TensorFlow uses a device.
 
-    Args:
-        local_rank: this process's number on its host.
-        local_size: ranks on this host.
-        threads: intra-op threads on a CPU; 0: the host's cores / its ranks.
-
-    Raises:
-        UserError: the host has GPUs, but fewer of them than ranks.
+    `threads`: intra-op threads on a CPU; 0: the host's cores / its ranks. Raises UserError if the host has GPUs, but
+    fewer of them than ranks.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:

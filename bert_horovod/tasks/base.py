@@ -90,9 +90,8 @@ class ContrastiveTask(PredictingTask, Protocol):
     def batch_loss(self, own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf.Tensor:
         """The sum of the losses of some rows, float32 scalar.
 
-        Args:
-            own: the arrays of `compared` of these rows, and their `vectors`.
-            everyone: the same of the global batch, filled up with rows of weight zero.
+        `own`: the arrays of `compared` of these rows, and their `vectors`; `everyone`: the same of the global batch,
+        filled up with rows of weight zero.
         """
 
 

@@ -114,12 +114,8 @@ class Embedding(Means):
 def _ranked(x: tf.Tensor, right: tf.Tensor, number: tf.Tensor, others: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of the right candidate among the others that have another text, float32 [rows, items].
 
-    Args:
-        x: vectors, [rows, items, hidden].
-        right: their similarity to the right candidate, [rows, items].
-        number: the right candidate's text number, int32 [rows, items].
-        others: candidates, [..., hidden].
-        numbers: their text numbers, int32 [...]; 0: no candidate.
+    `x`: vectors, [rows, items, hidden]; `right`, `number`: of the right candidate, the similarity and its text's
+    number, [rows, items]; `others`: candidates, [..., hidden], and `numbers`, int32 [...]; 0: no candidate.
     """
     others, numbers = tf.reshape(others, [-1, others.shape[-1]]), tf.reshape(numbers, [-1])
     logits = SCALE * tf.einsum("rih,ch->ric", x, others)

@@ -64,12 +64,9 @@ class LabelAttention(Multilabel):
 
 
 def label_logits(forward: Forward, x: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
-    """The head, float32 [documents, labels].
+    """The head, float32 [documents, labels], over the hidden states of all tokens of each document.
 
-    Args:
-        forward: cast weights.
-        x: hidden states of all tokens of each document, [documents, tokens, hidden].
-        real: int32 [documents, tokens]: 0 at padding.
+    `x`: [documents, tokens, hidden]; `real`: int32 [documents, tokens], 0 at padding.
     """
     query = forward.weights[f"{LABEL_QUERY}.weight"]
     values, bias = forward.affine(LABEL_OUTPUT)

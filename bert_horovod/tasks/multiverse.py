@@ -81,11 +81,7 @@ def similarity(vectors: tf.Tensor, alive: tf.Tensor) -> tf.Tensor:
     """How far living heads are from orthogonal: float32 scalar from 0 (all are orthogonal) to 1.
 
     The mean of |cosine| between two living heads' weight vectors of the same class, over all pairs of living heads and
-    all classes; 0 with one living head.
-
-    Args:
-        vectors: float32 [heads, classes, hidden].
-        alive: 1 or 0, float32 [heads].
+    all classes; 0 with one living head. `vectors`: float32 [heads, classes, hidden]; `alive`: 1 or 0, float32 [heads].
     """
     vectors = tf.math.l2_normalize(vectors, -1)
     cosines = tf.einsum("gch,kch->cgk", vectors, vectors)  # (classes, heads, heads)

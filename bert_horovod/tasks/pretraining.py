@@ -19,12 +19,7 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 
 @dataclass(frozen=True)
 class Pretraining:
-    """See tasks.base.Task.
-
-    Args:
-        pairs: whether the model has a sentence-pair head.
-        pair_name: prefix of the names of its metrics; see recipe.sections.Objective.
-    """
+    """See tasks.base.Task; `pairs`: whether there is a sentence-pair head, `pair_name`: prefix of its metrics."""
 
     pairs: bool
     pair_name: str = "nsp"

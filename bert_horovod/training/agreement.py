@@ -39,8 +39,7 @@ def device_kind() -> str | None:
 def check_kinds(hosts: Sequence[str], kinds: Sequence[str | None], precision: str) -> str | None:
     """A warning if ranks have several kinds of GPU, with what that costs at the data sheets' rates; None: all alike.
 
-    Raises:
-        UserError: some ranks have a GPU and others have none.
+    Raises UserError if some ranks have a GPU and others have none.
     """
     ranks = {kind: [rank for rank, each in enumerate(kinds) if each == kind] for kind in kinds}
     if len(ranks) == 1:

@@ -13,13 +13,7 @@ _BAR_COLUMNS = 10  # that the bar itself has at least; figures that leave it les
 
 
 class Console:
-    """Prints on rank 0; on the other ranks it prints nothing.
-
-    Args:
-        shown: whether anything is printed.
-        first_step: number of steps that the run has done before it starts or resumes.
-        last_step: the step at which the run ends.
-    """
+    """Prints on rank 0 (`shown`); the run goes from `first_step`, the steps that it has done before, to `last_step`."""
 
     def __init__(self, shown: bool, first_step: int, last_step: int) -> None:
         self._shown = shown

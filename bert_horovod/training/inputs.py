@@ -36,10 +36,7 @@ class StepBatch(NamedTuple):
 def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
     """The phase's remaining global batches, after the run's progress, with the seconds that the step waited for each.
 
-    A background thread makes them.
-
-    Raises:
-        DamagedData: the data hold an id that is not in the model's vocabulary.
+    A background thread makes them. Raises DamagedData if the data hold an id that is not in the model's vocabulary.
     """
     phase, job = run.phase, run.job
 
@@ -83,15 +80,7 @@ def micro_batch_of(
 def step_inputs(
     recipe: Recipe, step: int, task: dict[str, list[float]], counts: dict[str, float], learning_rate: float
 ) -> StepInputs:
-    """The inputs that all micro-batches of a step share.
-
-    Args:
-        recipe: the run's.
-        step: steps of the run before this one.
-        task: Progress.task.
-        counts: the task's counts, over all ranks.
-        learning_rate: the step's.
-    """
+    """The inputs that all micro-batches of a step share; `step`: steps of the run before it; `task`: Progress.task."""
     return StepInputs(
         {name: np.asarray(count, np.float32) for name, count in counts.items()},
         np.asarray(learning_rate, np.float32),

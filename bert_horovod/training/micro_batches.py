@@ -26,11 +26,8 @@ from bert_horovod.training.step_results import Layout, StepInputs, unflat
 class Accumulators:
     """The sums of gradients of all micro-batches of a step but the last.
 
-    The first micro-batch of a step overwrites them, so that nothing has to set them to zero.
-
-    Args:
-        shapes: of the trained parameters, by name.
-        in_place: whether one compiled program changes all of them where they are.
+    The first micro-batch of a step overwrites them, so that nothing has to set them to zero. `in_place`: whether one
+    compiled program changes all of them where they are.
     """
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], in_place: bool) -> None:
@@ -86,11 +83,7 @@ def needs_first_pass(task: Task, world_size: int, micro_batches: int) -> bool:
 class FirstPass:
     """Computes what the second pass reads of all micro-batches; all ranks have equally many of the same shape.
 
-    Args:
-        task: has the vectors and their loss.
-        world: gathers them.
-        micro_batches: K, per rank.
-        forward: makes a forward pass from a micro-batch's first row and its inputs.
+    `forward` makes a forward pass from a micro-batch's first row and its inputs.
     """
 
     def __init__(

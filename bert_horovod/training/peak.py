@@ -30,10 +30,6 @@ class Peak(NamedTuple):
 def find_peak(precision: str, model: Model) -> Peak:
     """Floating point operations a second that this rank's device reaches in matrix products, and where that is from.
 
-    Args:
-        precision: "float32", "bfloat16" or "float16", as in numerics.precision.
-        model: gives the sizes of the product that is measured on a CPU.
-
     A GPU's peak is from its maker (costs/gpus.py). A CPU's peak is measured in less than a second: the best rate of a
     product of 2048 rows with the feed-forward layer's weight, with this rank's threads. Rank 0 alone measures, while
     the other ranks wait. The peak of all ranks is this times the world size, as if ranks did not slow each other down

@@ -13,8 +13,7 @@ MOST_ROLLBACKS = 3  # to the same checkpoint
 def roll_back(run: Run, error: Diverged) -> None:
     """Load the last checkpoint and go on with rows that no step has used yet.
 
-    Raises:
-        UserError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
+    Raises UserError if numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
     """
     if run.recipe.numerics.on_divergence == "stop":
         run.settle()

@@ -195,14 +195,8 @@ def grown_state(
 ) -> tuple[TrainingState, str] | None:
     """The state with which a phase begins, and a line about it for people; None if it begins as the last one ended.
 
-    The same on all ranks.
-
-    Args:
-        state: at the end of the phase before; its progress goes on in the new state.
-        exchange: of the phase before, if it took a step; it must not be used any more if there is a new state.
-        task: the task.
-        recipe: the run's.
-        number: the phase's.
+    The same on all ranks. `state` is that at the end of the phase before; its progress goes on in the new state. The
+    exchange of the phase before, if it took a step, must not be used any more if there is a new state.
     """
     if number == recipe.phase_at(state.progress.step):
         return None

@@ -47,19 +47,10 @@ from bert_horovod.training.step_results import (
 
 
 class TrainStep:
-    """The compiled step of one phase.
+    """The compiled step of one phase, of so many micro-batches per rank.
 
     It counts updates and keeps the loss scale on the device, as the progress does on the host, which learns only later
-    whether a step was skipped.
-
-    Args:
-        recipe: the run's.
-        task: gives the loss.
-        state: the parameters, slots and progress to train.
-        exchange: sums gradients over ranks and updates the state.
-        cast: the cast weights that matrix products read; they follow the state's parameters.
-        world: sums losses over ranks.
-        micro_batches: K, per rank.
+    whether a step was skipped. The cast weights follow the state's parameters.
     """
 
     def __init__(

@@ -33,10 +33,8 @@ _ADDRESS_BYTES = 64
 def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
     """Measure latency and bandwidth of the all-reduce, and each link alone if the ring is slow; equal on all ranks.
 
-    Args:
-        world: one rank on each host.
-        expected_bits_per_s: of a link; 0 if nothing is expected.
-        slow: a ring that reaches less than this fraction of `expected_bits_per_s` is slow.
+    The world has one rank on each host. A ring is slow if it reaches less than the fraction `slow` of a link's
+    `expected_bits_per_s`; 0: nothing is expected.
     """
 
     def seconds(count: int, repetitions: int, choose: Callable[[list[float]], float]) -> float:

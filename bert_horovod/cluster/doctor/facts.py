@@ -34,13 +34,7 @@ _CUDA_COMPILER = re.compile(rb"Cuda compilation tools, release (\d+)\.")
 
 
 def gather(packages: list[str], others: list[str], directories: list[str]) -> Facts:
-    """All facts of this host.
-
-    Args:
-        packages: names of the packages whose versions to report.
-        others: addresses of the other hosts.
-        directories: where disk space is needed; they need not exist yet.
-    """
+    """All facts of this host: versions of packages, ways to other hosts, room in directories, which need not exist."""
     return {
         "name": socket.gethostname(),
         "python": platform.python_version(),

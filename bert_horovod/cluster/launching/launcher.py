@@ -308,11 +308,7 @@ class _Ranks:
         return code == 128 + signal.SIGKILL and not self.plan.mpi and not is_here(host)
 
     def _first(self, ended: dict[int, int]) -> int:
-        """The rank that failed first; the others ended because of it.
-
-        Args:
-            ended: exit codes by rank, in the order in which the launcher saw them end.
-        """
+        """The rank that failed first, by exit codes in the order in which the launcher saw ranks end because of it."""
         first = next(iter(ended))
         words = {rank: "".join(lines) for rank, lines in self.lines.items()}
         leaders = [rank for rank in {**ended, **words} if not _FOLLOWED.search(words.get(rank, ""))]

@@ -34,15 +34,9 @@ _OF_MPIRUN = re.compile(r"(SLURM|PBS|LSB|LSF|SGE|PE)_\w+|JOB_ID")
 def for_ranks(
     environment: Mapping[str, str], more: Iterable[str] = (), network_interfaces: str | None = None
 ) -> dict[str, str]:
-    """The variables that the ranks get.
+    """The variables that the ranks get from this process's environment; raises UserError if one of `more` is not set.
 
-    Args:
-        environment: this process's.
-        more: names of further variables, from the user.
-        network_interfaces: for NCCL, unless the environment names others.
-
-    Raises:
-        UserError: one of the names is not set.
+    `more`: names from the user. `network_interfaces`: for NCCL, unless the environment names others.
     """
     more = set(more)
     if missing := sorted(more - environment.keys()):

@@ -56,13 +56,8 @@ class Form(NamedTuple):
 class CompressedSums:
     """The sums of a plan's buckets. Whole buckets are copied only to be sent: all else works on their tensors.
 
-    Args:
-        recipe: the run's.
-        world: the ranks.
-        shapes: of the parameters, by name.
-        plan: the buckets.
-        name: prefix of the collectives' names.
-        fused: whether XLA compiles the functions that read and write whole buckets.
+    `name` is the prefix of the collectives' names. With `fused` XLA compiles the functions that read and write whole
+    buckets.
     """
 
     def __init__(

@@ -159,17 +159,10 @@ class LargestChunksExchange(Exchange):
     def _send(
         self, i: int, owed: tf.Tensor, gradient: tf.Tensor, clock: Clock, chosen: tf.Variable | None
     ) -> tuple[tf.Tensor, ...]:
-        """Sum the chunks `chosen` (None: all) of bucket i over ranks.
-
-        Args:
-            i: the bucket.
-            owed: r_i + g_i, float32 [chunks, chunk].
-            gradient: g_i, float32 [chunks, chunk].
-            clock: see Exchange.update.
-            chosen: indices of chunks.
+        """Sum the chunks `chosen` (None: all) of bucket i over ranks; `owed` and `gradient` as in `packed`.
 
         Returns: the sum over ranks, zero in other chunks; the new r_i; the chunks' norms summed over ranks, divided by
-            the chunk's size; the largest magnitude in the all-reduce; the times at which its input and its sum existed.
+        the chunk's size; the largest magnitude in the all-reduce; the times at which its input and its sum existed.
         """
         ids = None if chosen is None else chosen.read_value()[:, None]
         payload, left_owed = packed(owed, gradient, ids)

@@ -46,12 +46,7 @@ class Decoded(NamedTuple):
 
 
 class WholePart:
-    """Gradients as they are.
-
-    Args:
-        shapes: of the parameters.
-        owing: whether ranks owe anything of them.
-    """
+    """Gradients as they are; `owing`: whether ranks owe anything of them."""
 
     def __init__(self, shapes: dict[str, Shape], owing: bool) -> None:
         self._shapes, self._owing = shapes, owing
@@ -73,16 +68,10 @@ class WholePart:
 
 
 class LowRankPart:
-    """Matrices of one shape in low rank; see exchange/compressed/powersgd.py.
+    """Matrices of one shape [rows, columns] in low rank; see exchange/compressed/powersgd.py.
 
-    Args:
-        names: of the matrices.
-        shape: [rows, columns].
-        rank: of their factors.
-        summed: the factor that is summed over ranks, LEFT or RIGHT; the other one gives the basis.
-        factors: of these matrices, by slot and name.
-        fused: whether XLA compiles the functions.
-        at_once: whether it compiles them as a whole.
+    `summed` is the factor that is summed over ranks, LEFT or RIGHT; the other one gives the basis. `factors` are of
+    these matrices, by slot and name. With `fused` XLA compiles the functions, with `at_once` as a whole.
     """
 
     def __init__(
@@ -124,13 +113,7 @@ class LowRankPart:
 
 
 class ChunksPart:
-    """The largest chunks of one parameter; see exchange/compressed/largest_chunks.py.
-
-    Args:
-        name, shape: of the parameter.
-        chunk: numbers of a chunk.
-        chosen: indices of the chunks to send.
-    """
+    """The largest chunks of one parameter, those of indices `chosen`; see exchange/compressed/largest_chunks.py."""
 
     def __init__(self, name: str, shape: Shape, chunk: int, chosen: tf.Variable) -> None:
         self._name, self._shape, self._chunk, self._chosen = name, shape, chunk, chosen
@@ -212,17 +195,11 @@ def remainder(matrices: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tens
 
 
 class PayloadSum:
-    """Sums float32 [numbers].
+    """Sums float32 [numbers] on a wire: float32, float16 or int8. `name`: prefix of the names of its collectives.
 
     `maximum` (float32 scalar) is the largest magnitude of the last sum, or half of what it was before; the float16 wire
     computes its scale from it. It is equal on all ranks, and part of a checkpoint. It falls slowly, because the first
     factors have little of a matrix, whose basis is random: sqrt(rank / rows) of it.
-
-    Args:
-        world: the ranks.
-        numbers: how many the payload has.
-        wire: float32, float16 or int8.
-        name: prefix of the names of its collectives.
     """
 
     def __init__(self, world: World, numbers: int, wire: str, name: str) -> None:

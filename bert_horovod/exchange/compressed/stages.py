@@ -32,12 +32,7 @@ _SETTLED = 20  # updates before the moving mean of losses is used
 
 
 class Stages:
-    """The current stage of a run; its state is plain values in the progress, so that checkpoints hold it.
-
-    Args:
-        recipe: the run's.
-        progress: the run's (runs.state.Progress); `progress.exchange` is read and written.
-    """
+    """The current stage of a run; its state is plain values in `progress.exchange`, so that checkpoints hold it."""
 
     def __init__(self, recipe: Recipe, progress) -> None:
         self._recipe, self._progress = recipe, progress

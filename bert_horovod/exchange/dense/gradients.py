@@ -36,15 +36,10 @@ from bert_horovod.runtime.xla import Clock
 
 
 class GradientExchange(Exchange):
-    """See exchange.base.Exchange.
+    """See exchange.base.Exchange; trains `state` (runs.state.TrainingState), to which `updater` applies the rule.
 
-    Args:
-        recipe: the run's.
-        world: the ranks.
-        state: the state to train: parameters, progress (runs.state.TrainingState).
-        updater: applies the rule to that state.
-        plan: the buckets and the way to sum them; if the recipe does not allow that way, the recipe's first one.
-        held_back: start no all-reduce before the last gradient exists; benchmarks measure the gain of overlap with it.
+    If the recipe does not allow the plan's way to sum, the recipe's first one is taken. With `held_back` no all-reduce
+    starts before the last gradient exists; benchmarks measure the gain of overlap with it.
     """
 
     def __init__(
@@ -134,14 +129,9 @@ def clip_buckets(
 ) -> dict[str, tf.Tensor]:
     """Clip each bucket of a micro-batch's gradient by its own norm; see the head of this file.
 
-    Args:
-        gradients: the micro-batch's share of the gradient, float32 by name: its own mean gradient divided by `shares`.
-        buckets: names; each name is in one of them.
-        shares: micro-batches of all ranks in a step.
-        max_grad_norm: upper limit of the mean gradient's norm; 0: no clipping.
-        fused: whether XLA compiles the sums of squares.
-
-    Returns: the clipped gradients; a bucket whose norm is not finite is filled with NaN, so that the step is skipped.
+    `gradients`: the micro-batch's own mean gradient divided by `shares`, the micro-batches of all ranks in a step;
+    float32 by name. `max_grad_norm` limits the mean gradient's norm; 0: no clipping. With `fused` XLA compiles the sums
+    of squares. A bucket whose norm is not finite is filled with NaN, so that the step is skipped.
     """
     clipped = {}
     for bucket in buckets:

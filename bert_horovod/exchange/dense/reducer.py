@@ -52,21 +52,12 @@ class Reduced(NamedTuple):
 
 
 class GradientReducer:
-    """Sums the gradients of one optimizer step over ranks.
+    """Sums the gradients of one optimizer step over ranks, on a wire: float32, float16 or int8.
 
     `maxima` (float32 [sums]) holds the largest magnitude of each sum in the last good step; the float16 wire computes
-    its scales from it. It is equal on all ranks, and part of a checkpoint.
-
-    Args:
-        world: the ranks.
-        shapes: of the parameters.
-        plan: the buckets, and the way to sum them.
-        wire: float32, float16 or int8.
-        held_back: start no sum before the last gradient exists; benchmarks measure the gain of overlap with it.
-        fused: whether XLA compiles casts and scaling of float16 numbers.
-
-    Raises:
-        ValueError: the wire does not allow the plan's way to sum, or rows sent alone.
+    its scales from it. It is equal on all ranks, and part of a checkpoint. `held_back`: see GradientExchange. With
+    `fused` XLA compiles casts and scaling of float16 numbers. Raises ValueError if the wire does not allow the plan's
+    way to sum, or rows sent alone.
     """
 
     def __init__(

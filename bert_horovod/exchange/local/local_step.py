@@ -61,16 +61,10 @@ def update_alone(
     after: Sequence[tf.Tensor] = (),
     first: Callable[[], None] | None = None,
 ) -> Update:
-    """Update this rank's parameters and slots; called inside a graph.
+    """Update this rank's parameters and slots; called inside a graph, with the arguments of Exchange.update.
 
-    Args:
-        world: the ranks; an all-reduce of one scalar tells them whether all gradients are finite.
-        updater: applies the rule.
-        gradients, lookups, inputs, clock: see Exchange.update.
-        after: tensors that must exist before the update.
-        first: called before the update, if there is one; it assigns the values from which the update starts.
-
-    Returns: see Update; gradient_norm is the mean of the ranks' norms.
+    `after`: tensors that must exist before the update. `first`, if given, is called before it, and assigns the values
+    from which it starts. The result's gradient_norm is the mean of the ranks' norms.
     """
     gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
     grouped = [group * float(world.size) for group in updater.grouped(gradients)]
@@ -93,15 +87,9 @@ def update_alone(
 def average(
     world: World, variables: dict[str, tf.Variable], buckets: list[list[str]], name: str
 ) -> dict[str, tf.Tensor]:
-    """Average variables over ranks and assign the means; called inside a graph.
+    """Average float32 variables over ranks and assign the means, which are returned; called inside a graph.
 
-    Args:
-        world: the ranks.
-        variables: float32, by parameter.
-        buckets: names of parameters; each bucket is one all-reduce.
-        name: prefix of the all-reduces' names.
-
-    Returns: the means, in the order of `variables`.
+    Each bucket of names is one all-reduce; `name` is the prefix of their names.
     """
     means = {}
     for i, bucket in enumerate(buckets):

@@ -82,15 +82,9 @@ class Kind:
 
     @classmethod
     def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Kind":
-        """Read and check the files of a --task.
+        """Read and check the files of a --task; raises ReportedError if one is missing, or not in the task's format.
 
-        Args:
-            task: one of `tasks`.
-            files: that the user names.
-            flags: values of the flags that `flags` names; one that is missing or None was not given.
-
-        Raises:
-            ReportedError: a file is missing, or not in the task's format.
+        `flags`: values of the flags that the method `flags` names; one that is missing or None was not given.
         """
         raise NotImplementedError
 

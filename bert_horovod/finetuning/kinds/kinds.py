@@ -42,8 +42,7 @@ def score(task: str, request: Request) -> dict[str, Any]:
 def open_predictor(checkpoint: Path, options: Options) -> Predictor:
     """The predictor for a checkpoint of any format, or a run's output_dir.
 
-    Raises:
-        ReportedError: `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
+    Raises ReportedError if `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
     """
     return read_checkpoint(checkpoint, lambda directory: _predictor(directory, options))
 

@@ -23,12 +23,8 @@ PLACES = 10
 def ranking_scores(scores: np.ndarray, relevance: np.ndarray, queries: Sequence[str]) -> dict[str, float]:
     """MRR@10 over the queries that have relevant candidates and others, and the accuracy at 0.5.
 
-    Equal scores count against the model. MRR is 0 if no query has both kinds of candidates.
-
-    Args:
-        scores: of the candidates, [candidates].
-        relevance: 0 to 1, likewise; relevant is what has 0.5 and more.
-        queries: of each candidate.
+    Equal scores count against the model. MRR is 0 if no query has both kinds of candidates. Scores, relevance (0 to 1;
+    relevant is what has 0.5 and more) and queries are of the candidates.
 
     >>> ranking_scores(np.array([0.9, 0.2, 0.7, 0.4]), np.array([0, 1, 1, 0]), ["a", "a", "b", "b"])
     {'mrr_10': 0.75, 'accuracy': 0.5}

@@ -46,8 +46,7 @@ class SpanData:
 def squad_data(files: Files, **options: Any) -> SpanData:
     """Read SQuAD's files; `options` are those fields of SpanData.
 
-    Raises:
-        ReportedError: a file is missing or invalid, they are of two versions, or an option is invalid.
+    Raises ReportedError if a file is missing or invalid, they are of two versions, or an option is invalid.
     """
     stride, threshold = options.get("doc_stride", STRIDE), options.get("null_score_threshold", 0.0)
     if stride < 1:

@@ -41,15 +41,11 @@ MOST = 100.0  # weight of a text that has a label, for any number of labels: rar
 
 
 def balanced(labels: np.ndarray, classes: int) -> tuple[float, ...]:
-    """The weights of `classes` labels, from the labels of the train examples.
+    """The weights of `classes` labels, from the train examples': int32 [examples], or 1 and 0 [examples, labels].
 
     Of one label a text: examples / (labels that occur * examples with the label), as scikit-learn's "balanced"; so the
     mean weight of an example is 1. Of any number of labels: examples without the label / examples with it, at most
     MOST, which is the pos_weight of torch's BCEWithLogitsLoss. A label without an example has weight 1.
-
-    Args:
-        labels: int32 [examples], or 1 and 0 [examples, labels].
-        classes: number of labels.
 
     >>> balanced(np.array([0, 0, 0, 1]), 2)
     (0.6666666666666666, 2.0)
@@ -108,12 +104,9 @@ def interval(recipe: Recipe) -> int:
 
 
 def survivors(alive: list[float], means: list[float], elimination: float) -> list[float]:
-    """Which heads stay alive: 1 or 0 each. The first head always does.
+    """Which heads stay alive, 1 or 0 each, as `alive` says it of before; the first head always does.
 
-    Args:
-        alive: which heads are alive so far, 1 or 0 each.
-        means: mean losses, nats; a factor common to all does no harm, because only their ratios count.
-        elimination: a head stays if its loss is at most (1 + elimination) times the mean of the living heads.
+    A head stays if its mean loss is at most (1 + elimination) times the mean of the living heads.
     """
     living = [mean for lives, mean in zip(alive, means, strict=True) if lives]
     most = (1 + elimination) * sum(living) / len(living)
@@ -295,10 +288,8 @@ def rate_notice(recipe: Recipe) -> list[str]:
 def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> str:
     """Write a file in the format that GLUE wants submitted, index and prediction; returns a line about it.
 
-    Args:
-        path: of the file; its directory is created.
-        predictions: numbers of labels, or real numbers, [examples].
-        labels: the value in GLUE's files for each label; empty for real numbers.
+    `predictions`: numbers of labels, or real numbers, [examples]; `labels`: GLUE's value for each; empty for real
+    numbers.
     """
     predicted = [labels[number] if labels else number for number in predictions.tolist()]
     return _write_table(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])

@@ -78,12 +78,8 @@ class Family(abc.ABC):
     def surroundings(self, model: Model, batch: Mapping[str, Any], positions: Any = None) -> list[Any]:
         """What each layer reads beside its input, from the first layer: tensors, or a nested structure of them.
 
-        Here it is the attention bias of layers.attention_bias.
-
-        Args:
-            model: the sizes.
-            batch: as in encoder.encode.
-            positions: int32 [rows, places]: those of the queries; None: all positions.
+        Here it is the attention bias of layers.attention_bias. `batch`: as in encoder.encode; `positions`: int32 [rows,
+        places], those of the queries; None: all positions.
         """
         bias = attention_bias(sequences_at(batch, positions), batch["sequence_ids"])
         return [bias] * model.num_hidden_layers

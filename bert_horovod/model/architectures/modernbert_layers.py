@@ -87,15 +87,7 @@ def embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def layer(forward: Forward, x: tf.Tensor, around: Surroundings, site: tf.Tensor, places: tf.Tensor | None) -> tf.Tensor:
-    """One layer: x [rows * length, hidden] to the same shape.
-
-    Args:
-        forward: `weights` are those of this layer, without its prefix.
-        x: the output of the layer below.
-        around: what it reads beside x.
-        site: uint64 scalar, the first of the layer's encoder.SITES_PER_LAYER dropout sites.
-        places: int32 [n], indices of rows of x; with them the result is [n, hidden], only queries at these rows.
-    """
+    """One layer; arguments as for bert_layers.layer, but `around` is what it reads beside x."""
     model, policy, heads = forward.model, forward.policy, forward.model.num_attention_heads
     rows = around.keys.cosines.shape[0]
     normal = x  # the first layer has no LayerNorm here

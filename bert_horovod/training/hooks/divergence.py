@@ -110,18 +110,8 @@ def check(
 ) -> None:
     """Check a step that is done, and update the moving mean of losses and the length of a jump in `progress`.
 
-    Args:
-        progress: the progress after the step.
-        numerics: the recipe's.
-        phase: the step's.
-        loss: the step's.
-        finite: whether the update was applied.
-        loss_scale: the loss scale that the step used; 1 without loss scaling.
-        last: whether the run ends with the step.
-
-    Raises:
-        Diverged: many updates in a row were skipped, the loss scale cannot fall further, or the loss has jumped and
-            stays up for JUMP_STEPS steps or up to the run's end.
+    `loss_scale`: that of the step, 1 without loss scaling. Raises Diverged if many updates in a row were skipped, the
+    loss scale cannot fall further, or the loss has jumped and stays up for JUMP_STEPS steps or up to the run's last.
     """
     if progress.skipped_in_a_row >= numerics.max_skipped_steps:
         half = numerics.precision == "float16"

@@ -20,14 +20,7 @@ from bert_horovod.training.step import compute_policy
 class Evaluator:
     """Evaluates a task on the first `count` held-out rows, each time the same rows with the same masks.
 
-    Args:
-        task: the task to evaluate.
-        model: the sizes.
-        policy: the compute policy.
-        source: the rows.
-        count: number of rows, at most.
-        micro_batch: rows that are processed at once.
-        world: the ranks; each takes a contiguous share of the rows.
+    Each rank takes a contiguous share of the rows, `micro_batch` of them at once.
     """
 
     def __init__(

@@ -46,12 +46,9 @@ class Interval:
         return self._input_waits_s / self._steps
 
     def rates(self, tokens: float, flops_per_row: float, peak_flops_per_s: float | None) -> dict[str, float | None]:
-        """Throughput of all ranks, and means per step in seconds.
+        """Throughput of all ranks, and means per step in seconds; `tokens` and the peak are of all ranks together.
 
-        Args:
-            tokens: real tokens of all ranks.
-            flops_per_row: operations of matrix products per row.
-            peak_flops_per_s: peak of all ranks together; None: unknown, then flops_share is None too.
+        Operations are those of matrix products. If the peak is not known (None), flops_share is None too.
         """
         seconds = time.monotonic() - self._started
         flops_per_s = self._rows * flops_per_row / seconds
@@ -204,10 +201,7 @@ _FEW = 2  # of them, in which a named rank may still be slow when it is told tha
 
 
 class SlowRanks:
-    """Decides from window to window whether a rank is to be named; equal on all ranks.
-
-    `hosts`: by rank.
-    """
+    """Decides from window to window whether a rank is to be named; equal on all ranks. `hosts`: by rank."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = hosts
@@ -217,10 +211,8 @@ class SlowRanks:
     def add(self, computing_s: np.ndarray, reading_s: np.ndarray, step_s: float) -> str:
         """Count a window; returns a line for people, or "" if there is nothing new to say.
 
-        Args:
-            computing_s: each rank's seconds of forward and backward in a step, float64 [ranks].
-            reading_s: each rank's wait for its rows in a step, likewise.
-            step_s: seconds of a step.
+        `computing_s`, `reading_s`: each rank's seconds of forward and backward, and of waiting for rows, float64
+        [ranks].
         """
         own_s = computing_s + reading_s
         slowest, median = int(own_s.argmax()), float(np.median(own_s))

@@ -254,13 +254,10 @@ def verdict(
 ) -> tuple[set[int], set[int]] | None:
     """The ranks that computed wrongly, and those of which one did; None: no rank can be at fault.
 
-    Args:
-        groups: ranks that agreed to the bit at the start.
-        owners: by rank, whose micro-batch it computed once more.
-        differing: ranks whose checksums are not the owner's.
-        trained: each rank's checksums of the gradient that it trained, int64 [ranks, tensors].
-        tries: each rank's checksums of its owner's micro-batch, likewise.
-        votes: by owner, all ranks' checksums of that micro-batch when they computed it afterwards.
+    `groups`: ranks that agreed to the bit at the start. `owners`: by rank, whose micro-batch it computed once more.
+    `differing`: ranks whose checksums are not the owner's. Checksums are int64 [ranks, tensors]: of the gradient that a
+    rank trained, of its `tries` of the owner's micro-batch, and, as `votes` by owner, of all ranks that computed it
+    afterwards.
     """
     group_of = {rank: group for group in groups for rank in group}
     repeated = {rank: owners[rank] for rank in differing if owners[rank] in votes}

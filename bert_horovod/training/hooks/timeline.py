@@ -51,11 +51,7 @@ class TimelineHook(Hook):
 class StepTimeline:
     """Records the steps of a range on every rank and writes rank 0's record; does nothing for an empty range.
 
-    Args:
-        directory: for the trace; made when recording begins.
-        steps: (first, last), counted from 1 as in metrics.jsonl, or ().
-        world: the ranks, whose collectives are recorded.
-        say: prints a line for people, on rank 0.
+    `directory` is made when recording begins. `steps`: (first, last), counted from 1 as in metrics.jsonl, or ().
     """
 
     def __init__(self, directory: Path, steps: tuple[int, ...], world: World, say: Callable[[str], None]) -> None:

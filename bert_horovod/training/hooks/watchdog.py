@@ -57,12 +57,7 @@ class WatchdogHook(Hook):
 
 
 class Watchdog:
-    """A thread that checks whether this rank makes progress.
-
-    Args:
-        world: the ranks.
-        limit_s: longest time for one activity, in seconds.
-    """
+    """A thread that checks whether this rank makes progress: each activity within `limit_s` seconds."""
 
     def __init__(self, world: World, limit_s: float) -> None:
         self._world, self._limit_s = world, limit_s
@@ -143,12 +138,8 @@ def explain(
 ) -> list[str]:
     """Lines that say which rank waits for which.
 
-    Args:
-        rank: this rank.
-        own_status: this rank's status.
-        statuses: by rank, the last status and whether that rank still gives signs of life.
-        size: the world size.
-        heard: whether the server of the rendezvous store answered.
+    `statuses`: by other rank, the last one, and whether it still gives signs of life; `heard`: whether the server of
+    the rendezvous store answered.
     """
     if size == 1:
         return []
