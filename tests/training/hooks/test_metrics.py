@@ -16,6 +16,8 @@ from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_figures import _spread
 from bert_horovod.runs.metrics_lines import read_log
+from bert_horovod.runtime import xla
+from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.metrics import Interval, SlowRanks
 from tests.toy_runs import logged, metrics, train_rank
 from tests.toys import toy_recipe
@@ -90,39 +92,60 @@ def test_noise_is_not_named(windows):
     assert not any(said(*windows))
 
 
-def train_beside_bursts(world: World, store: Path, output_dir: Path, recipe: Recipe) -> None:
-    """Rank 1 is stopped for two thirds of the time, in bursts."""
+class StandsStillInTimedSteps(Hook):
+    """A rank that stops itself when its timed computing has begun, until rank 0 lets it go on."""
+
+    def __init__(self, run) -> None:
+        super().__init__(run)
+        self._stops = False
+        self._now, xla._now = xla._now, self._now_and_stop
+
+    def begin(self, step: int) -> None:
+        self._stops = step % 10 == 5
+
+    def finish(self) -> None:
+        xla._now = self._now
+
+    def _now_and_stop(self, number: np.ndarray) -> np.float64:
+        now = self._now(number)
+        if self._stops:
+            self._stops = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return now
+
+
+def train_with_a_slow_rank(world: World, store: Path, output_dir: Path, recipe: Recipe) -> None:
+    """Rank 1 stands still for half a second of each timed step: far longer than a busy machine holds up rank 0."""
     pids = from_all_ranks([os.getpid()], world, "pids")
     done = threading.Event()
 
-    def stop_in_bursts() -> None:
-        while not done.is_set():
-            os.kill(pids[1], signal.SIGSTOP)
-            time.sleep(0.02)
-            os.kill(pids[1], signal.SIGCONT)
-            time.sleep(0.01)
+    def wake() -> None:
+        while not done.wait(0.01):
+            if Path(f"/proc/{pids[1]}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T":
+                time.sleep(0.5)
+                os.kill(pids[1], signal.SIGCONT)
 
-    bursts = threading.Thread(target=stop_in_bursts)
+    waker = threading.Thread(target=wake)
     if world.rank == 0:
-        bursts.start()
+        waker.start()
     try:
-        train_rank(world, store, output_dir, recipe)
+        train_rank(world, store, output_dir, recipe, hooks=(StandsStillInTimedSteps,) * world.rank)
     finally:
         done.set()
         if world.rank == 0:
-            bursts.join()
+            waker.join()
 
 
 @pytest.mark.full
-def test_a_rank_that_is_stopped_in_bursts_is_named(store, two_ranks, tmp_path):
+def test_a_rank_that_stands_still_in_each_step_is_named(store, two_ranks, tmp_path):
     model = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
-    recipe = toy_recipe(phase={"steps": 86}, model=model, execution={"micro_batch": 16})
-    two_ranks.run(train_beside_bursts, store.path, tmp_path, recipe)
+    recipe = toy_recipe(phase={"steps": 126}, model=model, execution={"micro_batch": 16})
+    two_ranks.run(train_with_a_slow_rank, store.path, tmp_path, recipe)
     notices = [line["incident"] for line in logged(tmp_path) if "incident" in line]
     assert "rank 1 on " in notices[0]
     assert " is slow, mostly by computing: " in notices[0]
     timed = [line for line in metrics(tmp_path) if line["compute_s"] is not None]
-    assert [line["step"] for line in timed] == [*range(5, 86, 10)]
+    assert [line["step"] for line in timed] == [*range(5, 126, 10)]
     assert all(line["slowest_compute_s"] >= line["compute_s"] for line in timed)
     assert {line["slowest_rank"] for line in metrics(tmp_path)} >= {None, 1}
     assert "% longer than the median; in " in _spread(read_log(tmp_path / "metrics.jsonl"))
