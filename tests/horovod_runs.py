@@ -68,12 +68,15 @@ def horovodrun(world_size: int) -> list[str | Path]:
     return [sys.executable, script, "--gloo", "-np", str(world_size)]
 
 
-def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess:
+def run_command(*words: object, **environment: str) -> subprocess.CompletedProcess:
     """Run `bert-horovod WORDS` to its end, with these variables beside a clean environment."""
-    command = [sys.executable, "-m", "bert_horovod", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=clean_environment(**environment)
-    )
+    return run_python("-m", "bert_horovod", *words, **environment)
+
+
+def run_python(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
+    """Run `python WORDS` to its end, with these variables beside a clean environment."""
+    command, env = [sys.executable, *map(str, words)], clean_environment(**environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env, cwd=cwd)
 
 
 def clean_environment(**variables: str) -> dict[str, str]:

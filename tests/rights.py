@@ -1,11 +1,19 @@
-"""Files that this process may not read, and limits that it may not exceed, for as long as a test asks."""
+"""Files that this process may not read, limits that it may not exceed, and small disks, for as long as a test asks."""
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
+import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from tests.horovod_runs import PATIENCE_S
 
 _CAPABILITY_VERSION = 0x20080522  # of Linux's capget and capset
 _READS_EVERYTHING = 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
@@ -52,3 +60,20 @@ def few_files() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@contextlib.contextmanager
+def small_file_system(path: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system in memory, mounted at `path`; skips where this user may not mount one."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
+    if os.geteuid() or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield path
+    # Not at once: mapped arrays live in cycles, and the thread that saves, which has the lowest priority, may let go of
+    # the directory after its result is known.
+    end = time.monotonic() + PATIENCE_S
+    while subprocess.run(["umount", str(path)]).returncode:
+        assert time.monotonic() < end
+        gc.collect()
+        time.sleep(0.1)

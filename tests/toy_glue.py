@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import write_directory
@@ -97,9 +97,14 @@ def numbered(directory: Path, examples: int) -> Path:
 
 
 def write_checkpoint(
-    directory: Path, task: Task | Architecture = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS
+    directory: Path,
+    task: Task | Architecture = PRETRAINING,
+    model: Model = MODEL,
+    words: list[str] = WORDS,
+    tokenizer: TokenizerSettings = UNCASED,
+    scale: float = 0.2,
 ) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
-    parameters = initial_values(task.parameters(model), 0.2, 1)
-    write_directory(directory, model, task, parameters, words, UNCASED)
+    parameters = initial_values(task.parameters(model), scale, 1)
+    write_directory(directory, model, task, parameters, words, tokenizer)
     return directory

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 NAMES = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
@@ -109,3 +110,9 @@ def config_of(kind: str) -> dict[str, Any]:
 def write_kind(directory: Path, kind: str) -> Path:
     """Write a tokenizer of a kind of KINDS."""
     return tokenizer_directory(directory, KINDS[kind](), **config_of(kind))
+
+
+def rows(ids_and_counts: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
+    """The ids of each text, of what a Tokenizer gives for all."""
+    ids, counts = ids_and_counts
+    return [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]

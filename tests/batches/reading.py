@@ -56,15 +56,8 @@ def make_rows(
     **objective,
 ) -> Rows:
     """Rows of a store; `objective` are further settings of the recipe's section; `rate`: in place of its own."""
-    settings = Objective(pair=pair, **objective)
-    return Rows(
-        store,
-        open_index(store, length, pair, packing, split),
-        special_ids(store.vocabulary),
-        settings,
-        rate or held_out_rate(settings),
-        seed,
-    )
+    settings, index = Objective(pair=pair, **objective), open_index(store, length, pair, packing, split)
+    return Rows(store, index, special_ids(store.vocabulary), settings, rate or held_out_rate(settings), seed)
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,7 +1,12 @@
+"""The order of rows, their places among ranks and micro-batches, and the ids that rows need."""
+
 import numpy as np
 import pytest
 
+from bert_horovod.batches.layout import ordinary_ids, special_ids
 from bert_horovod.batches.order import keyed_hash, permute
+from bert_horovod.batches.positions import micro_batch_count, step_positions
+from bert_horovod.errors import UserError
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 65, 1000, 4097])
@@ -10,24 +15,18 @@ def test_permute_is_a_bijection(n):
         assert np.array_equal(np.sort(permute(np.arange(n), n, key)), np.arange(n))
 
 
-def test_permute_of_a_subset_equals_the_whole():
+def test_permute_takes_any_elements_and_a_key_or_a_size_for_each():
     permuted = permute(np.arange(1000), 1000, 7)
     subset = np.array([[3, 999], [0, 500]])
     assert np.array_equal(permute(subset, 1000, 7), permuted[subset])
-
-
-def test_permute_takes_one_key_per_element():
     index = np.arange(300)
     keys = np.where(index % 2, 5, 6).astype(np.uint64)
     expected = np.where(index % 2, permute(index, 300, 5), permute(index, 300, 6))
     assert np.array_equal(permute(index, 300, keys), expected)
-
-
-def test_permute_takes_one_size_per_element():
+    each = [np.arange(size) for size in (1, 2, 65, 1000)]
+    expected = np.concatenate([permute(part, len(part), 3) for part in each])
     sizes = np.repeat([1, 2, 65, 1000], [1, 2, 65, 1000])
-    index = np.concatenate([np.arange(size) for size in (1, 2, 65, 1000)])
-    expected = np.concatenate([permute(np.arange(size), size, 3) for size in (1, 2, 65, 1000)])
-    assert np.array_equal(permute(index, sizes, 3), expected)
+    assert np.array_equal(permute(np.concatenate(each), sizes, 3), expected)
 
 
 def test_permute_leaves_no_order_behind():
@@ -64,3 +63,62 @@ def test_orders_never_change():
     words = keyed_hash(1, 2, 3, index=np.array([0, 1, 2**40], np.uint64))
     assert words.tolist() == [0xBF3F2DE408FE6EB2, 0x12588D809DCE88A7, 0x60A782261FB33643]
     assert permute(np.arange(10), 10, 1).tolist() == [7, 6, 1, 9, 3, 0, 5, 8, 2, 4]
+
+
+LAYOUTS = [
+    (batch, ranks, micro_batch)
+    for batch in (1, 2, 7, 16, 31, 64, 97, 256)
+    for ranks in (1, 2, 3, 5, 7, 16, 31)
+    for micro_batch in (1, 2, 3, 4, 8, 13, 300)
+    if batch >= ranks
+]
+
+
+@pytest.mark.parametrize(("batch", "ranks", "micro_batch"), LAYOUTS)
+def test_each_position_is_taken_once_over_all_ranks(batch, ranks, micro_batch):
+    taken, per_rank = [], []
+    for rank in range(ranks):
+        parts = step_positions(3, batch, rank, ranks, micro_batch)
+        assert len(parts) == micro_batch_count(batch, ranks, micro_batch)
+        real = 0
+        for positions, first in parts:
+            assert positions.shape == (micro_batch,)
+            assert positions.dtype == np.int64
+            rows = positions[positions >= 0]
+            assert np.array_equal(rows, 3 * batch + first + np.arange(len(rows)))
+            assert np.all(positions[len(rows) :] == -1)
+            assert 0 <= first <= batch
+            taken += rows.tolist()
+            real += len(rows)
+        per_rank.append(real)
+    assert sorted(taken) == list(range(3 * batch, 4 * batch))
+    assert max(per_rank) - min(per_rank) <= 1
+
+
+def test_micro_batch_count_is_the_smallest_that_holds_the_batch():
+    assert micro_batch_count(64, 2, 8) == 4
+    assert micro_batch_count(65, 2, 8) == 5
+    assert micro_batch_count(2, 2, 8) == 1
+
+
+def test_a_batch_that_the_ranks_cannot_share_is_refused():
+    with pytest.raises(UserError, match="a batch that the ranks cannot share"):
+        micro_batch_count(3, 4, 1)
+    with pytest.raises(UserError, match="global_batch = 3"):
+        step_positions(0, 3, 0, 4, 1)
+
+
+WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##", "#"]
+
+
+def test_special_tokens_are_found_by_name_and_the_rest_is_ordinary():
+    special = special_ids(WORDS)
+    assert (special.pad, special.unknown, special.cls, special.sep, special.mask) == (0, 2, 3, 4, 5)
+    assert ordinary_ids(WORDS, special).tolist() == [6, 7, 8, 9]
+
+
+def test_a_vocabulary_without_special_or_ordinary_tokens_is_refused():
+    with pytest.raises(UserError, match=r"no \[CLS\], \[MASK\]"):
+        special_ids(["[PAD]", "[UNK]", "[SEP]", "a"])
+    with pytest.raises(UserError, match="no ordinary tokens"):
+        ordinary_ids(WORDS[:6], special_ids(WORDS[:6]))

@@ -1,9 +1,4 @@
-"""Words of tokens: ## in BERT's WordPiece, the tokenizer's own words in all others.
-
-Spans of words against a plain transcription of the published procedure, word by word.
-
-Words of a list are masked before all others, and rows are then those of another data set.
-"""
+"""Words of tokens; masked spans of words, against a plain transcription of the published procedure; words of a list."""
 
 import random
 
@@ -46,22 +41,14 @@ def test_words_are_those_of_the_tokenizer(tmp_path, kind):
         np.testing.assert_array_equal(mine, of_library, str(encoding.tokens))
 
 
-def test_texts_are_for_people(tmp_path):
+def test_texts_are_for_people_and_words_are_told_apart_in_each_row(tmp_path):
     found = read_tokenizer(write_kind(tmp_path / "directory", "robertas"), None)
-    words = WordBoundaries(found.vocabulary, found.settings)
-    ids = found.settings.library().encode(" unbelievable cat", add_special_tokens=False).ids
-    joined = "".join(
-        text if goes_on else f" {text}"
-        for text, goes_on in zip([words.texts[i] for i in ids], words.continues(np.array(ids)), strict=True)
-    )
-    assert joined == " unbelievable cat"
-
-
-def test_rows_of_words_are_told_apart_in_each_row(tmp_path):
-    found = read_tokenizer(write_kind(tmp_path / "directory", "robertas"), None)
-    words = WordBoundaries(found.vocabulary, found.settings)
-    ids = np.array(found.settings.library().encode(TEXT[0], add_special_tokens=False).ids[:12]).reshape(3, 4)
-    np.testing.assert_array_equal(words.continues(ids), np.stack([words.continues(row) for row in ids]))
+    words, library = WordBoundaries(found.vocabulary, found.settings), found.settings.library()
+    ids = library.encode(" unbelievable cat", add_special_tokens=False).ids
+    pieces = zip([words.texts[i] for i in ids], words.continues(np.array(ids)), strict=True)
+    assert "".join(text if goes_on else f" {text}" for text, goes_on in pieces) == " unbelievable cat"
+    rows = np.array(library.encode(TEXT[0], add_special_tokens=False).ids[:12]).reshape(3, 4)
+    np.testing.assert_array_equal(words.continues(rows), np.stack([words.continues(row) for row in rows]))
 
 
 LONGEST = 3
@@ -127,12 +114,8 @@ def test_spans_are_those_of_the_procedure_word_by_word(seed):
 
 def test_lengths_have_the_published_frequencies_and_stay_in_the_segment():
     draws = (np.arange(66_000) + 0.5) / 66_000
-    for left, expected in (
-        (1, [1.0]),
-        (2, [2 / 3, 1 / 3]),
-        (3, [6 / 11, 3 / 11, 2 / 11]),
-        (90, [6 / 11, 3 / 11, 2 / 11]),
-    ):
+    three = [6 / 11, 3 / 11, 2 / 11]
+    for left, expected in ((1, [1.0]), (2, [2 / 3, 1 / 3]), (3, three), (90, three)):
         lengths = draw_lengths(np.full(len(draws), left), LONGEST, draws)
         assert np.bincount(lengths)[1:] / len(draws) == pytest.approx(expected, abs=1e-4)
     assert draw_lengths(np.array([1, 2, 3]), LONGEST, np.full(3, np.nextafter(1, 0))).tolist() == [1, 2, 3]
@@ -154,14 +137,9 @@ def test_words_are_found_with_their_segments():
 @pytest.mark.parametrize(("packing", "whole_words"), [(True, True), (False, False)])
 def test_rows_are_masked_as_by_the_published_procedure(make_store, packing, whole_words):
     """Runs of masked words, and masked tokens, are as frequent as in spans that Python's own generator draws."""
-    rows = make_rows(
-        make_store(sentences=200, vocabulary=WITH_PIECES),
-        128,
-        "sentence_order",
-        packing,
-        whole_word_masking=whole_words,
-        ngram=LONGEST,
-    )
+    store = make_store(sentences=200, vocabulary=WITH_PIECES)
+    spans = {"whole_word_masking": whole_words, "ngram": LONGEST}
+    rows = make_rows(store, 128, "sentence_order", packing, **spans)
     batch = rows.assemble(np.arange(1500))
     ids, masked = unmasked(batch), masked_places(batch)
     continues = np.array([whole_words and token.startswith("##") for token in WITH_PIECES])
@@ -220,9 +198,8 @@ def runs(hit, segments) -> np.ndarray:
 
 
 CONTINUES = np.array([token.startswith("##") for token in WITH_PIECES])
-WORDS = [
-    f"word{number}" for number in range(992) if number % 5 == 2
-]  # of one piece; followed by a ## piece, another word
+# Of one piece; followed by a ## piece, another word.
+WORDS = [f"word{number}" for number in range(992) if number % 5 == 2]
 MASKINGS = pytest.mark.parametrize("kind", [{}, {"whole_word_masking": True}, {"whole_word_masking": True, "ngram": 3}])
 
 

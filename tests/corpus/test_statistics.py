@@ -102,9 +102,8 @@ def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicate
     }
     sources = [{"name": "a", "bytes": 9, "tokens": 100, "unknown_tokens": of_source}]
     documents = counts(p4=5, p5=5) if documents is None else documents
-    return warnings(
-        manifest, sources, Lengths(documents, counts(p3=1), 100, [LongDocument(most, "shard-00000", 3, "")])
-    )
+    longest = [LongDocument(most, "shard-00000", 3, "")]
+    return warnings(manifest, sources, Lengths(documents, counts(p3=1), 100, longest))
 
 
 def test_at_the_limits_nothing_looks_wrong():

@@ -1,12 +1,20 @@
-"""Labelled examples as rows: layout, truncation, order, and changes that change the hash."""
+"""Labelled examples as rows: layout, truncation, order; a document's windows hold all its tokens."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bert_horovod.batches.examples.base import LabelledDataset
-from bert_horovod.batches.examples.labelled import LabelledRows, LabelledTexts, LabelledTokens, tokenised, truncated
+from bert_horovod.batches.examples.labelled import (
+    DocumentRows,
+    LabelledRows,
+    LabelledTexts,
+    LabelledTokens,
+    tokenised,
+    truncated,
+)
 from bert_horovod.batches.layout import SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
@@ -62,16 +70,18 @@ def test_a_pair_is_cls_a_sep_b_sep_with_types():
     assert row["sequence_ids"] == [1, 1, 1, 1, 1, 1, 0, 0]
 
 
-def test_empty_texts_leave_the_special_tokens():
-    assert row_of(rows(tokens(([],), ([7],))), 0)["input_ids"] == [2, 3, 0, 0, 0, 0, 0, 0]
-    pairs = rows(tokens(([], []), ([7], [])))
-    assert row_of(pairs, 0)["input_ids"] == [2, 3, 3, 0, 0, 0, 0, 0]
-    assert row_of(pairs, 1)["input_ids"] == [2, 7, 3, 3, 0, 0, 0, 0]
-
-
-def test_a_long_text_loses_its_end():
-    row = row_of(rows(tokens((list(range(5, 15)),))), 0)
-    assert row["input_ids"] == [2, 5, 6, 7, 8, 9, 10, 3]
+@pytest.mark.parametrize(
+    ("example", "ids"),
+    [
+        (([],), [2, 3, 0, 0, 0, 0, 0, 0]),
+        (([], []), [2, 3, 3, 0, 0, 0, 0, 0]),
+        (([7], []), [2, 7, 3, 3, 0, 0, 0, 0]),
+        ((range(5, 15),), [2, 5, 6, 7, 8, 9, 10, 3]),
+        (([5, 6, 7, 8], [9, 10, 11, 12]), [2, 5, 6, 7, 3, 9, 10, 3]),
+    ],
+)
+def test_empty_texts_leave_the_special_tokens_and_long_ones_lose_their_end(example, ids):
+    assert row_of(rows(tokens(example, example)), 1)["input_ids"] == ids
 
 
 def test_a_long_pair_loses_tokens_as_google_takes_them():
@@ -87,8 +97,6 @@ def test_a_long_pair_loses_tokens_as_google_takes_them():
         counts = np.array([(first, second) for first in range(9) for second in range(9)])
         expected = [google(first, second, room) for first, second in counts.tolist()]
         assert truncated(counts, room).tolist() == [list(pair) for pair in expected]
-    row = row_of(rows(tokens(([5, 6, 7, 8], [9, 10, 11, 12]))), 0)
-    assert row["input_ids"] == [2, 5, 6, 7, 3, 9, 10, 3]
 
 
 def test_a_dataset_tokenises_each_split_with_its_labels():
@@ -109,3 +117,25 @@ def test_real_numbers_are_targets_in_float32():
     assert "labels" not in batch
     assert batch["targets"].dtype == np.float32
     assert sorted(batch["targets"][:, 0].tolist()) == [0, 0.5, 2.0]
+
+
+def test_windows_of_a_document_hold_all_its_tokens_up_to_the_limit():
+    counts = np.array([0, 3, 4, 5, 12, 15])
+    starts, ids = np.cumsum(counts) - counts, np.arange(10, 10 + counts.sum(), dtype=np.int32)
+    documents = LabelledTokens(ids, starts[:, None], counts[:, None], np.eye(6, dtype=np.uint8))
+    source = DocumentRows(documents, SPECIAL, 6, 7, windows=3)  # 4 tokens a window, 12 a document
+    assert (source.count, source.slots) == (6, {"examples": 1, "windows": 3})
+    batch = source.assemble(np.arange(6))
+    number = source.members(np.arange(6))[:, 0]
+    assert sorted(number) == list(range(6))
+    for document, windows in zip(number, batch["input_ids"].reshape(6, 3, 6), strict=True):
+        shown = ids[starts[document] :][: min(counts[document], 12)].tolist()
+        expected = np.zeros((3, 6), int)
+        for window in range(max(1, -(-len(shown) // 4))):
+            part = shown[4 * window : 4 * window + 4]
+            expected[window, : len(part) + 2] = [SPECIAL.cls, *part, SPECIAL.sep]
+        np.testing.assert_array_equal(windows, expected)
+    np.testing.assert_array_equal(batch["sequence_ids"] > 0, batch["input_ids"] > 0)
+    np.testing.assert_array_equal(batch["position_ids"], np.arange(6) * (batch["input_ids"] > 0))
+    np.testing.assert_array_equal(batch["targets"][:, 0], np.eye(6)[number])
+    np.testing.assert_array_equal(source.by_item(np.eye(6)[number][:, None]), np.eye(6))

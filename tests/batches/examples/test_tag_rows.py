@@ -1,7 +1,4 @@
-"""Windows hold whole words, each word belongs to the window where it has most context, and tokens are the words'.
-
-Tagged sentences as rows: layout, labels at first pieces, each word once, and changes that change the hash.
-"""
+"""Tagged sentences as rows: windows of whole words, labels at first pieces, each word once."""
 
 import json
 
@@ -98,9 +95,8 @@ def test_without_blanks_words_are_those_of_transformers(tmp_path, transformers, 
     content = json.loads(robertas().to_str())
     content["pre_tokenizer"]["add_prefix_space"] = prefix
     settings = NAMES | {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    directory = tokenizer_directory(
-        tmp_path / "tokenizer", tokenizers.Tokenizer.from_str(json.dumps(content)), **settings
-    )
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+    directory = tokenizer_directory(tmp_path / "tokenizer", tokenizer, **settings)
     found, words = read_tokenizer(directory, None), ["The", "cat", "sat"]
     peer = transformers.AutoTokenizer.from_pretrained(directory)
     expected = peer(words, is_split_into_words=True, add_special_tokens=False).input_ids

@@ -90,8 +90,6 @@ def test_documents_that_repeat_others_have_no_windows(make_store, packing):
     for start, first, second in index_windows(index, store):
         seen[start : start + first + second] += 1
     assert np.array_equal(seen, ~np.isin(document, listed))
-    with pytest.raises(UserError, match="nothing to train on"):
-        open_index(make_store(documents=20, duplicates=tuple(range(60))), 32, "none", packing)
 
 
 def test_an_index_is_built_once_and_then_opened(make_store):
@@ -175,22 +173,30 @@ def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
     assert list((store.path / "index").iterdir()) == []
 
 
-def test_a_split_without_windows_is_refused(make_store):
-    store = make_store(held_out=0.0)
-    with pytest.raises(UserError, match=r"no held-out sections.*larger --held_out"):
-        open_index(store, 16, "none", True, "held_out")
-    with pytest.raises(UserError, match=r"nothing to train on.*smaller --held_out"):
-        open_index(make_store(held_out=1.0), 16, "none", True)
-    assert [path.name for path in (store.path / "index").iterdir()] == [open_index(store, 16, "none", True).path.name]
+ONE_DOCUMENT = {"shards": 1, "documents": 1, "sections": 1, "sentences": 2000, "longest": 12}
+ONE_SENTENCE = {"sentences": 1, "sections": 1}
+NO_TWO = r"no section of a document with two sentences.* objective\.pair = \"none\", or pr"
 
 
 @pytest.mark.parametrize("packing", [True, False])
-def test_next_sentence_pairs_of_a_single_document_are_refused(make_store, packing):
-    store = make_store(shards=1, documents=1, sections=1, sentences=2000, longest=12)
-    with pytest.raises(UserError, match=r"one document; .* objective\.pair = \"sentence_order\" or \"none\""):
-        open_index(store, 32, "next_sentence", packing)
-    assert open_index(store, 32, "sentence_order", packing).windows
-    assert open_index(store, 32, "none", packing).windows
+@pytest.mark.parametrize(
+    ("sizes", "pair", "split", "message", "possible"),
+    [
+        ({}, "none", "held_out", r"no held-out sections.*larger --held_out", ["none"]),
+        ({"held_out": 1.0}, "none", "train", r"nothing to train on.*smaller --held_out", []),
+        ({"documents": 20, "duplicates": tuple(range(60))}, "none", "train", "nothing to train on", []),
+        (ONE_DOCUMENT, "next_sentence", "train", r"one document; .*\"sentence_order\" or", ["sentence_order", "none"]),
+        (ONE_SENTENCE, "next_sentence", "train", NO_TWO, ["none"]),
+        (ONE_SENTENCE, "sentence_order", "train", NO_TWO, ["none"]),
+    ],
+)
+def test_a_store_without_rows_is_refused_with_advice(make_store, sizes, pair, split, message, possible, packing):
+    store = make_store(**sizes)
+    with pytest.raises(UserError, match=message) as caught:
+        open_index(store, 32, pair, packing, split)
+    assert sizes is not ONE_SENTENCE or "sequence_length" not in str(caught.value)
+    for other in possible:
+        assert open_index(store, 32, other, packing).windows
 
 
 def two_sentences_of(tokens: int) -> Shard:
@@ -214,14 +220,3 @@ def test_pairs_without_two_sentences_that_fit_are_refused(make_store, monkeypatc
     with pytest.raises(UserError, match=r"no two sentences that fit .* = 32 .* or a larger sequence_length"):
         open_index(store, 32, pair, True)
     assert open_index(store, 43, pair, True).windows
-
-
-@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
-def test_pairs_of_documents_of_one_sentence_are_refused_without_advice_that_cannot_help(make_store, pair):
-    store = make_store(sentences=1, sections=1)
-    with pytest.raises(
-        UserError, match=r"no section of a document with two sentences.* objective\.pair = \"none\", or pr"
-    ) as error:
-        open_index(store, 32, pair, True)
-    assert "sequence_length" not in str(error.value)
-    assert open_index(store, 32, "none", True).windows

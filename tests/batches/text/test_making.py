@@ -59,9 +59,8 @@ def test_hosts_that_share_no_directory_make_one_each(two_ranks, store, tmp_path,
     if there is not None:
         open_index(store, *KIND, directory=directories[there])
     answers = [answer.value for answer in two_ranks.run(make_together, store.path, toy_recipe(), directories)]
-    assert [sorted(answer["cut"]) for answer in answers] == [
-        [] if rank == there else [0, 1, 2, 3, 4] for rank in range(2)
-    ]
+    expected = [[] if rank == there else [0, 1, 2, 3, 4] for rank in range(2)]
+    assert [sorted(answer["cut"]) for answer in answers] == expected
     assert answers[0]["left"] == answers[1]["left"]
 
 

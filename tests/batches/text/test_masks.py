@@ -24,12 +24,8 @@ def per_sequence(batch, values: np.ndarray) -> np.ndarray:
     rows, slots = batch["sequence_weights"].shape
     numbers = np.arange(rows)[:, None] * (slots + 1) + batch["sequence_ids"]
     sums = np.bincount(numbers.ravel(), weights=values.ravel().astype(float), minlength=rows * (slots + 1))
-    return sums.reshape(rows, slots + 1)[:, 1:][sequences_present(batch)].astype(int)
-
-
-def sequences_present(batch) -> np.ndarray:
-    slots = np.arange(1, batch["sequence_weights"].shape[1] + 1)
-    return slots <= batch["sequence_ids"].max(axis=1, keepdims=True)
+    present = np.arange(1, slots + 1) <= batch["sequence_ids"].max(axis=1, keepdims=True)
+    return sums.reshape(rows, slots + 1)[:, 1:][present].astype(int)
 
 
 @KINDS
@@ -104,9 +100,7 @@ def test_whole_words_are_masked_or_none_of_their_pieces(make_store, packing, kin
 
 def test_whole_words_change_nothing_where_all_words_are_one_token(make_store):
     store = make_store()
-    one, other = (
-        make_rows(store, whole_word_masking=whole_words).assemble(np.arange(200)) for whole_words in (False, True)
-    )
+    one, other = (make_rows(store, whole_word_masking=whole).assemble(np.arange(200)) for whole in (False, True))
     for name, array in one.items():
         assert np.array_equal(array, other[name]), name
 
@@ -128,16 +122,8 @@ def test_the_count_is_rounded_and_at_least_one(tokens, expected):
     assert masked_count(tokens, 0.15) == expected
 
 
-@pytest.mark.parametrize(
-    ("pair", "length", "expected"),
-    [
-        ("next_sentence", 128, 19),
-        ("none", 128, 19),
-        ("next_sentence", 512, 76),
-        ("none", 23, 3),
-        ("next_sentence", 8, 1),
-    ],
-)
+@pytest.mark.parametrize(("length", "expected"), [(128, 19), (512, 76), (23, 3), (8, 1)])
+@pytest.mark.parametrize("pair", ["next_sentence", "none"])
 def test_a_row_of_one_full_sequence_has_the_masked_positions_of_its_ordinary_tokens(pair, length, expected):
     recipe = recipe_from_table({"objective": {"pair": pair}, "phase": [{"sequence_length": length}]})
     assert full_row_slots(recipe, recipe.phase[0]) == (expected, expected)

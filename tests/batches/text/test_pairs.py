@@ -14,38 +14,30 @@ def exchange(classes: list[list[int]], seed: int = 0) -> tuple[PairExchange, np.
     ends = [sum(runs[: runs.index(max(runs)) + 1]) if runs else 0 for runs in classes]
     counts = (np.bincount(second, minlength=len(classes)), largest, ends)
     unused = np.zeros(len(classes), np.int64)
-    pair_exchange = PairExchange(
+    exchanger = PairExchange(
         Classes(*(np.array(count, np.int64) for count in counts), unused, unused),
         lambda stream, index: keyed_hash(seed, stream, index=index.astype(np.uint64)),
     )
-    return pair_exchange, second, document
+    return exchanger, second, document
 
 
-def partners(made: PairExchange, epoch: int, second: np.ndarray) -> np.ndarray:
-    return made.partners(np.full(len(second), epoch), np.arange(len(second)), second)
+def partners(exchanger: PairExchange, epoch: int, second: np.ndarray) -> np.ndarray:
+    return exchanger.partners(np.full(len(second), epoch), np.arange(len(second)), second)
 
 
 @pytest.mark.parametrize(
     "runs",
     [
-        [1] * 10,
-        [1] * 11,
-        [5, 1, 1, 1, 1, 1],
-        [1, 1, 7, 1, 1],
-        [3, 4, 3],
-        [2, 2],
-        [1, 3],
-        [6, 1],
-        [1, 2, 3, 4, 5, 6, 7],
-        [100, 90, 110],
+        *([1] * 10, [1] * 11, [5, 1, 1, 1, 1, 1], [1, 1, 7, 1, 1], [3, 4, 3], [2, 2], [1, 3], [6, 1]),
+        *([1, 2, 3, 4, 5, 6, 7], [100, 90, 110]),
     ],
 )
 def test_second_segments_of_equal_length_change_places_with_another_documents(runs):
-    pair_exchange, second, document = exchange([[4, 2], [1, 1], runs, [], [2, 1, 2]])
+    exchanger, second, document = exchange([[4, 2], [1, 1], runs, [], [2, 1, 2]])
     own = np.arange(len(second))
     seen = set()
     for epoch in range(60):
-        other = partners(pair_exchange, epoch, second)
+        other = partners(exchanger, epoch, second)
         assert np.array_equal(np.sort(other), own)  # each is used once
         assert np.array_equal(other[other], own)
         wrong = other != own
@@ -63,35 +55,33 @@ def test_second_segments_of_equal_length_change_places_with_another_documents(ru
 
 def test_half_of_all_pairs_are_wrong_ones_each_epoch():
     random = np.random.default_rng(0)
-    pair_exchange, second, _ = exchange([[5], *([1] * random.integers(0, 40) for _ in range(80))])
+    exchanger, second, _ = exchange([[5], *([1] * random.integers(0, 40) for _ in range(80))])
     pairs = np.count_nonzero(second)
-    means = [
-        np.mean(partners(pair_exchange, epoch, second)[second > 0] != np.arange(5, pairs + 5)) for epoch in range(5)
-    ]
+    means = [np.mean(partners(exchanger, epoch, second)[second > 0] != np.arange(5, pairs + 5)) for epoch in range(5)]
     assert np.all(np.abs(np.array(means) - 0.5) < 2 / pairs + 1e-9)
 
 
 def test_classes_that_cannot_exchange_are_made_up_for_by_others():
     # 20 windows without a partner, 30 couples: 20 of these exchange, so that 40 of 80 pairs are wrong.
-    pair_exchange, second, _ = exchange([[], *[[1]] * 20, [1] * 60])
+    exchanger, second, _ = exchange([[], *[[1]] * 20, [1] * 60])
     for epoch in range(5):
-        assert np.count_nonzero(partners(pair_exchange, epoch, second) != np.arange(80)) == 40
+        assert np.count_nonzero(partners(exchanger, epoch, second) != np.arange(80)) == 40
 
 
 def test_one_document_with_nearly_everything_leaves_few_wrong_pairs():
-    pair_exchange, second, _ = exchange([[], [1, 50, 1]])
-    assert np.count_nonzero(partners(pair_exchange, 0, second) != np.arange(52)) == 4
-    pair_exchange, second, _ = exchange([[], [50]])
-    assert np.count_nonzero(partners(pair_exchange, 0, second) != np.arange(50)) == 0
+    exchanger, second, _ = exchange([[], [1, 50, 1]])
+    assert np.count_nonzero(partners(exchanger, 0, second) != np.arange(52)) == 4
+    exchanger, second, _ = exchange([[], [50]])
+    assert np.count_nonzero(partners(exchanger, 0, second) != np.arange(50)) == 0
 
 
 def test_a_part_of_the_windows_has_the_partners_of_the_whole():
-    pair_exchange, second, _ = exchange([[3], [1, 2, 3, 4], [1] * 21])
-    all_partners = partners(pair_exchange, 7, second)
+    exchanger, second, _ = exchange([[3], [1, 2, 3, 4], [1] * 21])
+    all_partners = partners(exchanger, 7, second)
     some = np.array([25, 4, 11])
-    assert np.array_equal(pair_exchange.partners(np.full(3, 7), some, second[some]), all_partners[some])
+    assert np.array_equal(exchanger.partners(np.full(3, 7), some, second[some]), all_partners[some])
     none = np.zeros(0, np.int64)
-    assert len(pair_exchange.partners(none, none, none)) == 0
+    assert len(exchanger.partners(none, none, none)) == 0
 
 
 def test_another_seed_draws_other_pairs():

@@ -76,9 +76,8 @@ def test_a_row_is_its_windows_between_special_tokens(make_store, pair, packing):
             start, first, second = windows[number]
             length = first + second + 2 + (second > 0)
             sequence = slice(at, at + length)
-            own = [part.tolist() for part in np.split(tokens[start : start + first + second], [first])][
-                : 1 + (second > 0)
-            ]
+            own = [part.tolist() for part in np.split(tokens[start : start + first + second], [first])]
+            own = own[: 1 + (second > 0)]
             label, weight = batch["next_sentence_labels"][row, slot], batch["sequence_weights"][row, slot]
             row_segments = segments(ids[row, sequence].tolist())
             assert batch["sequence_starts"][row, slot] == at
@@ -96,9 +95,8 @@ def test_a_row_is_its_windows_between_special_tokens(make_store, pair, packing):
                 kinds["right"] += 1
             else:
                 assert row_segments[0] == own[0] if pair == "next_sentence" else row_segments == own[::-1]
-                assert [len(part) for part in row_segments] == [len(part) for part in own][
-                    :: 1 if pair == "next_sentence" else -1
-                ]
+                lengths = [len(part) for part in own]
+                assert [len(part) for part in row_segments] == lengths[:: 1 if pair == "next_sentence" else -1]
                 kinds["wrong"] += 1
             at += length
         assert np.all(ids[row, at:] == PAD)

@@ -35,14 +35,10 @@ def text_lines(sequences, masks=(), labels=(), weights=(), pair="next_sentence",
     return text.lines({name: np.array(value) for name, value in row.items()})
 
 
-def test_pieces_are_glued_to_the_word_that_they_go_on_with():
+def test_pieces_are_glued_to_their_word_but_at_a_segments_beginning_and_a_lone_double_hash_stays():
     lines = text_lines([[[THE, CAT, S, SIT, TING, S]]], pair="none")
     assert lines[1:] == ["  sequence 1, 8 positions", "    A: the cats sittings"]
-
-
-def test_a_segment_that_begins_in_a_word_and_a_lone_double_hash_stay_as_they_are():
-    lines = text_lines([[[S, CAT, HASHES], [TING, THE]]])
-    assert lines[2:] == ["    A: ##s cat ##", "    B: ##ting the"]
+    assert text_lines([[[S, CAT, HASHES], [TING, THE]]])[2:] == ["    A: ##s cat ##", "    B: ##ting the"]
 
 
 def test_the_three_kinds_of_masks_are_told_apart():

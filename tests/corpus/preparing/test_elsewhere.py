@@ -21,8 +21,8 @@ from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import learn_vocabulary
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage import connections, remote
-from tests.corpus.dumps import HEAD, TAIL, page
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
+from tests.corpus.reading.documents import HEAD, TAIL, page
 from tests.horovod_runs import PATIENCE_S
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
@@ -90,9 +90,7 @@ def test_a_directory_and_a_glob_elsewhere_give_the_bytes_of_copies_here(texts, m
 
 
 @pytest.mark.parametrize("scheme", ["s3", "sftp", "http"])
-def test_a_server_that_dies_in_the_middle_leaves_parts_from_which_the_next_call_goes_on(
-    texts, make_store, tmp_path, scheme, monkeypatch, capsys
-):
+def test_after_a_servers_death_the_next_call_goes_on(texts, make_store, tmp_path, scheme, monkeypatch, capsys):
     monkeypatch.setattr(connections, "PATIENCE_S", 0.3)
     store, directory = tmp_path / "store", f"{texts.url(scheme)}/"
     make_store(texts.files, output=tmp_path / "local", shard_bytes=9000)
@@ -128,9 +126,7 @@ def test_a_server_that_dies_in_the_middle_leaves_parts_from_which_the_next_call_
     assert without_origins(store) == tree(tmp_path / "local")
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed_and_only_its_parts_are_made_again(
-    texts, make_store, tmp_path, monkeypatch, capsys
-):
+def test_a_file_that_changes_while_it_is_read_is_noticed(texts, make_store, tmp_path, monkeypatch, capsys):
     directory, path = f"{texts.url('s3')}/", texts.files / "c.jsonl"
     read_block = remote._read_block
 

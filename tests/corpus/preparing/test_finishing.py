@@ -15,9 +15,8 @@ from tests.horovod_runs import PROJECT
 
 def held_documents(store) -> int:
     """The number of documents with a held-out section."""
-    return sum(
-        int(np.logical_or.reduceat(shard.held_out, np.asarray(shard.documents[:-1])).sum()) for shard in store.shards
-    )
+    held = (np.logical_or.reduceat(shard.held_out, np.asarray(shard.documents[:-1])) for shard in store.shards)
+    return sum(int(each.sum()) for each in held)
 
 
 def write(path, texts):
@@ -43,9 +42,11 @@ def test_two_documents_are_held_out_where_there_are_three(make_store, tmp_path, 
             assert open_index(store, 32, "next_sentence", True, split).classes.windows.sum() >= 2
 
 
-def test_duplicates_do_not_count(make_store, tmp_path):
-    store = open_store(make_store(write(tmp_path / "a.jsonl", ["One. Two."] * 5 + ["Three."]), held_out=1e-9).path)
-    assert held_documents(store) == 0
+def test_duplicates_do_not_count_and_a_setting_of_none_is_kept(make_store, tmp_path):
+    for texts, held_out in ((["One. Two."] * 5 + ["Three."], 1e-9), (["One.", "Two.", "Three."], 0)):
+        path = write(tmp_path / "a.jsonl", texts)
+        made = make_store(path, output=tmp_path / f"held-{held_out}", held_out=held_out)
+        assert held_documents(open_store(made.path)) == 0
 
 
 def test_documents_of_several_sections_come_first_and_keep_some(make_store, tmp_path):
@@ -54,11 +55,6 @@ def test_documents_of_several_sections_come_first_and_keep_some(make_store, tmp_
     [shard] = store.shards
     held = np.flatnonzero(shard.held_out)
     assert np.searchsorted(shard.documents, held, side="right").tolist() == [2, 3]
-
-
-def test_a_setting_of_none_is_kept(make_store, tmp_path):
-    path = write(tmp_path / "a.jsonl", [f"Number {i} is here." for i in range(9)])
-    assert held_documents(open_store(make_store(path, held_out=0).path)) == 0
 
 
 def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path):

@@ -1,9 +1,7 @@
 """Preparation by several processes, interrupted and continued: always the same bytes."""
 
-import bz2
 import errno
 import importlib.util
-import itertools
 import json
 import os
 import shlex
@@ -22,7 +20,7 @@ from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
-from tests.horovod_runs import PATIENCE_S
+from tests.horovod_runs import PATIENCE_S, run_python
 
 
 @pytest.fixture
@@ -41,6 +39,13 @@ def command(source, vocabulary, store, *more):
     return [sys.executable, "-m", "bert_horovod", "prepare", *map(str, words)]
 
 
+def run(*words, **environment):
+    """Run `command` to its end."""
+    done = run_python(*command(*words)[1:], **environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def wait_until(process, condition):
     """Wait until something holds while a process runs."""
     while not (value := condition()):
@@ -53,35 +58,9 @@ def inodes(store):
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("shard-*")}
 
 
-@pytest.mark.slow
-def test_parquet_gives_the_same_bytes_by_one_worker_by_two_and_as_json_lines(vocabulary, tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra parquet")
-    pa = pytest.importorskip("pyarrow")
-    rows = [f"Number {i} is here. And more of {i}." if i % 900 or not i else None for i in range(4000)]
-    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", row_group_size=100)
-    write_json_lines(tmp_path / "a.jsonl", rows)
-    for workers, name in ((1, "a.parquet"), (2, "a.parquet"), (1, "a.jsonl")):
-        more = ("--workers", workers, "--bad_lines", "skip")
-        words = command(tmp_path / name, vocabulary, tmp_path / f"{name}-{workers}", *more)
-        subprocess.run(words, capture_output=True, text=True, check=True)
-    assert tree(tmp_path / "a.parquet-1") == tree(tmp_path / "a.parquet-2")
-    from_parquet, from_lines = (verify(tmp_path / name) for name in ("a.parquet-1", "a.jsonl-1"))
-    assert len(from_parquet.shards) > 3
-    assert from_parquet.manifest["passed_over"] == {"rows without text": 4}
-    for name in ("tokens", "document_hashes"):
-        assert np.array_equal(
-            *(np.concatenate([getattr(s, name) for s in store.shards]) for store in (from_parquet, from_lines))
-        )
-
-
 def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp_path):
     for workers in (1, 2):
-        done = subprocess.run(
-            command(many_files, vocabulary, tmp_path / str(workers), "--workers", workers),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run(many_files, vocabulary, tmp_path / str(workers), "--workers", workers)
         assert f"by {workers} worker{'s' if workers > 1 else ''}" in done.stdout
     assert len(verify(tmp_path / "1").shards) > 5
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
@@ -106,11 +85,14 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     assert tree(store) == tree(tmp_path / "store")
 
 
-def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
+def test_an_endless_document_makes_many_shards_and_goes_on_in_its_middle(make_store, tmp_path):
     source = tmp_path / "long.txt"
     source.write_text("\n\n".join(f"Number {i} is here. " * 50 for i in range(600)), encoding="utf-8")
     settings = {"shard_bytes": 100_000, "section_bytes": 64 << 10}
-    before = tree(make_store(source, **settings).path)
+    made = make_store(source, **settings)
+    before = tree(made.path)
+    assert max(entry["bytes"] for entry in made.manifest["shards"]) < 200_000
+    assert made.manifest["totals"]["sentences"] == 30_000
     shards = sorted((tmp_path / "store").glob("shard-*"))
     assert len(shards) > 3
     for damaged in (shards[0], shards[2], shards[-1]):
@@ -122,15 +104,11 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         assert tree(tmp_path / "store") == before
 
 
-# While the workers are being started, and later.
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "after_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(1.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("after_s", [0.02, *(pytest.param(after_s, marks=pytest.mark.slow) for after_s in (0, 1))])
 def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, after_s):
-    process = subprocess.Popen(
-        command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
-    )
+    words = command(many_files, vocabulary, tmp_path / "store", "--workers", "2")
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     [worker, *_] = wait_until(process, lambda: children(process.pid))
     time.sleep(after_s)
     os.kill(worker, signal.SIGKILL)
@@ -156,9 +134,8 @@ def children(pid):
 
 @pytest.mark.full
 def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
-    process = subprocess.Popen(
-        command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.DEVNULL
-    )
+    words = command(many_files, vocabulary, tmp_path / "store", "--workers", "2")
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     workers = wait_until(process, lambda: len(pids := children(process.pid)) == 2 and pids)
     process.kill()
     process.wait()
@@ -238,31 +215,19 @@ def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
     assert len({bytes(shard.document_hashes) for shard in store.shards}) == 3
 
 
-def test_files_without_text_are_named_at_the_end(make_store, text):
-    from bert_horovod.corpus.preparing.summary import summary
-
-    (text / "c.txt").write_text("\u200b", encoding="utf-8")
-    assert "1 of 3 files gave no text: c.txt" in summary(make_store(text))
-
-
 @pytest.mark.full
 def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, many_files, vocabulary, tmp_path):
     if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
         pytest.skip("needs mpirun and mpi4py: set up again with an MPI on the machine")
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
-    done = subprocess.run(
-        [*mpirun, "3", *command(many_files, vocabulary, tmp_path / "mpi")], capture_output=True, text=True, check=True
-    )
+    words = [*mpirun, "3", *command(many_files, vocabulary, tmp_path / "mpi")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "by 2 workers" in done.stdout
     assert done.stdout.count("finished") == 1  # said once, by rank 0
     make_store(many_files, shard_bytes=20_000)
     assert tree(tmp_path / "mpi") == tree(tmp_path / "store")
-    wrong = subprocess.run(
-        [*mpirun, "2", *command(tmp_path / "none", vocabulary, tmp_path / "other")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [*mpirun, "2", *command(tmp_path / "none", vocabulary, tmp_path / "other")]
+    wrong = subprocess.run(words, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert wrong.stderr.count("no such file") == 1
 
@@ -270,39 +235,9 @@ def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, 
 @pytest.mark.full
 def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
     world = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
-    done = subprocess.run(
-        command(many_files, vocabulary, tmp_path / "store"),
-        env=os.environ | world,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(*command(many_files, vocabulary, tmp_path / "store")[1:], **world)
     assert done.returncode == 2
     assert "start it with mpirun or srun, or with --workers" in done.stderr
-
-
-@pytest.mark.full
-def test_workers_share_a_multistream_dump(make_store, shared_data, vocabulary, tmp_path):
-    [single] = (shared_data / "wikipedia").glob("*.xml.bz2")
-    xml = bz2.decompress(single.read_bytes())
-    pages = [*range(0, len(xml), 200_000), len(xml)]  # streams that end in the middle of pages
-    dump = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
-    dump.write_bytes(b"".join(bz2.compress(xml[a:b]) for a, b in itertools.pairwise(pages)))
-    done = subprocess.run(
-        command(dump, vocabulary, tmp_path / "two", "--workers", "2", "--shard_bytes", 1 << 20),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "8 disambiguation pages" in done.stdout
-    assert "100 redirects" in done.stdout
-    one = make_store(dump, output=tmp_path / "one", shard_bytes=1 << 20)
-    assert len(one.manifest["shards"]) > 2
-    assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    from_single = make_store(single, output=tmp_path / "whole", shard_bytes=1 << 20)
-    for name in ("documents", "sentences", "tokens", "bytes", "unknown_tokens"):
-        assert one.manifest["totals"][name] == from_single.manifest["totals"][name]
-    assert one.manifest["passed_over"] == from_single.manifest["passed_over"]
 
 
 def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp_path):
@@ -354,7 +289,7 @@ def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_sto
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_after_an_end_while_parts_are_joined_the_same_command_goes_on(
+def test_after_an_end_while_joining_the_call_goes_on(
     make_store, many_files, tmp_path, few_shards, monkeypatch, deleted
 ):
     from bert_horovod.corpus.preparing import parts
@@ -381,8 +316,7 @@ def test_after_an_end_while_parts_are_joined_the_same_command_goes_on(
 
 @pytest.mark.full
 def test_a_store_is_prepared_without_tensorflow(many_files, vocabulary, tmp_path):
-    words = [sys.executable, "-X", "importtime", *command(many_files, vocabulary, tmp_path / "store")[1:]]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = run(many_files, vocabulary, tmp_path / "store", PYTHONPROFILEIMPORTTIME="1")
     assert " tokenizers\n" in done.stderr
     assert " tensorflow\n" not in done.stderr
 
@@ -391,6 +325,6 @@ def test_a_store_is_prepared_without_tensorflow(many_files, vocabulary, tmp_path
 def test_many_parts_are_prepared_with_few_files(many_files, vocabulary, tmp_path):
     more = ("--documents", "blank_line", "--shard_bytes", "500")
     words = shlex.join(command(many_files, vocabulary, tmp_path / "store", *more))
-    done = subprocess.run(["bash", "-c", f"ulimit -n 64; {words}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", f"ulimit -n 64; {words}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(verify(tmp_path / "store").shards) > 200

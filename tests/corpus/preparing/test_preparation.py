@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from bert_horovod.corpus.shard import shard_problem
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store, verify, write_manifest
 from bert_horovod.errors import DamagedData, RunError, UserError
+from tests.rights import small_file_system
 from tests.toys import prepare, write_store
 
 
@@ -78,13 +80,6 @@ def test_shards_change_neither_documents_nor_sentences(make_store, tmp_path):
     assert len(sentences_of(one)) == 400  # with blank_line, a line is a sentence
 
 
-def test_an_endless_document_does_not_make_an_endless_shard(make_store, tmp_path):
-    (tmp_path / "long.txt").write_text("\n\n".join(f"Number {i} is here. " * 50 for i in range(1000)), encoding="utf-8")
-    prepared = make_store(tmp_path / "long.txt", shard_bytes=200_000)
-    assert max(entry["bytes"] for entry in prepared.manifest["shards"]) < 300_000
-    assert prepared.manifest["totals"]["sentences"] == 50_000
-
-
 def test_held_out_sections_are_those_of_their_text(make_store, tmp_path):
     texts = [f"Number {i} is here. It sat." for i in range(1000)]
     for name, order in (("one", texts), ("two", texts[::-1])):
@@ -112,11 +107,13 @@ def test_unigram_cross_entropy_is_the_textbooks(make_store, tmp_path):
     assert unigram_cross_entropy(store) == pytest.approx(total / len(held), rel=1e-12)
 
 
-def test_documents_without_tokens_are_dropped_and_counted(make_store, tmp_path):
-    rows = ["One.", "", "\u200b", "Two.", "\u0001"]
-    write_json_lines(tmp_path / "a.jsonl", rows)
-    totals = make_store(tmp_path / "a.jsonl").manifest["totals"]
-    assert (totals["documents"], totals["dropped_documents"]) == (2, 3)
+def test_documents_without_tokens_are_dropped_and_counted_and_files_without_text_named(make_store, tmp_path):
+    write_json_lines(tmp_path / "a.jsonl", ["One.", "", "\u200b", "Two.", "\u0001"])
+    (tmp_path / "c.txt").write_text("\u200b", encoding="utf-8")
+    made = make_store(tmp_path / "a.jsonl", tmp_path / "c.txt")
+    totals = made.manifest["totals"]
+    assert (totals["documents"], totals["dropped_documents"]) == (2, 4)
+    assert "1 of 2 files gave no text: c.txt" in summary(made)
     verify(tmp_path / "store")
 
 
@@ -142,7 +139,8 @@ def test_a_damaged_store_is_found_and_made_anew(make_store, text, tmp_path, name
     else:
         file.write_bytes(data if damage == "flip" else data[:-3])
     missing = (name, damage) == ("manifest.json", "remove")  # then the path may be no store
-    with pytest.raises(UserError if missing else DamagedData, match="store"):
+    message = "damaged shards: shard-00000" if name.startswith("shard") else "store"
+    with pytest.raises(UserError if missing else DamagedData, match=message):
         verify(tmp_path / "store")
     assert make_store(text).made
     assert tree(tmp_path / "store") == before
@@ -231,11 +229,11 @@ def test_bad_input_after_finished_shards_keeps_those_and_the_mended_file_makes_t
 
 
 @pytest.mark.parametrize(
-    "setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")}, {"shard_bytes": 0}]
+    ("name", "value"), [("held_out", -0.1), ("held_out", 0.9), ("held_out", math.nan), ("shard_bytes", 0)]
 )
-def test_senseless_settings_are_refused(make_store, text, setting):
-    with pytest.raises(UserError, match=next(iter(setting))):
-        make_store(text, **setting)
+def test_senseless_settings_are_refused(make_store, text, name, value):
+    with pytest.raises(UserError, match=name):
+        make_store(text, **{name: value})
 
 
 def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, tmp_path, monkeypatch):
@@ -255,14 +253,8 @@ def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, t
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 256 KiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small tmpfs")
-    yield path
-    subprocess.run(["umount", path], check=True)
+    with small_file_system(tmp_path / "disk", 256 << 10) as path:
+        yield path
 
 
 @pytest.mark.full
@@ -314,28 +306,11 @@ def test_every_check_of_a_shard_fires(make_store, text):
         assert message in shard_problem(other)
 
 
-def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_store, text, capsys):
-    (text / "INDEX.tsv").write_text("a table", encoding="utf-8")
-    (text / "wiki_00").write_text("A file without a suffix is text.", encoding="utf-8")
-    store = make_store(text)
-    assert [source["name"] for source in open_store(store.path).sources()] == ["a.txt", "sub/b.txt", "wiki_00"]
-    assert "INDEX.tsv" in capsys.readouterr().err
-
-
 def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
     store = make_store(text)
     (store.path / "index" / "0123").mkdir(parents=True)
     assert make_store(text).path == store.path
     assert (store.path / "index" / "0123").is_dir()
-
-
-def test_what_datatrove_writes_is_read(make_store, tmp_path):
-    filtered = tmp_path / "filtered"
-    filtered.mkdir()
-    for rank, text in enumerate(["A page.\nIts line.", "Another."]):  # as its JsonlWriter does
-        document = {"text": text, "id": f"<urn:{rank}>", "metadata": {"url": "https://a.example/", "language": "en"}}
-        (filtered / f"{rank:05d}.jsonl.gz").write_bytes(gzip.compress(json.dumps(document).encode() + b"\n"))
-    assert make_store(filtered).manifest["totals"]["documents"] == 2
 
 
 def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):

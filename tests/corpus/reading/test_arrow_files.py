@@ -10,6 +10,8 @@ from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
 from bert_horovod.errors import DamagedData, UserError
+from tests.corpus.reading.documents import documents as of_reader
+from tests.corpus.reading.documents import source_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra parquet")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra parquet")
@@ -43,23 +45,13 @@ def save_dataset(directory, kind="stream", splits=("train",)):
     return directory
 
 
-def source_of(path):
-    [source] = find_sources([str(path)])
-    return source
-
-
 def documents(source, piece=None, passed_over=None, skip=0, **options):
     """[(title, text)] of a source, or of a piece of it."""
-    titled_texts, held = [], []
-    with piece_reader(piece or Piece(source, 0, source.bytes), **options) as reader:
-        for section in read_sections(reader, "file", skip):
-            held.append(section.text)
-            if section.ends_document:
-                titled_texts.append((section.title, "\n".join(held)))
-                held = []
+    reader = piece_reader(piece or Piece(source, 0, source.bytes), **options)
+    found = of_reader(reader, "file", skip)
     if passed_over is not None:
         passed_over.update(reader.passed_over)
-    return titled_texts
+    return found
 
 
 EXPECTED = [(f"T{i}", f"Text é{i}. And so on.\nMore of {i}.") for i in range(200)]

@@ -1,7 +1,4 @@
-"""Formats go by names of files, one entry of a table each; CSV and TSV: a row is a document, its text in a column.
-
-WET files of Common Crawl: pages as documents, odd heads, and what is damaged.
-"""
+"""Formats go by names of files, one entry of a table each; rows of CSV and TSV, and WET pages of Common Crawl."""
 
 import gzip
 import json
@@ -11,12 +8,13 @@ import pytest
 
 from bert_horovod.corpus.reading import formats
 from bert_horovod.corpus.reading.finding import find_sources
-from bert_horovod.corpus.reading.formats import DUMP, JSON_LINES, NO_ROW, TABLE, TEXT, Format, format_of, read_sections
+from bert_horovod.corpus.reading.formats import DUMP, JSON_LINES, NO_ROW, TABLE, TEXT, Format, format_of
 from bert_horovod.corpus.reading.pieces import piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import record_sections
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, UserError
+from tests.corpus.reading.documents import documents, source_of
 
 
 @pytest.mark.parametrize(
@@ -54,21 +52,16 @@ def test_a_new_format_is_an_entry_of_the_table(tmp_path, monkeypatch):
     (source, _) = find_sources([str(tmp_path)])
     pieces = split_source(source, "file", 15)
     assert len(pieces) > 1
-    sections = [section for piece in pieces for section in read_sections(piece_reader(piece), "file")]
-    assert [(section.title, section.text) for section in sections] == [
-        ("One", "A text."),
-        ("Two", "Another."),
-        ("Three", "The last."),
-    ]
+    found = [document for piece in pieces for document in documents(piece_reader(piece))]
+    assert found == [("One", "A text."), ("Two", "Another."), ("Three", "The last.")]
 
 
 def sections(path, mode="file", passed_over=None, **options):
-    [source] = find_sources([str(path)])
-    with SourceReader(source, **options) as reader:
-        pairs = [(section.title, section.text) for section in read_sections(reader, mode)]
-        if passed_over is not None:
-            passed_over.update(reader.passed_over)
-    return pairs
+    reader = SourceReader(source_of(path), **options)
+    found = documents(reader, mode)
+    if passed_over is not None:
+        passed_over.update(reader.passed_over)
+    return found
 
 
 CSV = 'id,text,title\n0,"One, two.\nThree.\n\nFour ""five"".",A\n\n1,Six.,\n'
@@ -94,9 +87,7 @@ def test_a_row_is_a_document_and_its_text_follows_the_rule_of_documents(tmp_path
 def test_the_text_of_tsv_is_in_the_column_that_is_named(tmp_path):
     (tmp_path / "a.tsv").write_text('id\tbody\n0\tOne, "two".\n1\tThree.\n')
     assert sections(tmp_path / "a.tsv", text_field="body") == [("", 'One, "two".'), ("", "Three.")]
-    with pytest.raises(
-        UserError, match=r"a.tsv has no column 'text', its first line is \['id', 'body'\].*--text_field"
-    ):
+    with pytest.raises(UserError, match=r"a.tsv has no column 'text', its first line is \['id'"):
         sections(tmp_path / "a.tsv")
 
 
@@ -120,11 +111,10 @@ def test_a_row_that_does_not_fit_is_a_bad_line(tmp_path, name, row, message):
 
 
 def test_tables_in_a_directory_are_passed_over_and_told(tmp_path, capsys):
-    for name in (
-        *("a.txt", "INDEX.tsv", "a.csv", "a.html", "LICENSE", "README", "_SUCCESS", "wiki_00", "part-00000", "xaa"),
-    ):
+    texts = ["a.txt", "part-00000", "wiki_00", "xaa"]
+    for name in (*texts, "INDEX.tsv", "a.csv", "a.html", "LICENSE", "README", "_SUCCESS"):
         (tmp_path / name).write_text("One.")
-    assert [source.name for source in find_sources([str(tmp_path)])] == ["a.txt", "part-00000", "wiki_00", "xaa"]
+    assert [source.name for source in find_sources([str(tmp_path)])] == texts
     assert "passing over 6 files" in (told := capsys.readouterr().err)
     assert "INDEX.tsv, LICENSE" in told
     assert len(find_sources([str(tmp_path / "[LRx_]*")])) == 1
@@ -143,29 +133,16 @@ INFO = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 14\r\n\r\nSoftware: 
 
 def record(text, *lines, end=b"\r\n", length=None, kind=b"conversion"):
     block = text if isinstance(text, bytes) else text.encode()
-    lines = [
-        b"WARC/1.0",
-        b"WARC-Type: " + kind,
-        *lines,
-        b"Content-Length: %d" % (len(block) if length is None else length),
-    ]
-    return end.join([*lines, b"", block]) + end * 2
+    size = b"Content-Length: %d" % (len(block) if length is None else length)
+    return end.join([b"WARC/1.0", b"WARC-Type: " + kind, *lines, size, b"", block]) + end * 2
 
 
 LANGUAGE = b"WARC-Identified-Content-Language: deu"
+FOLDED = (b"WARC-Target-URI: https://c.example/", b"\tand more", b"no colon", b"WARC-Target-URI: second")
 PAGES = [
     record("A page. It has\nlines.\n", b"WARC-Target-URI: https://a.example/1", b"Content-Type: text/plain"),
-    record(
-        "Wörter\r\n\r\nund mehr.", b"warc-target-uri:https://b.example/\xff", b"WARC-Identified-Content-Language: deu"
-    ),
-    record(
-        "Folded.",
-        b"WARC-Target-URI: https://c.example/",
-        b"\tand more",
-        b"no colon",
-        b"WARC-Target-URI: second",
-        end=b"\n",
-    ),
+    record("Wörter\r\n\r\nund mehr.", b"warc-target-uri:https://b.example/\xff", LANGUAGE),
+    record("Folded.", *FOLDED, end=b"\n"),
     record("", b"WARC-Target-URI: https://d.example/"),
     record("WARC/1.0\r\n\r\nis its text.", b"Content-Type: text/plain; charset=utf-8"),
 ]
@@ -174,16 +151,14 @@ TEXTS = ["A page. It has\nlines.", "Wörter\nund mehr.", "Folded.", "", "WARC/1.
 
 @pytest.fixture
 def read(tmp_path):
-    """Writes a file and returns (its sections, what was passed over)."""
+    """Writes a file and returns (its documents, what was passed over)."""
 
-    def sections(content, name="a.warc.wet.gz", documents="file", bad_lines="stop"):
-        path = tmp_path / name
-        path.write_bytes(content)
-        source = SourceFile(path, name, len(content))
-        with SourceReader(source, bad_lines=bad_lines) as reader:
-            return list(read_sections(reader, documents)), dict(reader.passed_over)
+    def documents_of(content, name="a.warc.wet.gz", bad_lines="stop"):
+        (tmp_path / name).write_bytes(content)
+        reader = SourceReader(SourceFile(tmp_path / name, name, len(content)), bad_lines=bad_lines)
+        return documents(reader), dict(reader.passed_over)
 
-    return sections
+    return documents_of
 
 
 def members(*records):
@@ -194,22 +169,16 @@ def members(*records):
     ("content", "name"), [(members(INFO, *PAGES), "a.warc.wet.gz"), (INFO + b"".join(PAGES), "A.WET")]
 )
 def test_a_page_is_a_document_and_its_lines_are_paragraphs(read, content, name):
-    sections, passed_over = read(content, name)
-    assert [section.text for section in sections] == TEXTS
-    assert [section.title for section in sections[:3]] == [
-        "https://a.example/1",
-        "https://b.example/\ufffd",
-        "https://c.example/ and more",
-    ]
-    assert all(section.ends_document for section in sections)
+    found, passed_over = read(content, name)
+    titles = ["https://a.example/1", "https://b.example/\ufffd", "https://c.example/ and more"]
+    assert ([title for title, _ in found[:3]], [text for _, text in found]) == (titles, TEXTS)
     assert passed_over == {}
 
 
 def test_blocks_may_end_anywhere(read, monkeypatch):
     for size in (1, 2, 7):
         monkeypatch.setattr("bert_horovod.corpus.reading.sources.BLOCK_BYTES", size)
-        sections, _ = read(members(INFO, *PAGES))
-        assert [section.text for section in sections] == TEXTS
+        assert [text for _, text in read(members(INFO, *PAGES))[0]] == TEXTS
 
 
 def test_other_records_are_counted(read):
@@ -248,8 +217,8 @@ def test_a_bad_record_is_an_error_or_passed_over(read, monkeypatch, bad, reason,
     content = members(PAGES[0], bad, PAGES[2])
     with pytest.raises(UserError, match=message):
         read(content)
-    sections, passed_over = read(content, bad_lines="skip")
-    assert [section.text for section in sections] == [TEXTS[0], TEXTS[2]]
+    found, passed_over = read(content, bad_lines="skip")
+    assert [text for _, text in found] == [TEXTS[0], TEXTS[2]]
     assert passed_over == {reason: 1}
 
 

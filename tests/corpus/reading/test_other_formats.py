@@ -65,9 +65,8 @@ def test_another_format_is_refused_by_its_name_and_by_its_content(tmp_path, name
     with pytest.raises(UserError, match=rf"{name} is {what}.* \(by its name\), .*into JSON Lines"):
         find_sources([str(path)])
     for disguise in ("a.txt", "part-00000", "a.txt.gz"):
-        (tmp_path / disguise).write_bytes(
-            gzip.compress(content) if disguise.endswith(".gz") else b"\xef\xbb\xbf" + content
-        )
+        disguised = gzip.compress(content) if disguise.endswith(".gz") else b"\xef\xbb\xbf" + content
+        (tmp_path / disguise).write_bytes(disguised)
         [source] = find_sources([str(tmp_path / disguise)])
         with (
             SourceReader(source, bad_lines="skip") as reader,

@@ -8,36 +8,16 @@ from itertools import accumulate
 
 import pytest
 
-from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.errors import DamagedData, UserError
-from tests.corpus.dumps import dump, page
+from tests.corpus.reading.documents import documents, dump, page, source_of
 
 JSON_LINES = "\n\n".join(json.dumps({"text": f"Text é{i}. " * (i % 5), "title": f"T{i}"}) for i in range(12))
 BLANK_LINES = "\n".join(f"Satz é{i}.\nZwei.{blank}" for i, blank in enumerate(["\n", "\n\n\n", "\n \t\n", "\n"] * 3))
 PAGES = [page(f"Ant {i} é", f"Text <{i}> [[a]] &amp; é. " * (i % 7), redirect="B" * (i % 4 == 3)) for i in range(14)]
 DUMP = dump(*PAGES)
-
-
-def source_of(path, data):
-    path.write_bytes(data)
-    [source] = find_sources([str(path)])
-    return source
-
-
-def documents(reader, mode):
-    """The documents that a reader gives: [(title, text)]."""
-    titled_texts, held = [], []
-    with reader:
-        for section in read_sections(reader, mode):
-            held.append(section.text)
-            if section.ends_document:
-                titled_texts.append((section.title, "\n".join(held)))
-                held = []
-    assert not held
-    return titled_texts
 
 
 def check_every_piece_size(source, mode, sizes):
@@ -91,9 +71,8 @@ def test_the_cuts_of_a_plain_dump_around_its_tags(tmp_path):
 
 @pytest.mark.parametrize("step", [50, 199, 997])
 def test_a_dump_of_many_streams_can_be_cut_at_any_byte_and_pages_may_span_streams(tmp_path, step, monkeypatch):
-    monkeypatch.setattr(
-        "bert_horovod.corpus.reading.pieces.BLOCK_BYTES", 16
-    )  # streams begin across the blocks that are searched
+    # Streams begin across the blocks that are searched.
+    monkeypatch.setattr("bert_horovod.corpus.reading.pieces.BLOCK_BYTES", 16)
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, range(step, len(DUMP), step)))
     check_every_piece_size(source, "file", [97, 150, 1000, 100_000])
 

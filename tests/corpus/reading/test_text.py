@@ -12,10 +12,11 @@ import zstandard
 
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
-from bert_horovod.corpus.reading.pieces import piece_reader, split_source
+from bert_horovod.corpus.reading.pieces import split_source
 from bert_horovod.corpus.reading.sources import NOT_TEXT, TOO_LONG, SourceReader
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.errors import DamagedData, UserError
+from tests.corpus.reading.documents import source_of, texts_of
 
 COMPRESS = {
     "": bytes,
@@ -84,27 +85,21 @@ def test_a_wide_window_of_zstandard_is_read_and_one_too_wide_is_named(tmp_path):
     assert data[5] == (28 - 10) << 3  # the frame's byte for the window
     data[5] = (32 - 10) << 3
     (tmp_path / "a.txt.zst").write_bytes(data)
-    with pytest.raises(
-        UserError, match=r"a.txt.zst was compressed with a window of 4,096 MiB; expected at most 2,048 MiB"
-    ):
+    with pytest.raises(UserError, match=r"a.txt.zst was .* a window of 4,096 MiB; expected at most 2,048 MiB"):
         documents(tmp_path / "a.txt.zst")
 
 
 @pytest.mark.parametrize("size", [7, 1000])
 def test_a_line_may_be_a_paragraph_of_several_sentences(tmp_path, size):
     (tmp_path / "a.txt").write_text("A one. A two.\nA  three.\n\nB one.\n \n\nC one. " + "C two. " * 12_000)
-    [source] = find_sources([str(tmp_path / "a.txt")])
+    source = source_of(tmp_path / "a.txt")
     whole = documents(tmp_path / "a.txt", "paragraph_lines")
     assert whole[:2] == [["A one. A two.\nA three."], ["B one."]]
     assert len(whole[2]) == 2  # cut at a sentence's end
     assert all(section.endswith(".") for section in whole[2])
     pieces = split_source(source, "paragraph_lines", size)
     assert len(pieces) > 1
-    texts = []
-    for piece in pieces:
-        with piece_reader(piece) as reader:
-            texts += [section.text for section in read_sections(reader, "paragraph_lines")]
-    assert texts == [text for document in whole for text in document]
+    assert texts_of(pieces, "paragraph_lines") == [text for document in whole for text in document]
 
 
 def test_xz_streams_may_be_padded(tmp_path):
@@ -126,7 +121,8 @@ def test_documents_of_each_format(tmp_path):
     assert documents(plain) == [["A one. A two.\nB one.\nC one. C two."]]
     assert documents(plain, "blank_line") == [["A one.\nA two."], ["B one."], ["C one.\nC two."]]
     lines = tmp_path / "b.jsonl.gz"
-    rows = [{"text": "A one.\nA two.\n\nA three.", "id": 1}, {"text": ""}, {"text": "B \ud83d one \ud83d\ude00."}]
+    of_datatrove = {"text": "A one.\nA two.\n\nA three.", "id": "<urn:1>", "metadata": {"url": "https://a.example/"}}
+    rows = [of_datatrove, {"text": ""}, {"text": "B \ud83d one \ud83d\ude00."}]
     lines.write_bytes(gzip.compress(("\n\n".join(map(json.dumps, rows))).encode()))
     assert documents(lines) == [["A one. A two.\nA three."], [""], ["B \ufffd one \U0001f600."]]
     assert documents(lines, "blank_line")[0] == ["A one.\nA two.\nA three."]
@@ -141,12 +137,8 @@ def test_inputs_are_files_directories_and_globs_each_file_once(tmp_path):
     assert names == ["a.txt", "b.txt", "sub/c.txt"]
     twice = find_sources([str(tmp_path / "*.txt"), str(tmp_path / "a.txt")])
     assert [source.name for source in twice] == ["a.txt", "b.txt"]
-    for missing in (tmp_path / "none", tmp_path / "*.md"):
-        with pytest.raises(UserError, match="no such file"):
-            find_sources([str(missing)])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no text"):
-        find_sources([str(tmp_path / "empty")])
+    with pytest.raises(UserError, match="no such file"):
+        find_sources([str(tmp_path / "*.md")])
 
 
 def test_long_documents_are_cut_at_paragraph_ends_and_long_paragraphs_at_sentence_ends(tmp_path):
@@ -317,9 +309,5 @@ def test_cr_within_lines_that_end_otherwise_is_a_blank(tmp_path):
 
 def test_parts_of_a_text_with_cr_line_ends_hold_every_document_once(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"".join(b"Document %d .\rIts end .\r\r" % i for i in range(100)))
-    [source] = find_sources([str(tmp_path / "a.txt")])
-    texts = []
-    for piece in split_source(source, "blank_line", 333):
-        with piece_reader(piece) as reader:
-            texts += [section.text for section in read_sections(reader, "blank_line")]
-    assert texts == [f"Document {i} .\nIts end ." for i in range(100)]
+    pieces = split_source(source_of(tmp_path / "a.txt"), "blank_line", 333)
+    assert texts_of(pieces, "blank_line") == [f"Document {i} .\nIts end ." for i in range(100)]

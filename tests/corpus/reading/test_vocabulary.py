@@ -1,8 +1,6 @@
 """Vocabularies: what is refused, and that learning gives the same bytes every time."""
 
 import random
-import subprocess
-import sys
 
 import pytest
 import tokenizers
@@ -18,6 +16,7 @@ from bert_horovod.corpus.reading.vocabulary import (
     write_vocabulary,
 )
 from bert_horovod.errors import UserError
+from tests.horovod_runs import run_python
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
         "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 512, True))"
     )
     for i in range(4):
-        subprocess.run([sys.executable, "-c", program, tied, tmp_path / f"vocab-{i}"], check=True)
+        assert run_python("-c", program, tied, tmp_path / f"vocab-{i}").returncode == 0
     assert len({(tmp_path / f"vocab-{i}").read_bytes() for i in range(4)}) == 1
     assert len(read_vocabulary(tmp_path / "vocab-0")) == 512
 
@@ -97,15 +96,10 @@ def test_frequent_words_become_tokens(tmp_path):
     assert {"sunflower", "moon", "."} <= set(vocabulary)
 
 
-def test_senseless_requests_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_text(" \n", encoding="utf-8")
-    with pytest.raises(UserError, match="holds no words"):
-        learn_vocabulary(find_sources([str(tmp_path)]), 1000, True)
-    for size in (1 << 25, 1 << 70, 10**5000):
+def test_senseless_sizes_are_refused():
+    for size in (10, 1 << 25, 1 << 70, 10**5000):
         with pytest.raises(UserError, match=r"--size .*and at most 16,777,216"):
             learn_vocabulary([], size, True)
-    with pytest.raises(UserError, match="--size 10"):
-        learn_vocabulary(find_sources([str(tmp_path)]), 10, True)
 
 
 def characters(first: int, count: int, length: int) -> list[str]:

@@ -103,15 +103,8 @@ def test_a_title_with_a_colon_that_is_no_namespace_is_words(text, paragraph):
 @pytest.mark.parametrize(
     ("file", "category"),
     [
-        ("Tiedosto", "Luokka"),
-        ("ملف", "تصنيف"),
-        ("Soubor", "Kategorie"),
-        ("Dosya", "Kategori"),
-        ("Tập tin", "Thể loại"),
-        ("پرونده", "رده"),
-        ("Файл", "Категорія"),
-        ("파일", "분류"),
-        ("Qqq file", "Qqq category"),
+        *(("Tiedosto", "Luokka"), ("ملف", "تصنيف"), ("Soubor", "Kategorie"), ("Dosya", "Kategori"), ("파일", "분류")),
+        *(("Tập tin", "Thể loại"), ("پرونده", "رده"), ("Файл", "Категорія"), ("Qqq file", "Qqq category")),
     ],
 )
 def test_files_and_categories_are_known_by_the_names_of_the_dump_the_english_and_older_ones(file, category):
@@ -142,23 +135,10 @@ def test_time_does_not_explode_on_broken_markup():
     [
         *("References", "see also", "Sources and further reading", "Notes, references and sources"),
         *("Literatur und Weblinks", "Einzelnachweise:", "Notes et références", "Voir aussi", "Referencias y notas"),
-        *("Véase  también", "Note e riferimenti", "Ver também", "Bronnen, noten en/of referenties"),
-        *(
-            "Källor och referenser",
-            "Przypisy i bibliografia",
-            "Примечания и литература",
-            "Див. також",
-            "脚注・参考文献",
-        ),
-        *(
-            "注释及参考文献",
-            "參考文獻",
-            "각주 및 참고 문헌",
-            "المراجع والمصادر",
-            "وصلات خارجية",
-            "پانویس و منابع",
-            "پیوند به بیرون",
-        ),
+        *("Véase  también", "Note e riferimenti", "Ver também", "Bronnen, noten en/of referenties", "Див. також"),
+        *("Källor och referenser", "Przypisy i bibliografia", "Примечания и литература", "脚注・参考文献"),
+        *("注释及参考文献", "參考文獻", "각주 및 참고 문헌", "المراجع والمصادر", "وصلات خارجية"),
+        *("پانویس و منابع", "پیوند به بیرون"),
         *("Liên kết ngoài", "Chú thích và tham khảo", "Vegeu també", "Lähteet ja viitteet", "Aiheesta muualla"),
         *("Poznámky a reference", "Související články", "Kaynakça ve dış bağlantılar", "DIŞ BAĞLANTILAR"),
     ],
