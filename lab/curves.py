@@ -74,6 +74,8 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     directory = work / key
     alone = arguments.gpu and one_rank_is_enough(recipe)  # in place of its ranks
     ranks = 1 if alone else curve.ranks
+    if ranks > 1 and not shutil.which("horovodrun", path=path()):
+        raise UserError("horovodrun is not installed")
     words = ["horovodrun", "-np", str(ranks), *(["-H", ONE_GPU] if arguments.gpu else own_cores())] if ranks > 1 else []
     words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
     words += ["--data_dir", str(arguments.data_dir.absolute()), "--output_dir", str(directory)]
@@ -244,8 +246,6 @@ def main() -> int:
     """Train what is missing, and print the table."""
     arguments = parse()
     if arguments.data_dir:
-        if not shutil.which("horovodrun", path=path()):
-            raise UserError("horovodrun is not installed")
         arguments.work.mkdir(parents=True, exist_ok=True)
         store_hash = open_store(arguments.data_dir).hash
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None

@@ -31,12 +31,15 @@ from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
+from lab.curve_recipes import CURVES, kept, key_of
+from lab.rounds import PROJECT
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
 HELD_OUT_EVERY = 20  # sections
 LONGEST = 50  # tokens of a sentence: 25 on average, as in books
+AVERAGED = 5  # checkpoints
 COMPARED = ("model.safetensors", "training/optimizer.safetensors")
 
 
@@ -139,10 +142,8 @@ def _pretrain(directory: Path, store: str, output_dir: Path) -> float:
         str(output_dir),
     ]
     words += ["--index_dir", str(directory / "index")]
-    command, began = [sys.executable, "-m", "bert_horovod", *words], time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError("pretrain: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    began = time.monotonic()
+    _run(["-m", "bert_horovod", *words])
     return time.monotonic() - began
 
 
@@ -208,6 +209,57 @@ def make_store(path: Path, vocabulary_size: int) -> Store:
     return open_store(path)
 
 
+def curve(work: dict[str, Any]) -> dict[str, Any]:
+    """Train a curve of lab/curves.toml on the GPU, from where it was; `name`, `store`, and `work`, where runs are.
+
+    `curve` is what lab/curves/ keeps of it, a line; `training_s` the seconds of all steps to each evaluation, without
+    evaluations and checkpoints; `last` and `mean` what `evaluate` says of the run and of the mean of its last five
+    checkpoints, where five are kept.
+    """
+    name, runs, data = work["name"], Path(work["work"]), ["--data_dir", work["store"]]
+    recipe, ranks = CURVES[name].recipe, CURVES[name].ranks
+    key = key_of(recipe, open_store(work["store"]).hash, None, ranks)
+    words = [*data, "--work", str(runs), "--keep", "--gpu", "--curve", name, "--json"]
+    _run([str(PROJECT / "lab" / "curves.py"), *words])
+    run, found = runs / key, {"curve": kept()[key]}
+    if not run.is_dir():  # it was kept before
+        return found
+    texts = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds, before, training_s = 0.0, 0, []
+    for line in map(json.loads, texts):
+        if "step_s" in line:
+            seconds, before = seconds + line["step_s"] * (line["step"] - before), line["step"]
+        if "held_out_mlm_loss" in line:
+            training_s.append([line["step"], round(seconds, 2)])
+    found |= {"training_s": training_s}
+    if recipe.execution.keep_checkpoints >= AVERAGED:
+        with tempfile.TemporaryDirectory() as scratch:
+            mean, length = str(Path(scratch) / "mean"), str(recipe.phase[-1].sequence_length)
+            _run(["-m", "bert_horovod", "average", str(run), "--last", str(AVERAGED), "--output", mean])
+            for which, checkpoint in (("last", str(run)), ("mean", mean)):
+                words = ["evaluate", checkpoint, *data, "--sequence_length", length, "--json"]
+                found |= {which: json.loads(_run(["-m", "bert_horovod", *words]))}
+    return found
+
+
+def tests(_: dict[str, Any]) -> dict[str, Any]:
+    """The tests that need a GPU: pytest's last line, and the lines of those that did not pass."""
+    words = ["-m", "pytest", "-m", "gpu", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/gpu"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=PROJECT, check=False)
+    said = (done.stdout + done.stderr).strip().splitlines() or ["pytest said nothing"]
+    told = [line for line in said if line.startswith(("FAILED", "ERROR", "SKIPPED"))]
+    problems = [line for line in told if not line.startswith("SKIPPED")] or ([said[-1]] if done.returncode else [])
+    return {"summary": said[-1], "told": told, "problems": problems}
+
+
+def _run(words: list[str]) -> str:
+    """What a program of Python printed last; raises RunError with its last words."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=PROJECT, check=False)
+    if done.returncode:
+        raise RunError(f"{words[0]}: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
 def _nvidia_smi() -> list[str] | None:
     """A line for each GPU: name, driver, memory, highest clock, power limit; None without the program."""
     if shutil.which("nvidia-smi") is None:
@@ -226,8 +278,8 @@ def strict(value: Any) -> Any:
     return [strict(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-PARTS = {"device": device, "correctness": correctness, "resume": resume, "store": store}
-OTHERS_COMPUTE = ("resume", "store")  # processes of their own use the GPU, this one must not
+PARTS = {each.__name__: each for each in (device, correctness, resume, store, curve, tests)}
+OTHERS_COMPUTE = ("resume", "store", "curve", "tests")  # processes of their own use the GPU, this one must not
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from bert_horovod.training.step import TrainStep, build_step
 from bert_horovod.training.step_results import StepInputs
 
 FILE = "autotuning.json"
+MOST_CHOICES, MOST_FILES = 2000, 8  # of earlier runs; a run has some dozens, a file is of one GPU and TensorFlow
 
 
 def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainStep | None) -> None:
@@ -47,10 +48,15 @@ def keep_choices(run: Run) -> None:
         return
     content = {"made_on": _made_on(), "choices": chosen}
     write_atomically(run.job.output_dir / FILE, json.dumps(content, indent=1) + "\n")
-    content["choices"] = _of_earlier_runs() | chosen
+    earlier = {name: text for name, text in _of_earlier_runs().items() if name not in chosen}
+    content["choices"] = dict([*earlier.items(), *chosen.items()][-MOST_CHOICES:])
+    path = cache_file()
     with contextlib.suppress(OSError):  # a home that nobody may write to
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cache_file(), json.dumps(content, indent=1) + "\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(content, indent=1) + "\n")
+        oldest_first = sorted(path.parent.glob("autotuning-*.json"), key=lambda each: each.stat().st_mtime)
+        for old in oldest_first[:-MOST_FILES]:
+            old.unlink()
 
 
 def _kept(run: Run) -> dict[str, str]:

@@ -12,8 +12,8 @@ import pytest
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.recipe.sections import Recipe
-from lab.gpu import step_job
 from lab.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
+from lab.gpu_plan import step_job
 from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS, run_program
 from tests.toy_runs import newest, pretrain_arguments
 

@@ -1,9 +1,12 @@
 """Choices of XLA that lie in the output directory, as on a GPU."""
 
 import json
+import os
+from types import SimpleNamespace
 
 import pytest
 
+from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData
 from bert_horovod.runtime import devices
 from bert_horovod.training import gpu_choices
@@ -38,6 +41,23 @@ def test_a_resume_reads_what_the_first_start_wrote_and_a_new_run_what_earlier_ru
             gpu_choices.cache_file().write_text(damage, encoding="utf-8")
         train(store, tmp_path / str(number), max_steps=1)
         assert set(tuned) == expected
+
+
+def test_earlier_runs_keep_their_newest_choices_and_newest_files(tmp_path, tuned, monkeypatch):
+    run = SimpleNamespace(world=World(), job=SimpleNamespace(output_dir=tmp_path))
+    monkeypatch.setattr(gpu_choices, "MOST_CHOICES", 3)
+    monkeypatch.setattr(gpu_choices, "MOST_FILES", 2)
+    for number in range(3):
+        monkeypatch.setattr(gpu_choices, "gpu_details", lambda number=number: {"device_name": f"GPU {number}"})
+        for name in ("a", "b", "c", "a", "d"):
+            tuned.clear()
+            tuned[name] = str(number)
+            gpu_choices.keep_choices(run)
+        os.utime(gpu_choices.cache_file(), (number, number))
+    files = sorted(gpu_choices.cache_file().parent.iterdir(), key=lambda path: path.stat().st_mtime)
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    assert [content["made_on"].partition(" with ")[0] for content in contents] == ["GPU 1", "GPU 2"]
+    assert [list(content["choices"]) for content in contents] == [["c", "a", "d"]] * 2
 
 
 @pytest.mark.slow
