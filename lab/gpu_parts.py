@@ -256,7 +256,10 @@ def _run(words: list[str]) -> str:
     """What a program of Python printed last; raises RunError with its last words."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=PROJECT, check=False)
     if done.returncode:
-        raise RunError(f"{words[0]}: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+        raise RunError(
+            f"{Path(words[0]).name if words[0] != '-m' else words[2]}: "
+            + "\n  ".join(done.stderr.strip().splitlines()[-3:])
+        )
     return (done.stdout.strip().splitlines() or [""])[-1]
 
 

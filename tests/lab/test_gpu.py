@@ -194,7 +194,9 @@ def test_a_curve_comes_with_its_seconds_and_with_the_mean_of_its_checkpoints(tmp
     assert said == "loss 4.0000 at step 4 after 5 s; last 4.0000; mean 3.9000"
     assert {"--gpu", "--keep", name} < set(ran[0])
     assert curves.parse(ran[0][1:]).curve == [name]
-    assert [__main__.parse(words[2:]).command for words in ran[1:]] == ["average", "evaluate", "evaluate"]
+    assert [words[2] for words in ran[1:]] == ["average", "evaluate", "evaluate"]
+    for words in ran[1:]:
+        __main__.parse(words[1:])
 
 
 @pytest.mark.full
