@@ -12,7 +12,7 @@ from bert_horovod.exchange.methods import METHODS
 from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
-from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
@@ -110,22 +110,12 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
 
     With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
     """
-    lines = []
-    for section in WHAT_SECTIONS:
-        before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
-        if section == "phase":
-            if len(before) != len(after):
-                lines.append(f"phase: {len(before)} phases -> {len(after)}")
-            pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
-        else:
-            pairs = [(section, before, after)]
-        # Other methods have other settings: the line of the method's name says it.
-        lines += [
-            f"{name}.{key}: {a[key]!r} -> {b[key]!r}"
-            for name, a, b in pairs
-            for key in a
-            if key in b and a[key] != b[key]
-        ]
+    tables = map(recipe_to_table, (old, new))
+    a, b = (flat({section: table[section] for section in WHAT_SECTIONS}) for table in tables)
+    # Other methods have other settings: the line of the method's name says it.
+    lines = [f"{key}: {a[key]!r} -> {b[key]!r}" for key in a if key in b and a[key] != b[key]]
+    if len(old.phase) != len(new.phase):
+        lines.append(f"phase: {len(old.phase)} phases -> {len(new.phase)}")
     if old.optimizer.clipping == new.optimizer.clipping == "bucket":
         for name in ("micro_batch", "bucket_bytes"):
             before, after = getattr(old.execution, name), getattr(new.execution, name)

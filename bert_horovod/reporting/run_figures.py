@@ -11,7 +11,8 @@ import numpy as np
 
 from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.reporting.run_status import newest_checkpoint, seconds_left, state_of
+from bert_horovod.reporting.run_status import seconds_left, state_of
+from bert_horovod.runs.checkpoint import paths
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
 from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.sessions import Spent
@@ -227,7 +228,7 @@ def _place(directory: Path, sign: Sign | None) -> list[list[str]]:
     rows = []
     if sign is not None:
         rows += [["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
-    if (checkpoint := newest_checkpoint(directory)) is not None:
+    for checkpoint in paths(directory)[-1:]:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             rows.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
     return rows

@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_horovod.costs.clusters import Prices
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
@@ -60,7 +61,7 @@ def read_run(
         "incidents": [
             {"step": line["step"], "text": str(line["incident"])} for line in log.events if "incident" in line
         ],
-        "recipe": _flat(recipe_to_table(recipe)),
+        "recipe": {key: json.dumps(value) for key, value in flat(recipe_to_table(recipe)).items()},
     }
 
 
@@ -172,17 +173,3 @@ def _curves(log: Log, clock: RunClock, most_points: int) -> dict[str, list[Any]]
             pairs = zip(sums.tolist(), counts.tolist(), strict=True)
             curves[name] = [total / count if count else None for total, count in pairs]
     return curves
-
-
-def _flat(table: dict[str, Any]) -> dict[str, str]:
-    """Settings as `section.key`, phases as `phase.0.key`, in the recipe's order; values as TOML has them."""
-    flat: dict[str, str] = {}
-    for section, settings_table in table.items():
-        phases = (
-            {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}
-            if isinstance(settings_table, list)
-            else None
-        )
-        for prefix, settings in (phases or {section: settings_table}).items():
-            flat |= {f"{prefix}.{key}": json.dumps(value) for key, value in settings.items()}
-    return flat

@@ -1,7 +1,6 @@
 """The status of a run, and the time that it still needs, read from its directory alone, on any host that sees it."""
 
 import contextlib
-import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.sessions import Spent, spent
@@ -70,7 +70,7 @@ def _step(sign: Sign | None, newest: dict[str, Any], saved: Path | None, saved_s
     if newest and (sign is None or (newest.get("time") or 0.0) > since_s):
         steps.append(newest["step"])
     if saved is not None and saved_s > since_s:
-        steps.append(_step_of(saved))
+        steps.append(step_of(saved.name))
     return max(steps, default=None)
 
 
@@ -93,27 +93,12 @@ def _newest_lines(run: Path) -> Lines:
         return Lines([], 0)
 
 
-def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint with the largest step in its name, complete or not; None: there is none."""
-    return next(iter(_checkpoints(run)), None)
-
-
 def _newest_saved(run: Path) -> tuple[Path | None, float]:
     """The newest checkpoint, and when it was saved, in seconds since the epoch."""
-    for path in _checkpoints(run):
+    for path in reversed(paths(run)):
         with contextlib.suppress(FileNotFoundError):  # the run has removed it in this moment
             return path, path.stat().st_mtime
     return None, 0.0
-
-
-def _checkpoints(run: Path) -> list[Path]:
-    """All checkpoints, newest first."""
-    names = (path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-[0-9]{1,18}", path.name))
-    return sorted(names, key=_step_of, reverse=True)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _time_left(run: Path, step: int | None, sign: Sign | None, read: Lines) -> float | None:

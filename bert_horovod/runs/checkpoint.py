@@ -36,7 +36,7 @@ from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
-from bert_horovod.storage.reading import TEXT_BYTES, check_type, hash_file, read_json
+from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json, read_record
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -228,8 +228,7 @@ def _state(path: Path) -> dict[str, Any]:
 def damaged_files(path: Path) -> list[str]:
     """Names of files that do not match their hashes, and of files that every checkpoint has but hashes.json lacks."""
     try:
-        expected = read_json(path / HASHES, inside=path)
-        check_type(expected, dict[str, str], "it")
+        expected = read_record(path / HASHES, dict[str, str], inside=path)
     except (OSError, ValueError) as error:
         _refuse_unreadable(error, path / HASHES)
         return [HASHES]
@@ -278,9 +277,7 @@ class Best:
 def best_record(output_dir: Path) -> Best | None:
     """What a run has recorded of its best checkpoint; None if it has not, the file is damaged or that is gone."""
     try:
-        record = read_json(output_dir / BEST, inside=output_dir)
-        check_type(record, Best, BEST)
-        best = Best(**record)
+        best = read_record(output_dir / BEST, Best, inside=output_dir)
         return best if path_of(output_dir, best.step).is_dir() else None
     except (OSError, ValueError, TypeError):
         return None

@@ -17,7 +17,7 @@ from bert_horovod.runs.checkpoint import BEST, NEWEST, paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
-from bert_horovod.storage.reading import check_type, read_json, read_text
+from bert_horovod.storage.reading import read_record, read_text
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
 if TYPE_CHECKING:
@@ -231,10 +231,8 @@ def refuse_another_run(
     """
     name = name or f"--output_dir {output_dir}"
     try:
-        content = read_json(output_dir / "run.json", inside=output_dir)
-        check_type(content, RunRecord, "it")
-        run = RunRecord(**content)
-        start = Start(**content["start"]) if run.start else None
+        run = read_record(output_dir / "run.json", RunRecord, inside=output_dir)
+        start = Start(**run.start) if run.start else None
     except (OSError, ValueError, TypeError) as error:
         raise damaged(error, output_dir / "run.json", "restore it, or give a new directory") from error
     if run.format != FORMAT:

@@ -27,7 +27,7 @@ from bert_horovod.runs.mirror import (
 )
 from bert_horovod.runs.rank_parts import yield_to_training
 from bert_horovod.storage import remote
-from bert_horovod.storage.places import Place, parse
+from bert_horovod.storage.places import parse
 from bert_horovod.storage.reading import hash_file, read_json
 
 RETRY_S = 60.0  # from a failure to the next try
@@ -192,7 +192,7 @@ class Mirror:
     def _take(self) -> int:
         found = owner(self._place)
         number = found[0] + 1 if found else 1
-        place = self._owner(number)
+        place = self._place / OWNERS / f"{number:08d}.json"
         try:
             ours = remote.write_new(place, self._object)
         except NotImplementedError:  # the next write finds out
@@ -221,9 +221,6 @@ class Mirror:
                 f"This one ends; its checkpoints are in {self._output_dir}. Stop one, or give it another mirror"
             )
             raise UserError(self._lost)
-
-    def _owner(self, number: int) -> Place:
-        return self._place / OWNERS / f"{number:08d}.json"
 
     def _tell(self) -> None:
         waiting = max(self.holds(), default=None)

@@ -23,6 +23,7 @@ from math import floor, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 
@@ -125,18 +126,10 @@ def curve_settings(recipe: Recipe) -> dict[str, Any]:
 
     These are all that decide a run's result, except data.seed and [numerics].
     """
-    settings_by_key = {}
-    for section in _SECTIONS:
-        settings_table = recipe_to_table(recipe)[section]
-        parts = (
-            {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}
-            if isinstance(settings_table, list)
-            else None
-        )
-        for prefix, settings in (parts or {section: settings_table}).items():
-            settings_by_key |= {f"{prefix}.{key}": _plain(value) for key, value in settings.items()}
-    del settings_by_key[_SEED]
-    return settings_by_key
+    table = recipe_to_table(recipe)
+    settings = flat({section: table[section] for section in _SECTIONS})
+    del settings[_SEED]
+    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def read_reference(path: Path) -> Reference:
@@ -146,8 +139,3 @@ def read_reference(path: Path) -> Reference:
     for name in ("means", "spreads", "noises", "stores"):
         contents[name] = tuple(contents.get(name, ()))
     return Reference(**contents)
-
-
-def _plain(value: Any) -> Any:
-    """A hashable form of a value: lists as JSON text, other values unchanged."""
-    return json.dumps(value) if isinstance(value, list | tuple) else value

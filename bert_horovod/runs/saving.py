@@ -100,18 +100,15 @@ def write(
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
+        model = recipe.in_phase(recipe.phase[recipe.phase_at(snapshot.step)]).model
+        tokenizer = dataset.vocabulary, dataset.tokenizer_settings
         hashes = {
-            WEIGHTS_FILE: write_directory(
-                temporary,
-                recipe.in_phase(recipe.phase[recipe.phase_at(snapshot.step)]).model,
-                task,
-                parameters,
-                dataset.vocabulary,
-                dataset.tokenizer_settings,
-            ),
+            WEIGHTS_FILE: write_directory(temporary, model, task, parameters, *tokenizer),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
         }
-        _write_card(temporary, output_dir, snapshot.step, recipe, parameters, task, dataset)
+        count = sum(array.size for array in parameters.values())
+        card = model_card(output_dir, snapshot.step, recipe, count, task.configuration(model), dataset)
+        (temporary / CARD).write_text(card, encoding="utf-8", newline="\n")
         parts = take(final.parent, snapshot.step, snapshot.ranks_with_parts, PARTS_PATIENCE_S)
         hashes |= {part_file(rank): digest for rank, (_, digest) in sorted(parts.items())}
         text = json.dumps(snapshot.record, indent=1) + "\n"
@@ -272,21 +269,6 @@ class Saver:
             again_s = min(RETRY_S, left_s)
             self._retry_at = time.monotonic() + again_s
             self._say(f"warning: {error}. The run goes on, and tries again in {again_s:.0f} s")
-
-
-def _write_card(
-    directory: Path,
-    output_dir: Path,
-    step: int,
-    recipe: Recipe,
-    parameters: dict[str, np.ndarray],
-    task: Task,
-    dataset: Dataset,
-) -> None:
-    model = recipe.in_phase(recipe.phase[recipe.phase_at(step)]).model
-    count = sum(array.size for array in parameters.values())
-    card = model_card(output_dir, step, recipe, count, task.configuration(model), dataset)
-    (directory / CARD).write_text(card, encoding="utf-8", newline="\n")
 
 
 def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:

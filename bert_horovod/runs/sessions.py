@@ -17,7 +17,7 @@ from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.errors import ReportedError
 from bert_horovod.runs.metrics_lines import Log, read_log
 from bert_horovod.runs.status_files import SESSIONS, Sign, read_sign
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.storage.reading import check_type, read_record
 from bert_horovod.storage.writing import write_atomically
 
 PROCESSOR = "CPU"
@@ -135,8 +135,7 @@ def _log(output_dir: Path) -> Log:
 def _read(output_dir: Path, log: Log, sign: Sign | None) -> list[Session]:
     """The recorded starts; the last one lasts until its sign of life, or until its last line of metrics."""
     try:
-        content = read_json(output_dir / SESSIONS, inside=output_dir)
-        check_type(content, list[Session], "it")
+        content = read_record(output_dir / SESSIONS, list[Session], inside=output_dir)
         for each in content:
             check_type(each.get("devices", []), list[Devices], "devices")
         sessions = [

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
 
 STATUS, COMMAND, SESSIONS = "status.json", "command.json", "sessions.json"
@@ -84,9 +84,7 @@ class Command:
 def read_sign(output_dir: Path) -> Sign | None:
     """The run's last sign of life; None if there is none or it cannot be read."""
     try:
-        content = read_json(output_dir / STATUS, inside=output_dir)
-        check_type(content, Sign, "it")
-        sign = Sign(**content)
+        sign = read_record(output_dir / STATUS, Sign, inside=output_dir)
         _, process, since = sign.process.split()
         int(process), int(since)
         return sign
@@ -97,9 +95,7 @@ def read_sign(output_dir: Path) -> Sign | None:
 def read_command(output_dir: Path) -> Command:
     """The command that started the run; raises ReportedError if it is unknown."""
     try:
-        content = read_json(output_dir / COMMAND, inside=output_dir)
-        check_type(content, Command, "it")
-        return Command(**content)
+        return read_record(output_dir / COMMAND, Command, inside=output_dir)
     except OSError as error:
         raise UserError(
             f"{output_dir} does not tell how it was started: {COMMAND}: {error.strerror}; expected the directory of a "

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.recipe.fields import flat
+from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
 
 IDS = "trackers.json"  # in output_dir: the run's id in each tracker
@@ -254,20 +255,6 @@ class _Feed(threading.Thread):
         self.problem = self.problem or without_secrets(f"{type(error).__name__}: {error}")
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables and lists of tables as one, by names with points.
-
-    >>> flat({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
-    {'model.hidden_size': 8, 'phase.0.steps': 2}
-    """
-    entries: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            value = {str(number): item for number, item in enumerate(value)}
-        entries |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return entries
-
-
 def without_secrets(text: str) -> str:
     """The first line of a library's message, without users in addresses and values of variables that hold secrets."""
     text = next(iter(text.splitlines()), "")[:500]
@@ -280,7 +267,5 @@ def without_secrets(text: str) -> str:
 def _read_ids(path: Path) -> dict[str, str]:
     """The ids of trackers.json; none if the file is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
-        ids = read_json(path, inside=path.parent)
-        check_type(ids, dict[str, str], "it")
-        return ids
+        return read_record(path, dict[str, str], inside=path.parent)
     return {}

@@ -94,6 +94,16 @@ def read_given_json(path: Path, flag: str, expected: str) -> Any:
         raise UserError(f"{flag} {path}: expected {expected} ({error})") from error
 
 
+def read_record(path: Path, kind: Any, inside: Path | None = None) -> Any:
+    """Read a JSON file whose value is of an annotated type; an object becomes the dataclass that describes it.
+
+    Raises OSError, ValueError, and TypeError if a field without a default is missing.
+    """
+    content = read_json(path, inside)
+    check_type(content, kind, "it")
+    return kind(**content) if dataclasses.is_dataclass(kind) else content
+
+
 def load_array(
     path: Path, dtype: np.dtype | type, shape: tuple[int | None, ...], inside: Path | None = None
 ) -> np.ndarray:

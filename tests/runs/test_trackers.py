@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from bert_horovod.runs import trackers
-from bert_horovod.runs.trackers import Trackers, flat, require_trackers, without_secrets
+from bert_horovod.runs.trackers import Trackers, require_trackers, without_secrets
 from tests.horovod_runs import run_command
 from tests.toy_runs import logged, metrics, pretrain_arguments, train
 from tests.toys import toy_recipe

@@ -23,7 +23,7 @@ from bert_horovod.batches.text.cutting import Classes
 from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import ReportedError, damaged
-from bert_horovod.storage.reading import Verified, check_type, hash_file, identity, load_array, read_json
+from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_record
 
 TABLES = ("windows_by_class", "windows_by_shard", "cell_start", "cell_place", "cell_shard")  # for each class and shard
 LARGE = {"start": np.uint32, "first": np.uint16, "by_length": np.uint32}  # an element for each window
@@ -34,7 +34,7 @@ def read_description(path: Path) -> dict[str, Any]:
     """Read index.json: `refusals` (why a split has no rows) and `sha256` of small files; raises ReportedError."""
     file = path / "index.json"
     try:
-        check_type(description := read_json(file, inside=path), dict[str, dict[str, str]], "it")
+        description = read_record(file, dict[str, dict[str, str]], inside=path)
         if description.keys() != {"refusals", "sha256"}:
             raise ValueError("expected refusals and sha256")
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, read_sources, verify
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.storage.places import Place
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.storage.reading import read_json, read_record
 from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted
 
@@ -155,9 +155,7 @@ def _place(source: SourceFile) -> str:
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     try:
-        plan = read_json(path / "plan.json", inside=path)
-        check_type(plan, _StorePlan, "it")
-        return plan
+        return read_record(path / "plan.json", _StorePlan, inside=path)
     except (OSError, ValueError):
         return None
 

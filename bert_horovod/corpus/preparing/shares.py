@@ -26,7 +26,7 @@ from bert_horovod.corpus.preparing.planning import Plan, Share, share_plan
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.shard import shard_file
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import sync, write_atomically
 from bert_horovod.wording import counted
 
@@ -276,8 +276,7 @@ def _warn_of_changes(records: dict[Share, tuple[Path, _Record]], sources: list[S
 def _read_record(file: Path) -> _Record | None:
     """None if it is missing or damaged."""
     try:
-        record = read_json(file)
-        check_type(record, _Record, "it")
+        record = read_record(file, _Record)
         record["head"]["settings"]["part"].split("/")  # KeyError
         return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
