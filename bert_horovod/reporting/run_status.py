@@ -70,7 +70,7 @@ def _step(sign: Sign | None, newest: dict[str, Any], saved: Path | None, saved_s
     if newest and (sign is None or (newest.get("time") or 0.0) > since_s):
         steps.append(newest["step"])
     if saved is not None and saved_s > since_s:
-        steps.append(step_of(saved.name))
+        steps.append(step_of(saved.name) or 0)
     return max(steps, default=None)
 
 

@@ -101,7 +101,7 @@ def read_record(path: Path, kind: Any, inside: Path | None = None) -> Any:
     """
     content = read_json(path, inside)
     check_type(content, kind, "it")
-    return kind(**content) if dataclasses.is_dataclass(kind) else content
+    return kind(**content) if dataclasses.is_dataclass(kind) else content  # type: ignore[operator]
 
 
 def load_array(

@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -66,7 +66,7 @@ def make_index(
         if not first or not missing:
             return None
         directory.mkdir(parents=True)
-        locks.enter_context(_locked(directory))
+        locks.callback(os.close, lock(directory / ".lock", f"{directory} is another's"))
         _remove_dead(path)
         shares = short_shares(store, sequence_length, pair, crew.threads) if packing else (0.0, 0.0)
         return [directory.name, *shares]
@@ -115,15 +115,6 @@ def _remove_dead(path: Path) -> None:
         with contextlib.suppress(OSError, UserError):
             os.close(lock(left / ".lock", "alive"))
             shutil.rmtree(left, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    held = lock(directory / ".lock", f"{directory} is another's")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 def _mine(plan: Plan, crew: Crew) -> range:

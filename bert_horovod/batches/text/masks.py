@@ -25,6 +25,16 @@ _SHIFT_32 = np.uint64(32)
 _LAST = np.uint64((1 << 64) - 1)
 
 
+class Unmasked(NamedTuple):
+    """Rows as they are before masking."""
+
+    ids: np.ndarray  # int32 [R, L]
+    positions: np.ndarray  # int64 [R], the rows' numbers, counted over all epochs
+    sequence_ids: np.ndarray  # int [R, L], 1 to S; 0: padding
+    maskable: np.ndarray  # bool [R, L]: ordinary tokens
+    tokens: np.ndarray  # int64 [R, S]: ordinary tokens per sequence; 0: none
+
+
 class Masked(NamedTuple):
     """The tokens to predict, [rows, slots] each."""
 
@@ -68,32 +78,18 @@ class Masker:
         self._column_bits = max(1, (sequence_length - 1).bit_length())
         self._sequence_bits = sequences.bit_length()
 
-    def apply(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        tokens: np.ndarray,
-        slots: int,
-        circle: Circle | None = None,
-    ) -> Masked:
-        """Mask `ids` in place: 80 % of the places become [MASK], 10 % a random ordinary token, 10 % stay.
+    def apply(self, rows: Unmasked, slots: int, circle: Circle | None = None) -> Masked:
+        """Mask the rows' ids in place: 80 % of the places become [MASK], 10 % a random ordinary token, 10 % stay.
 
-        Args:
-            ids: int32 [R, L].
-            positions: int64 [R], the rows' numbers, counted over all epochs.
-            sequence_ids: int [R, L], 1 to S; 0: padding.
-            maskable: bool [R, L]: ordinary tokens.
-            tokens: int64 [R, S]: ordinary tokens per sequence; 0: none.
-            slots: masked positions of a row, at least as many as any of these rows needs.
-            circle: for disjoint masks; None: they are drawn anew in each epoch.
+        `slots`: masked positions of a row, at least as many as any of these rows needs. `circle`: for disjoint masks;
+        None: they are drawn anew in each epoch.
         """
+        ids, positions, _, _, tokens = rows
         budgets = np.where(tokens > 0, masked_count(tokens, self._rate.at(positions)[:, None]), 0)
         if self._longest_span == 1:
-            places = self._places(ids, positions, sequence_ids, maskable, tokens, budgets, circle)
+            places = self._places(rows, budgets, circle)
         else:
-            places = self._span_places(ids, positions, sequence_ids, maskable, budgets[tokens > 0])
+            places = self._span_places(rows, budgets[tokens > 0])
         row, column = np.divmod(places, self._length)
         slot = np.arange(len(places)) - np.searchsorted(places, row * self._length)
         original = ids.reshape(-1)[places]
@@ -110,22 +106,14 @@ class Masker:
     def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
 
-    def _places(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        tokens: np.ndarray,
-        budgets: np.ndarray,
-        circle: Circle | None,
-    ) -> np.ndarray:
+    def _places(self, rows: Unmasked, budgets: np.ndarray, circle: Circle | None) -> np.ndarray:
         """Masked places in the flat batch, ascending: in each sequence the places with the smallest hashes.
 
         With a circle they are those from its begin on.
 
         A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
+        ids, positions, sequence_ids, maskable, tokens = rows
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
         words = columns if self._words is None else self._word_starts(self._words, ids, maskable)
         at = (positions * self._length)[:, None] + words
@@ -154,15 +142,9 @@ class Masker:
         column = (keys.ravel()[chosen] & np.uint64((1 << self._column_bits) - 1)).astype(np.int64)
         return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
 
-    def _span_places(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        budgets: np.ndarray,
-    ) -> np.ndarray:
+    def _span_places(self, rows: Unmasked, budgets: np.ndarray) -> np.ndarray:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see words.py."""
+        ids, positions, sequence_ids, maskable, _ = rows
         begins = maskable
         if self._words is not None:
             begins = maskable & (self._word_starts(self._words, ids, maskable) == np.arange(self._length))

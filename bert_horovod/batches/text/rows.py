@@ -17,10 +17,11 @@ from bert_horovod.batches.layout import Layout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packing import PackedOrder
 from bert_horovod.batches.text.crews import rank_crew
+from bert_horovod.batches.text.cutting import positions_of
 from bert_horovod.batches.text.index import RowIndex, WindowsAt, index_path, open_index
 from bert_horovod.batches.text.making import make_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate, mask_rate, masked_count
-from bert_horovod.batches.text.masks import Circle, Circles, Masker
+from bert_horovod.batches.text.masks import Circle, Circles, Masker, Unmasked
 from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.batches.words import read_priority_words
 from bert_horovod.collectives.world import World
@@ -141,9 +142,7 @@ class Rows:
         first, tokens, lengths = (np.zeros(shape, np.int64) for _ in range(3))
         first[sequences.row, sequences.slot] = sequences.count
         tokens[sequences.row, sequences.slot] = sequences.count + sequences.second_count
-        lengths[sequences.row, sequences.slot] = (
-            sequences.count + sequences.second_count + 2 + (sequences.second_count > 0)
-        )
+        lengths[sequences.row, sequences.slot] = positions_of(sequences.count, sequences.second_count)
         layout = lay_out(first, lengths, self._length)
         ids = layout.ids(self._special)
         starts = layout.starts
@@ -161,7 +160,8 @@ class Rows:
         if self._circles is not None:
             numbers = self._token_numbers(sequences, layout, first)
             circle = Circle(numbers, self._circles.begins(positions, tokens))
-        masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens, slots, circle)
+        unmasked = Unmasked(ids, positions, layout.sequence_ids, layout.is_text, tokens)
+        masked = self._masker.apply(unmasked, slots, circle)
         labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         labels[sequences.row, sequences.slot] = sequences.wrong
         weights[sequences.row, sequences.slot] = (sequences.second_count > 0) | (self._pair == "none")

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.manifest import FORMAT, Source, read_manifest
 from bert_horovod.corpus.preparing.parts import PATTERN
-from bert_horovod.corpus.preparing.workers import disk_error
+from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
@@ -46,14 +46,12 @@ class _StorePlan(TypedDict):
 def own(path: Path) -> Iterator[None]:
     """Make the directory if needed and lock it; if an error comes before any shard is finished, remove our files."""
     was_there = path.is_dir()
-    try:
+    refusal = (
+        f"another prepare command writes to --output_dir {path}; wait for it, or end it, or share the work: --part"
+    )
+    with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        held = lock(
-            path / ".lock",
-            f"another prepare command writes to --output_dir {path}; wait for it, or end it, or share the work: --part",
-        )
-    except OSError as error:
-        raise disk_error(error, path) from error
+        held = lock(path / ".lock", refusal)
     try:
         yield
     except BaseException:

@@ -2,9 +2,8 @@
 
 import functools
 import time
-from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from bert_horovod.corpus.preparing.shares import (
     write_record,
 )
 from bert_horovod.corpus.preparing.summary import Result, SharedResult
-from bert_horovod.corpus.preparing.workers import disk_error
+from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT, find_sources, standard_input
 from bert_horovod.corpus.reading.formats import read_sections, require_text_field
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
@@ -80,7 +79,7 @@ class Preparation:
                 return Result(path, finished.manifest, _size(path), 0.0, None)
             self._look(sources)
             start = time.monotonic()
-            with _disk_errors(path):
+            with disk_errors(path):
                 untrusted = self._begin(path, self._head, sources, unchanged)
                 plan = plan_shards(sources, self._head)
                 made = self._make_shards(path, plan, untrusted)
@@ -126,7 +125,7 @@ class Preparation:
             sources = self._find()
             plan = plan_shards(sources, self._head)
             start = time.monotonic()
-            with _disk_errors(path):
+            with disk_errors(path):
                 gathered = gather(path, directories, plan, self._head, sources, command)
                 self._begin(path, self._head, sources, unchanged=True)
                 files = take_files(path, gathered)
@@ -143,7 +142,7 @@ class Preparation:
             sources = self._find()
             self._look(sources)
             start = time.monotonic()
-            with _disk_errors(path):
+            with disk_errors(path):
                 plan = plan_shards(sources, self._head)
                 mine = share_plan(plan, share.of)[share.number - 1]
                 head = share_head(self._head, share, sources)
@@ -199,14 +198,6 @@ class Preparation:
             workers=self.workers,
             executor=self.executor,
         )
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise disk_error(error, path) from error
 
 
 def _result(path: Path, manifest: dict[str, Any], made: Made, start: float) -> Result:

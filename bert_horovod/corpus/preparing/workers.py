@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.store import VOCABULARY_FILE
-from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
+from bert_horovod.errors import NO_ROOM, RunError, file_error
 
 Report = Callable[[int, int], None]  # takes the bytes read on the disk and the documents so far
 
@@ -67,10 +67,8 @@ def make_parts(job: PartsJob, report: Report) -> Done:
         shard_bytes=job.settings.shard_bytes,
         joint=tokenizer.joint,
     )
-    try:
+    with disk_errors(job.store):
         files = list(_parts(job, builder, report))
-    except OSError as error:
-        raise disk_error(error, job.store) from error
     return Done(files, time.monotonic() - start, memory_before, _peak_memory())
 
 
@@ -80,17 +78,21 @@ def hash_source(source: SourceFile) -> str:
         return reader.sha256()
 
 
-def disk_error(error: OSError, path: Path) -> ReportedError:
-    """The error to report for a full disk, or for a directory that cannot be written."""
-    if error.errno in NO_ROOM:
-        return RunError(
-            f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size of the "
-            "plain text: make room and run the same command again, which goes on where this one stopped, or choose "
-            "another --output_dir"
-        )
-    return file_error(
-        error, f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir"
-    )
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise the error to report for a full disk, or for a directory that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise RunError(
+                f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size of "
+                "the plain text: make room and run the same command again, which goes on where this one stopped, or "
+                "choose another --output_dir"
+            ) from error
+        raise file_error(
+            error, f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir"
+        ) from error
 
 
 def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[PartFile]:

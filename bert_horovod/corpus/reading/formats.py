@@ -47,7 +47,7 @@ class Format:
 
     suffixes: tuple[str, ...]
     documents: Callable[..., Iterator[Iterator[Section]]]  # the first argument is a SourceReader, or `reader`'s
-    may_be_cut: Callable[[SourceFile, str], bool]
+    may_be_cut: Callable[[SourceFile, str], bool] = lambda _source, _documents: False
     reader: Callable[..., SourceReader] | None = None
     may_be_compressed: bool = True
     only_named: bool = False
@@ -250,17 +250,8 @@ TABLE = Format(
     reader=ArrowReader,
     may_be_compressed=False,
 )
-WRITTEN_TABLE = Format(
-    suffixes=(".csv", ".tsv"),
-    documents=table_documents,
-    may_be_cut=lambda _source, _documents: False,
-    only_named=True,
-)
-WET = Format(
-    suffixes=(".wet",),
-    documents=wet_documents,
-    may_be_cut=lambda _source, _documents: False,
-)
+WRITTEN_TABLE = Format(suffixes=(".csv", ".tsv"), documents=table_documents, only_named=True)
+WET = Format(suffixes=(".wet",), documents=wet_documents)
 FORMATS = {suffix: each for each in (TEXT, JSON_LINES, DUMP, TABLE, WRITTEN_TABLE, WET) for suffix in each.suffixes}
 BAD_LINES = (
     *(*sources.BAD_LINES, NOT_JSON, NO_TEXT),

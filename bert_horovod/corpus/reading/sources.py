@@ -1,6 +1,5 @@
 """Reads input files, plain or compressed, as bytes or as checked UTF-8 lines; memory does not grow with the file."""
 
-import gzip
 import hashlib
 import io
 import lzma
@@ -231,18 +230,14 @@ class SourceReader(io.RawIOBase):
                 f"{self.source.path} {error}; expected at most {MAXIMUM_WINDOW_BYTES >> 20:,} MiB: decompress it, or "
                 "compress it again, with zstd --long=27"
             ) from error
-        except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
+            # Damaged gzip and bz2 data raise an OSError without a number.
+            if isinstance(error, OSError) and not (kind and error.errno is None):
+                raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
             raise DamagedData(
                 f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
                 "fetch or compress the file again"
             ) from error
-        except OSError as error:
-            if kind and error.errno is None:  # damaged bz2 data raises such an error
-                raise DamagedData(
-                    f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
-                    "fetch or compress the file again"
-                ) from error
-            raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
 
 
 def text_of(line: bytes, offset: int) -> str | None:

@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.reading.compression import COMPRESSIONS
-from bert_horovod.corpus.reading.sources import ITEMS_BYTES, JSON_SUFFIXES, WHOLE, SourceFile, SourceReader, in_blocks
+from bert_horovod.corpus.reading.sources import (
+    ITEMS_BYTES,
+    JSON_SUFFIXES,
+    WHOLE,
+    SourceFile,
+    SourceReader,
+    in_blocks,
+    suffixes,
+)
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
 
@@ -20,7 +27,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can ho
 _WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".numbers", ".parquet", ".arrow", ".feather", ".zip")  # no text
 _QUOTED = re.compile('"[^"]*"')
-_BLANKS = str.maketrans("\t\n\r", "   ")
+BLANKS = str.maketrans("\t\n\r", "   ")
 
 
 class Dialect(NamedTuple):
@@ -239,7 +246,7 @@ def require_table_name(flag: str, path: Path) -> None:
 
 def kind_of(path: Path) -> str:
     """What a file is by its name: "csv", "json" or "tsv"."""
-    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
+    suffix = suffixes(path)[0]
     return "csv" if suffix == ".csv" else "json" if suffix in JSON_SUFFIXES else "tsv"
 
 
@@ -290,7 +297,7 @@ def _csv_rows(
 def _json_rows(
     path: Path, lines: Iterator[tuple[int, str]], may_be_list: Callable[[str], bool]
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    objects = ((number, _json_object(path, number, line)) for number, line in lines if line.strip())
+    objects = json_objects(path, lines)
     first = next(objects, None)
     if first is None:
         return [], iter(())
@@ -307,14 +314,20 @@ def _json_rows(
     return columns, rows()
 
 
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}, line {number}: no JSON ({error}); expected an object in each line") from error
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}, line {number}: {shown(fields)}; expected an object in each line")
-    return fields
+def json_objects(
+    path: Path, lines: Iterator[tuple[int, str]], expected: str = "an object in each line"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of each line that is not blank; raises UserError for a line that is no object."""
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: no JSON ({error}); expected {expected}") from error
+        if not isinstance(fields, dict):
+            raise UserError(f"{path}, line {number}: {shown(fields)}; expected {expected}")
+        yield number, fields
 
 
 def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) -> str:
@@ -347,4 +360,4 @@ def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]
             csv.writer(text, lineterminator="\n").writerows(rows)
             yield text.getvalue()
         else:
-            yield "".join("\t".join(str(field).translate(_BLANKS) for field in row) + "\n" for row in rows)
+            yield "".join("\t".join(str(field).translate(BLANKS) for field in row) + "\n" for row in rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES, WHOLE, in_blocks, suffixes
-from bert_horovod.corpus.reading.table_files import SURROGATE, kind_of, opened, table_blocks
+from bert_horovod.corpus.reading.table_files import BLANKS, SURROGATE, json_objects, kind_of, opened, table_blocks
 from bert_horovod.corpus.reading.tag_schemes import is_bilou, is_tag, without_bilou
 from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
@@ -21,7 +21,6 @@ from bert_horovod.wording import counted
 
 DOCUMENT = "-DOCSTART-"
 _WORD_KEYS, _TAG_KEYS = ("tokens", "text"), ("tags", "ner_tags", "label")
-_BLANKS = str.maketrans("\t\n\r", "   ")
 _COMMENT = re.compile(r"#[ \t]+(?:id|sent_id|text|newdoc|newpar|global\.columns)(?![^\s=:])")
 _BETWEEN = re.compile("[ \t]+")  # a word may hold other blanks, such as U+00A0
 
@@ -145,7 +144,7 @@ def _json_texts(path: Path, lines: Iterator[tuple[int, str]], name: str) -> Iter
 def conll_text(fields: Iterable[Sequence[Sequence[str]]]) -> str:
     """The text of a CoNLL file, columns with tabs between; a tab or line end within a column becomes a blank."""
     return "\n".join(
-        "".join("\t".join(column.translate(_BLANKS) for column in word) + "\n" for word in sentence)
+        "".join("\t".join(column.translate(BLANKS) for column in word) + "\n" for word in sentence)
         for sentence in fields
     )
 
@@ -247,16 +246,8 @@ def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns
 
 
 def _json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of each line that is not blank; raises UserError for a line that is no object."""
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: no JSON ({error}); expected {_OBJECT}") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number}: {shown(record)}; expected {_OBJECT}")
+    """As json_objects, of whole characters."""
+    for number, record in json_objects(path, lines, _OBJECT):
         if half := SURROGATE.search(json.dumps(record, ensure_ascii=False)):
             raise UserError(f"{path}, line {number}: {half[0]!r} in it is half a character; expected whole ones")
         yield number, record
