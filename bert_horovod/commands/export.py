@@ -96,13 +96,13 @@ def judge(
         f"int8        {megabytes(float_bytes)} before, {megabytes(size)} now; outputs differ by at most "
         f"{difference:.2g} of their largest value\n"
     )
-    limit = arguments.limit
+    usual = 0.1 if arguments.task is None else 0.01
+    limit = usual if arguments.limit is None else arguments.limit
     if arguments.task is None:
-        if difference > (0.1 if limit is None else limit):
+        if difference > limit:
             raise RunError(
-                f"--int8: outputs differ by up to {difference:.2g} of their largest value, the limit is "
-                f"{0.1 if limit is None else limit:g}: look at the task's score, with --task and --dev_file, or raise "
-                "--limit"
+                f"--int8: outputs differ by up to {difference:.2g} of their largest value, the limit is {limit:g}: "
+                "look at the task's score, with --task and --dev_file, or raise --limit"
             )
         return
     predictor, scores = open_predictor(checkpoint, Options()), []
@@ -116,10 +116,10 @@ def judge(
     name = next(iter(scores[0]))
     before, after = (each[name] for each in scores)
     said.append(f"score       {name.replace('_', ' ')} {before:.4f} before, {after:.4f} now\n")
-    if before - after > (0.01 if limit is None else limit):
+    if before - after > limit:
         raise RunError(
-            f"--int8: {name.replace('_', ' ')} falls from {before:.4f} to {after:.4f}, the limit is "
-            f"{0.01 if limit is None else limit:g}: export without --int8, or raise --limit"
+            f"--int8: {name.replace('_', ' ')} falls from {before:.4f} to {after:.4f}, the limit is {limit:g}: export "
+            "without --int8, or raise --limit"
         )
 
 

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import RECIPE, add_path, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_path, require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
@@ -42,14 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"positions per row, where no recipe says it (default: {_DEFAULT_LENGTH})",
     )
-    rows.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting of the recipe, as in --set objective.whole_word_masking=true; repeatable",
-    )
+    add_overrides(rows, "objective.whole_word_masking=true")
     rows.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )

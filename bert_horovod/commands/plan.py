@@ -65,7 +65,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text, spot_text
+from bert_horovod.reporting.plan_table import PhaseAdvice, plan_svg, plan_text, spot_text
 from bert_horovod.storage.writing import write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file
@@ -185,13 +185,10 @@ def run(arguments: argparse.Namespace) -> None:
     ]
     taken = [] if arguments.spot is None else [_spot(arguments, recipe, plan, cluster) for plan in plans]
     if arguments.plot is not None:
-        _draw(arguments.plot, f"{arguments.recipe.name} on {device.name}", plans)
+        write_output(arguments.plot, plan_svg(f"{arguments.recipe.name} on {device.name}", plans))
     if arguments.json:
-        print(
-            json.dumps(
-                _finite(_table(device, network, plans, bills, advice) | {"spot": list(map(dataclasses.asdict, taken))})
-            )
-        )
+        spot = {"spot": list(map(dataclasses.asdict, taken))}
+        print(json.dumps(_finite(_table(device, network, plans, bills, advice) | spot)))
     else:
         print(plan_text(recipe, device, network, plans, bills, prices, advice))
         if taken:
@@ -307,9 +304,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _draw(path: Path, title: str, plans: list[PhasePlan]) -> None:
-    from bert_horovod.reporting.plan_table import plan_svg
-
-    write_output(path, plan_svg(title, plans))

@@ -153,10 +153,11 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
+    from bert_horovod.recipe_files.loading import load_recipe
 
     share = None if arguments.part is None else find_share(arguments.part, os.environ)
     require_inputs(arguments.input)
-    recipe = _recipe(arguments) if arguments.recipe else None
+    recipe = load_recipe(arguments.recipe, arguments.overrides) if arguments.recipe else None
     if arguments.tokenizer:
         path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
     else:
@@ -200,12 +201,6 @@ def _command() -> str:
         if not leaving_out:
             words.append(word)
     return shlex.join(["bert-horovod", *words])
-
-
-def _recipe(arguments: argparse.Namespace) -> "Recipe":
-    from bert_horovod.recipe_files.loading import load_recipe
-
-    return load_recipe(arguments.recipe, arguments.overrides)
 
 
 def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "Executor | None") -> None:

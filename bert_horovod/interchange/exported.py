@@ -90,14 +90,19 @@ def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Ar
     return call
 
 
+def distance(call: Call, expected: np.ndarray, returned: np.ndarray) -> float:
+    """The largest difference of two outputs of a call, without padding, relative to the largest value, or to 1."""
+    if call.real is not None and expected.shape[:2] == call.real.shape:
+        expected, returned = expected[call.real], returned[call.real]
+    return float(np.abs(returned - expected).max() / max(1.0, np.abs(expected).max()))
+
+
 def difference(call: Call, name: str, returned: np.ndarray) -> float:
     """The relative difference of an output from the expected one; raises RunError if it is above TOLERANCE."""
     expected = call.outputs[name]
     if returned.shape != expected.shape:
         raise RunError(f"{call.signature}: {name} has shape {list(returned.shape)}, expected {list(expected.shape)}")
-    if call.real is not None and expected.shape[:2] == call.real.shape:
-        expected, returned = expected[call.real], returned[call.real]
-    apart = float(np.abs(returned - expected).max() / max(1.0, np.abs(expected).max()))
+    apart = distance(call, expected, returned)
     if not apart <= TOLERANCE:  # true for nan too
         raise RunError(
             f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "

@@ -17,12 +17,7 @@ from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, check_exp
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import quantise, require_onnx, write_onnx
 from bert_horovod.interchange.pretrained import reader_of
-from bert_horovod.interchange.saved_model import (
-    ANSWER_TOKENS,
-    prompt_signatures,
-    write_saved_model,
-    write_text_model,
-)
+from bert_horovod.interchange.saved_model import ANSWER_TOKENS, prompt_signatures, write_saved_model, write_text_model
 from bert_horovod.interchange.sentence_transformers import VECTOR, vectors_of
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
@@ -74,16 +69,10 @@ def export(
             raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
     reader = reader_of(checkpoint)
     contents = reader.contents()
-    chosen = next(
-        (
-            known_architecture
-            for known_architecture in contents.architectures
-            if architecture in (None, known_architecture.class_name(contents.model))
-        ),
-        None,
-    )
+    known = {each.class_name(contents.model): each for each in reversed(contents.architectures)}
+    chosen = contents.architectures[0] if architecture is None else known.get(architecture)
     if chosen is None:
-        names = [known_architecture.class_name(contents.model) for known_architecture in contents.architectures]
+        names = list(known)[::-1]
         raise UserError(
             f"--architecture {architecture}: {checkpoint} is {names[0]}, and has the parameters "
             f"of {' and '.join(names)} only"
@@ -92,9 +81,8 @@ def export(
     require_vocabulary(checkpoint, pretrained.vocabulary)
     parameters = {name: pretrained.parameters[name] for name in chosen.parameters(pretrained.model)}
     served = Served(chosen, pretrained.model, parameters, tf.int64 if kind == "onnx" else tf.int32)
-    calls = _calls(
-        chosen, pretrained, parameters, "tokens" if with_tokenizer else "serving_default", served.signature[0].dtype
-    )
+    signature = "tokens" if with_tokenizer else "serving_default"
+    calls = _calls(chosen, pretrained, parameters, signature, served.signature[0].dtype)
     with new_directory(output) as temporary:
         if kind == "onnx":
             write_onnx(temporary, served)
@@ -109,12 +97,11 @@ def export(
             float_bytes = (temporary / ONNX_FILE).stat().st_size
             int8(temporary, float_bytes, quantise(temporary, calls))
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-    inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
-    if kind == "onnx":  # which has no signatures
-        inputs = {call.signature: ", ".join(call.inputs) for call in calls}
-    return Exported(
-        contents.origin, chosen.class_name(pretrained.model), chosen, list(inputs.values()), difference, size
-    )
+    inputs = {call.signature: ", ".join(call.inputs) for call in calls}
+    if kind != "onnx":  # which has no signatures
+        inputs = {signature: f"{signature}({names})" for signature, names in inputs.items()}
+    class_name = chosen.class_name(pretrained.model)
+    return Exported(contents.origin, class_name, chosen, list(inputs.values()), difference, size)
 
 
 def _special(pretrained: Pretrained) -> SpecialIds:

@@ -42,11 +42,7 @@ from bert_horovod.interchange.suitability import (
     words_after_blanks,
 )
 from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
-from bert_horovod.interchange.tokenizer_files import (
-    read_json,
-    read_tokenizer,
-    tokenizer_config,
-)
+from bert_horovod.interchange.tokenizer_files import read_json, read_tokenizer, tokenizer_config
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import by_model_type, family_of, name_of_bert, names_of_heads
@@ -161,7 +157,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     model = read_model(directory / "config.json")
     mapped, name_in_file = _map_parameters(directory, model), family_of(model).name_in_file
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
-    labels = _label_order(directory, model, task) if task else None
+    labels = head_rows(read_json(directory / "config.json"), task.configuration(model)) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, array in mapped.items():
@@ -286,10 +282,6 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
 
 def _family(config: dict[str, Any]) -> Family:
     return by_model_type()[config.get("model_type", "bert")]
-
-
-def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:
-    return head_rows(read_json(directory / "config.json"), task.configuration(model))
 
 
 def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, load_export
+from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, distance, load_export
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
@@ -102,15 +102,12 @@ def quantise(directory: Path, calls: list[Call]) -> float:
     with contextlib.redirect_stdout(None):
         quantize_dynamic(str(folded), str(path), weight_type=QuantType.QInt8, per_channel=True)
     folded.unlink()
-    apart = 0.0
-    for call, expected in zip(calls, before, strict=True):
-        returned = _called(directory, call)
-        for name, array in expected.items():
-            wide, narrow = array, returned[name]
-            if call.real is not None and array.shape[:2] == call.real.shape:
-                wide, narrow = array[call.real], narrow[call.real]
-            apart = max(apart, float(np.abs(narrow - wide).max() / max(1.0, np.abs(wide).max())))
-    return apart
+    after = [_called(directory, call) for call in calls]
+    return max(
+        distance(call, array, returned[name])
+        for call, expected, returned in zip(calls, before, after, strict=True)
+        for name, array in expected.items()
+    )
 
 
 def _called(directory: Path, call: Call) -> Arrays:

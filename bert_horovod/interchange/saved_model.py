@@ -72,28 +72,30 @@ def _save(directory: Path, served: Served, signatures: dict[str, Callable]) -> N
         raise RunError(f"TensorFlow cannot write {directory}: {str(error).splitlines()[0][:300]}") from error
 
 
-def _strings(*names: str) -> Callable:
-    specs = [tf.TensorSpec([None], tf.string, name) for name in names]
-    return tf.function(input_signature=specs, autograph=False)
+def _signature(*names: str) -> Callable[[Callable[..., dict[str, tf.Tensor]]], Callable]:
+    """Makes a function of texts, string [rows] each, a signature whose inputs have these names.
 
-
-def _of_any_number(compute: Callable[..., dict[str, tf.Tensor]], *texts: tf.Tensor) -> dict[str, tf.Tensor]:
-    """What `compute` makes of texts, string [rows] each; an empty batch is computed as one of an empty text.
-
-    Operations of TensorFlow Text fail without rows.
+    An empty batch is computed as one of an empty text, because operations of TensorFlow Text fail without rows.
     """
-    count = tf.shape(texts[0])[0]
-    blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
-    outputs = compute(*(tf.concat([text, blank], 0) for text in texts))
-    return {name: output[:count] for name, output in outputs.items()}
+
+    def signature(compute: Callable[..., dict[str, tf.Tensor]]) -> Callable:
+        specs = [tf.TensorSpec([None], tf.string, name) for name in names]
+
+        @tf.function(input_signature=specs, autograph=False)
+        def of_any_number(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+            count = tf.shape(texts[0])[0]
+            blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
+            outputs = compute(*(tf.concat([text, blank], 0) for text in texts))
+            return {name: output[:count] for name, output in outputs.items()}
+
+        return of_any_number
+
+    return signature
 
 
 def _classify(served: Served) -> Callable:
-    @_strings("text")
+    @_signature("text")
     def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_number(labels, text)
-
-    def labels(text: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = served.texts.single(served.texts.tokenize(text))
         return _labelled(served, served.outputs(**rows)["logits"])
 
@@ -107,11 +109,8 @@ def prompt_signatures(vectors: SentenceVectors) -> dict[str, str]:
 
 
 def _vectors(served: Served, prompt: str, lowercase: bool) -> Callable:
-    @_strings("text")
+    @_signature("text")
     def vectors(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_number(of_texts, text)
-
-    def of_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
         whole = tf.strings.join([prompt, text])
         rows = served.texts.single(served.texts.tokenize(tf.strings.lower(whole, "utf-8") if lowercase else whole))
         return {VECTOR: served.outputs(**rows)[VECTOR]}
@@ -120,11 +119,8 @@ def _vectors(served: Served, prompt: str, lowercase: bool) -> Callable:
 
 
 def _classify_pairs(served: Served) -> Callable:
-    @_strings("text", "text_pair")
+    @_signature("text", "text_pair")
     def classify(text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_number(labels, text, text_pair)
-
-    def labels(text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
         texts = served.texts
         rows = texts.pairs(*texts.trimmed(texts.tokenize(text), texts.tokenize(text_pair)))
         return _labelled(served, served.outputs(**rows)["logits"])
@@ -142,11 +138,8 @@ def _labelled(served: Served, logits: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _answer(served: Served) -> Callable:
-    @_strings("question", "context")
+    @_signature("question", "context")
     def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _of_any_number(answers, question, context)
-
-    def answers(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         texts = served.texts
         asked, whole = texts.tokenize(question), texts.tokenize(context)
         longest = min(QUESTION_TOKENS, max((texts.length - 3) // 2, 1))

@@ -63,10 +63,10 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     Raises UserError if it is for another problem than labels of each text, or one number, DamagedData if its labels are
     not numbered from 0.
     """
-    problem, names = config.get("problem_type"), named_labels(config)
-    if not isinstance(names, dict) or not names or names.keys() != set(map(str, range(len(names)))):
+    problem, labels = config.get("problem_type"), tuple(_names(config))
+    if not labels:
+        names = named_labels(config)
         raise DamagedData(f"{path}: config.json: id2label is {shown(names)}: expected names by numbers from 0")
-    labels = tuple(str(names[str(number)]) for number in range(len(names)))
     if problem not in _PROBLEMS or (problem == "regression" and len(labels) > 1):
         several = f" with {len(labels)} outputs" if problem == "regression" else ""
         raise UserError(
@@ -126,6 +126,6 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
 def _names(config: dict[str, Any]) -> list[str]:
     """The label names in the order of their numbers; empty if numbers are missing."""
     names = named_labels(config)
-    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
+    if not isinstance(names, dict) or names.keys() != set(map(str, range(len(names)))):
         return []
     return [str(names[str(number)]) for number in range(len(names))]

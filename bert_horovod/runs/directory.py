@@ -25,35 +25,14 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
-_DIRECTORIES = (
-    "checkpoints",
-    "tensorboard",
-    "timeline",
-    "predictions",
-    "wandb",
-    "probe",
-)  # may be links to a larger disk
+_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions", "wandb", "probe")  # or links to another disk
 ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 _OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
 PAGE = "report.html"  # of `report`, put beside what it is about
 CONTENTS = (
-    "recipe.toml",
-    "metrics.jsonl",
-    "run.json",
-    "autotuning.json",
-    BEST,
-    IDS,
-    STATUS,
-    SESSIONS,
-    COMMAND,
-    NOTES,
-    PAGE,
-    "mirror.json",
-    "stop",
-    ".lock",
-    NEWEST,
-    *ANSWERS,
-    *_DIRECTORIES,
+    *("recipe.toml", "metrics.jsonl", "run.json", "autotuning.json", "mirror.json", "stop", ".lock"),
+    *(BEST, IDS, STATUS, SESSIONS, COMMAND, NOTES, PAGE, NEWEST),
+    *(*ANSWERS, *_DIRECTORIES),
 )
 
 

@@ -13,8 +13,10 @@ import dataclasses
 import json
 
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
+from bert_horovod.costs.derived import derive
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.wording import gibibytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Try, print each try, then the result."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     require_least("--world_size", arguments.world_size)
-    from bert_horovod.measuring.largest_micro_batch import (
-        Try,
-        largest_micro_batch,
-        least_padding,
-        parse_bytes,
-    )
-    from bert_horovod.wording import gibibytes
+    from bert_horovod.measuring.largest_micro_batch import Try, largest_micro_batch, least_padding, parse_bytes
 
     limit_bytes = parse_bytes(arguments.limit)
-    from bert_horovod.costs.derived import derive
-
     for phase in recipe.phase:
         derive(recipe, phase, arguments.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     tries: list[Try] = []
@@ -79,8 +73,6 @@ def _with(recipe: Recipe, micro_batch: int) -> Recipe:
 
 
 def _print_result(recipe: Recipe, world_size: int, largest: int, chosen: int) -> None:
-    from bert_horovod.costs.derived import derive
-
     print(f"largest micro-batch that fits: {largest}")
     for i, phase in enumerate(recipe.phase):
         count = derive(_with(recipe, chosen), phase, world_size).micro_batches
@@ -97,8 +89,6 @@ def _print_result(recipe: Recipe, world_size: int, largest: int, chosen: int) ->
 def _result(
     recipe: Recipe, limit_bytes: int, world_size: int, largest: int, chosen: int, tries: list
 ) -> dict[str, object]:
-    from bert_horovod.costs.derived import derive
-
     return {
         "limit_bytes": limit_bytes,
         "world_size": world_size,

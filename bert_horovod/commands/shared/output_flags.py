@@ -10,15 +10,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.safetensors_file import INDEX_FILE, TORCH_FILE, WEIGHTS_FILE
 from bert_horovod.runs.directory import ANSWERS, CONTENTS, PAGE
 
-_KEPT = (
-    ".bin",
-    ".json",
-    ".md",
-    ".model",
-    ".npy",
-    ".safetensors",
-    ".txt",
-)  # suffixes of a checkpoint's files, a store's
+# Suffixes of a checkpoint's files, a store's.
+_KEPT = (".bin", ".json", ".md", ".model", ".npy", ".safetensors", ".txt")
 _NO_INPUTS = ("words", "func", "run")  # of the arguments: the whole command line, and functions
 
 
