@@ -34,24 +34,16 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
+    """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint."""
 
-    `name`: one of ARCHITECTURES, TAGS or LABEL_ATTENTION_MODEL (an ALBERT has the name of BERT's same class); `pooler`:
-    whether there is a pooler; `labels`: those of a class with LABELLED's heads or label attention, in the order of
-    their numbers; `problem`: CLASSIFICATION's problem_type in Hugging Face's configuration, None: regression if it has
-    one label; `threshold`: of a classifier that gives any number of labels; `windows`: of a document, with label
-    attention; `blanks`: of TAGS, see suitability.words_after_blanks; `vectors`: entries of config.json of an ENCODER
-    that makes vectors of texts, see sentence_transformers.py.
-    """
-
-    name: str
+    name: str  # one of ARCHITECTURES, TAGS or LABEL_ATTENTION_MODEL; an ALBERT has the name of BERT's same class
     pooler: bool
-    labels: tuple[str, ...] = ()
-    problem: str | None = None
-    threshold: float | None = None
-    windows: int = 0
-    blanks: bool = True
-    vectors: dict[str, Any] | None = None
+    labels: tuple[str, ...] = ()  # of LABELLED's heads or label attention, in the order of their numbers
+    problem: str | None = None  # CLASSIFICATION's problem_type; None: regression if it has one label
+    threshold: float | None = None  # of a classifier that gives any number of labels
+    windows: int = 0  # of a document, with label attention
+    blanks: bool = True  # of TAGS, see suitability.words_after_blanks
+    vectors: dict[str, Any] | None = None  # entries of config.json of an ENCODER that makes vectors of texts
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""

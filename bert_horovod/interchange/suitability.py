@@ -35,14 +35,12 @@ def tells_texts_apart(model: Model, settings: TokenizerSettings) -> bool:
     return model.type_vocab_size > 1 or not family_of(model).segments or (pair is not None and not pair.typed)
 
 
-def require_segments(
-    path: Path, model: Model, settings: TokenizerSettings, first: str, second: str, flag: str = "--checkpoint "
-) -> None:
+def require_segments(path: Path, model: Model, settings: TokenizerSettings, first: str, second: str) -> None:
     """Raise UserError if a model has one segment type only, and its tokenizer gives two texts types of their own."""
     if not tells_texts_apart(model, settings):
         raise UserError(
-            f"{flag}{path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and {second} "
-            "apart; expected 2: take another checkpoint"
+            f"--checkpoint {path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and "
+            f"{second} apart; expected 2: take another checkpoint"
         )
 
 

@@ -79,15 +79,10 @@ def fixed(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """A section whose other settings depend on one of them, a `named` field.
+    """A section whose other settings depend on one of them, a `named` field."""
 
-    Attributes:
-        key: that setting.
-        kinds: the dataclasses by its values; the first is the default.
-    """
-
-    key: str
-    kinds: Mapping[str, type]
+    key: str  # that setting
+    kinds: Mapping[str, type]  # the dataclasses by its values; the first is the default
 
 
 class Removed(NamedTuple):

@@ -81,21 +81,15 @@ class Lines(NamedTuple):
 
 
 class Log:
-    """The whole content of metrics.jsonl, in little memory: 8 bytes a number.
-
-    Attributes:
-        columns: float64 [lines about training steps] by metric; NaN: the line lacks it, not finite, or unknown.
-        first, newest: the first and the newest lines about training steps, oldest first.
-        events: the lines that tell of an evaluation or an incident.
-        unreadable: as in Lines.
-    """
+    """The whole content of metrics.jsonl, in little memory: 8 bytes a number."""
 
     def __init__(self) -> None:
+        # Float64 [lines about training steps] by metric; NaN: the line lacks it, not finite, or unknown.
         self.columns: dict[str, array[float]] = {}
-        self.first: dict[str, Any] = {}
-        self.newest: list[dict[str, Any]] = []
-        self.events: list[dict[str, Any]] = []
-        self.unreadable = 0
+        self.first: dict[str, Any] = {}  # line about a training step
+        self.newest: list[dict[str, Any]] = []  # lines about training steps, oldest first
+        self.events: list[dict[str, Any]] = []  # the lines that tell of an evaluation or an incident
+        self.unreadable = 0  # lines, as in Lines
 
     def add(self, line: dict[str, Any] | None, count: int) -> bool:
         """Add a line; returns whether it is about a training step, of which there were `count` before."""

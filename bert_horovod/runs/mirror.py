@@ -27,7 +27,7 @@ from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, is_url, parse
 from bert_horovod.storage.reading import check_type, hash_file, read_json, shown
-from bert_horovod.storage.writing import sync, write_atomically
+from bert_horovod.storage.writing import sync
 from bert_horovod.wording import megabytes
 
 COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
@@ -253,11 +253,6 @@ def _begun(place: Place) -> list[remote.Entry]:
     return remote.find(place if step_of(place.name) is not None else place / "checkpoints")[0]
 
 
-def write_lag(output_dir: Path, lag: dict[str, Any]) -> None:
-    """Write what the mirror has and lacks: url, copied, waiting, waiting_since, error."""
-    write_atomically(output_dir / LAG, json.dumps(lag, indent=1) + "\n")
-
-
 def lag_of(output_dir: Path) -> str | None:
     """How far a run's mirror is behind, for people; None: the run has none."""
     try:
@@ -270,20 +265,6 @@ def lag_of(output_dir: Path) -> str | None:
         return f"{lag['url']} has {has}; {behind}" + (f": {lag['error']}" if lag["error"] else "")
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def identity(output_dir: Path, writer: str, host: str) -> bytes:
-    """The content of an owner's object."""
-    run = read_json(output_dir / "run.json", inside=output_dir)
-    recipe = (output_dir / "recipe.toml").read_text(encoding="utf-8")
-    content = {"writer": writer, "host": host, "time": time.time(), "run": run, "recipe": recipe}
-    return (json.dumps(content, indent=1) + "\n").encode()
-
-
-def record(copy: Copy) -> bytes:
-    """The content of the object that completes a copy."""
-    files = {name: file._asdict() for name, file in copy.files.items()}
-    return (json.dumps({"step": copy.step, "time": copy.time, "files": files}, indent=1) + "\n").encode()
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import socket
 import threading
 import time
@@ -12,23 +13,12 @@ from pathlib import Path
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs.checkpoint import HASHES, STATE, best_record, saved_at, step_of
-from bert_horovod.runs.mirror import (
-    COMPLETE,
-    OWNERS,
-    RUN,
-    RUN_FILES,
-    Copy,
-    File,
-    copies,
-    identity,
-    owner,
-    record,
-    write_lag,
-)
+from bert_horovod.runs.mirror import COMPLETE, LAG, OWNERS, RUN, RUN_FILES, Copy, File, copies, owner
 from bert_horovod.runs.rank_parts import yield_to_training
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import parse
 from bert_horovod.storage.reading import hash_file, read_json
+from bert_horovod.storage.writing import write_atomically
 
 RETRY_S = 60.0  # from a failure to the next try
 END_PATIENCE_S = 600.0  # in which the run, when it ends, goes on trying
@@ -47,7 +37,10 @@ class Mirror:
         self._output_dir, self._execution, self._say = output_dir, execution, say
         self._place = parse(execution.mirror, "execution.mirror =")
         self._writer = uuid.uuid4().hex
-        self._object = identity(output_dir, self._writer, socket.gethostname())
+        run = read_json(output_dir / "run.json", inside=output_dir)
+        recipe = (output_dir / "recipe.toml").read_text(encoding="utf-8")
+        content = {"writer": self._writer, "host": socket.gethostname(), "time": time.time(), "run": run}
+        self._object = (json.dumps(content | {"recipe": recipe}, indent=1) + "\n").encode()
         self._number = self._take()
         self._complete = {copy.step: copy for copy in copies(self._place)}
         self._changed = threading.Condition()
@@ -171,7 +164,8 @@ class Mirror:
                 remote.write(target / RUN / name, content)
         copy = Copy(target, step, saved_at(checkpoint), files)
         self._require_ours()
-        remote.write(target / COMPLETE, record(copy))
+        record = {"step": step, "time": copy.time, "files": {name: file._asdict() for name, file in files.items()}}
+        remote.write(target / COMPLETE, (json.dumps(record, indent=1) + "\n").encode())
         self._complete[step] = copy
         self._retain(step, int(read_json(checkpoint / STATE, inside=checkpoint)["progress"].get("checked", 0)))
 
@@ -223,11 +217,10 @@ class Mirror:
             raise UserError(self._lost)
 
     def _tell(self) -> None:
-        waiting = max(self.holds(), default=None)
-        newest = max(self._complete, default=None)
-        lag = {"url": str(self._place), "copied": newest}
+        lag = {"url": str(self._place), "copied": max(self._complete, default=None)}
+        lag |= {"waiting": max(self.holds(), default=None), "waiting_since": self._since, "error": self._error}
         with self._changed, contextlib.suppress(OSError):  # the next save tells of a full disk
-            write_lag(self._output_dir, {**lag, "waiting": waiting, "waiting_since": self._since, "error": self._error})
+            write_atomically(self._output_dir / LAG, json.dumps(lag, indent=1) + "\n")
 
 
 def superseded(

@@ -136,27 +136,17 @@ def special_count(parts: int, special: SpecialIds) -> int:
 class LabelledDataset:
     """Labelled data of a kind as the dataset of a run; see batches.source.Dataset.
 
-    Args:
-        path: where the texts are from.
-        vocabulary, tokenizer_settings: the tokenizer's.
-        recipe: the run's; it gives sequence lengths, the seed and whether items share rows.
-        splits: "train", "held_out", and others by any name: arrays, those of token ids first.
-        kind: the subclass of PackedRows, called with arrays, special ids, length, seed, packing and `options`.
-        options: further arguments of `kind`.
-        described: what else tells these data from others, for the hash.
-
-    Raises:
-        UserError: the vocabulary lacks a special token.
+    Raises UserError if the vocabulary lacks a special token.
     """
 
-    path: Path
+    path: Path  # where the texts are from
     vocabulary: list[str]
     tokenizer_settings: TokenizerSettings
-    recipe: Recipe
-    splits: dict[str, Any]
-    kind: Any
+    recipe: Recipe  # it gives sequence lengths, the seed and whether items share rows
+    splits: dict[str, Any]  # "train", "held_out", and others by any name: arrays, those of token ids first
+    kind: Any  # the subclass of PackedRows, called with arrays, special ids, length, seed, packing and `options`
     options: dict[str, Any] = field(default_factory=dict)
-    described: tuple = ()
+    described: tuple = ()  # what else tells these data from others, for the hash
 
     def __post_init__(self) -> None:
         special_ids(self.vocabulary, self.tokenizer_settings)

@@ -64,8 +64,6 @@ class RowIndex:
     path: Path
     sequence_length: int
     pair: str
-    packing: bool
-    split: str
     start: np.ndarray
     first: np.ndarray
     by_length: np.ndarray
@@ -162,6 +160,4 @@ def open_index(
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
     del arrays["crcs"]
-    return RowIndex(
-        path, sequence_length, pair, packing, split, **arrays, order=order, classes=classes, templates=templates
-    )
+    return RowIndex(path, sequence_length, pair, **arrays, order=order, classes=classes, templates=templates)

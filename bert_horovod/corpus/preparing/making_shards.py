@@ -33,27 +33,16 @@ _SMALL_BYTES = 32 << 20  # one process has read less than this before others hav
 
 @dataclass
 class Made:
-    """Shards of tasks, and what making them cost.
+    """Shards of tasks, and what making them cost."""
 
-    Attributes:
-        parts: of all tasks, in order, empty ones too.
-        shards: the files of the parts that have text, in order.
-        hashes: SHA-256 of the plan's `to_hash`.
-        workers: how many there were.
-        kept_parts: that an earlier call had made.
-        made_bytes: of text, in parts that this call made.
-        worker_seconds: of all workers, without their start.
-        memory: bytes of the smallest worker before the first text, and of the largest at its peak.
-    """
-
-    parts: list[Part]
-    shards: list[PartFile]
-    hashes: dict[SourceFile, str]
+    parts: list[Part]  # of all tasks, in order, empty ones too
+    shards: list[PartFile]  # the files of the parts that have text, in order
+    hashes: dict[SourceFile, str]  # SHA-256 of the plan's `to_hash`
     workers: int = 0
-    kept_parts: int = 0
-    made_bytes: int = 0
-    worker_seconds: float = 0.0
-    memory: tuple[int, int] = (0, 0)
+    kept_parts: int = 0  # that an earlier call had made
+    made_bytes: int = 0  # of text, in parts that this call made
+    worker_seconds: float = 0.0  # of all workers, without their start
+    memory: tuple[int, int] = (0, 0)  # bytes of the smallest worker before the first text, of the largest at its peak
 
 
 def make_shards(

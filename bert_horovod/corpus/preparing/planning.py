@@ -105,17 +105,11 @@ def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTas
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of making a store's shards, or a share of it.
+    """The work of making a store's shards, or a share of it."""
 
-    Attributes:
-        runs: of consecutive tasks, whose parts make shards of their own.
-        together: how many parts a shard has at most.
-        to_hash: sources that are read in pieces, whose hashes no task yields.
-    """
-
-    runs: list[list[ShardTask]]
-    together: int
-    to_hash: list[SourceFile]
+    runs: list[list[ShardTask]]  # of consecutive tasks, whose parts make shards of their own
+    together: int  # parts of a shard, at most
+    to_hash: list[SourceFile]  # sources that are read in pieces, whose hashes no task yields
 
     @property
     def tasks(self) -> list[ShardTask]:

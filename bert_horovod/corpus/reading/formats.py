@@ -33,24 +33,17 @@ from bert_horovod.storage.reading import shown
 
 @dataclass(frozen=True)
 class Format:
-    """How files of a format are read.
+    """How files of a format are read."""
 
-    Attributes:
-        suffixes: of the files' names, without a compression's.
-        documents: yields the sections of each document of an opened source; the second argument is that of
-            `read_sections`.
-        may_be_cut: whether a source can be read in pieces (pieces.py), under this rule of documents.
-        reader: opens a source, or a piece of it, if it is not read as lines; its arguments are those of ArrowReader.
-        may_be_compressed: whether files have a compression's suffix too; else such a file is text.
-        only_named: whether such files in a directory are passed over: they are read if they are named, or by a glob.
-    """
-
-    suffixes: tuple[str, ...]
-    documents: Callable[..., Iterator[Iterator[Section]]]  # the first argument is a SourceReader, or `reader`'s
+    suffixes: tuple[str, ...]  # of the files' names, without a compression's
+    # Yields the sections of each document of a SourceReader, or of what `reader` opens, by a rule of read_sections
+    documents: Callable[..., Iterator[Iterator[Section]]]
+    # Whether a source can be read in pieces (pieces.py), under this rule of documents
     may_be_cut: Callable[[SourceFile, str], bool] = lambda _source, _documents: False
+    # Opens a source, or a piece of it, if it is not read as lines; its arguments are those of ArrowReader
     reader: Callable[..., SourceReader] | None = None
-    may_be_compressed: bool = True
-    only_named: bool = False
+    may_be_compressed: bool = True  # whether files have a compression's suffix too; else such a file is text
+    only_named: bool = False  # in a directory such files are passed over: they are read if named, or by a glob
 
 
 NOT_JSON = "lines that are not JSON objects"  # names in SourceReader.passed_over

@@ -143,16 +143,15 @@ class KeptIds:
     """The ids of pieces, in bounded memory; new pieces are encoded, all others are looked up.
 
     Python's dictionary knows the place of each piece's ids. In front of it NumPy looks up the pieces of at most 16
-    bytes, nearly all, in a hash table whose keys are the pieces themselves. The separator ends a sentence, and has no
-    ids.
+    bytes, nearly all, in a hash table whose keys are the pieces themselves.
     """
 
-    def __init__(self, encode: EncodePieces, separator: bytes = b"\n"):
-        self._encode, self._separator = encode, separator
+    def __init__(self, encode: EncodePieces):
+        self._encode = encode
         self._clear()
 
     def _clear(self) -> None:
-        self._places = {self._separator: SEPARATOR}
+        self._places = {b"\n": SEPARATOR}
         self._ids, self._used = np.zeros(1 << 10, np.int32), 2
         # Rows of a key's two halves and its place. A row and its neighbour, whose number differs in the last bit, are
         # where a key may be.

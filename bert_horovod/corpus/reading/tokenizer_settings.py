@@ -53,20 +53,12 @@ BERT_PAIR = Pair(1, True)
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """How text is normalised and cut before WordPiece.
-
-    Args:
-        lowercase: whether text is lower-cased.
-        strip_accents: whether accents are taken off; None: as `lowercase` says.
-        chinese_apart: whether each Chinese character is a word of its own (tokenize_chinese_chars).
-        added: tokens that are found before words are cut, other than the five special ones.
-        special_tokens: the special ones, by their roles.
-    """
+    """How text is normalised and cut before WordPiece."""
 
     lowercase: bool = True
-    strip_accents: bool | None = None
-    chinese_apart: bool = True
-    added: tuple[Added, ...] = ()
+    strip_accents: bool | None = None  # None: as `lowercase` says
+    chinese_apart: bool = True  # whether each Chinese character is a word of its own (tokenize_chinese_chars)
+    added: tuple[Added, ...] = ()  # tokens that are found before words are cut, other than the five special ones
     special_tokens: SpecialTokens = BERT_TOKENS
 
     def __post_init__(self) -> None:
@@ -130,14 +122,10 @@ class JsonTokenizer(TokenizerSettings):
     """A tokenizer of any kind, as a tokenizer.json describes it; the tokenizers library computes it.
 
     BERT's own WordPiece is not read so, because exports and vocabularies know its settings.
-
-    Args:
-        text: the content of tokenizer.json, which says all that the other settings do.
-        special_tokens: the special tokens by their roles.
     """
 
     lowercase: bool = False
-    text: str = field(default="", repr=False)
+    text: str = field(default="", repr=False)  # the content of tokenizer.json, which says all that the others do
 
     @property
     def sha256(self) -> str:
