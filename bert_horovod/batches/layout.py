@@ -151,14 +151,10 @@ class Layout(NamedTuple):
 
 
 def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int, separators: int = 1) -> Layout:
-    """Lay sequences into rows.
+    """Lay sequences into rows of so many positions, L.
 
-    Args:
-        first: tokens of each first segment, int64 [R, S].
-        lengths: positions of each sequence, special tokens included, int64 [R, S]; 0: none. The sum over a row is at
-            most sequence_length.
-        sequence_length: positions per row, L.
-        separators: [SEP] between two segments.
+    `first`: tokens of each first segment, int64 [R, S]. `lengths`: positions of each sequence, special tokens included,
+    int64 [R, S]; 0: none. `separators`: [SEP] between two segments.
     """
     rows, slots = lengths.shape
     starts = np.where(lengths > 0, np.cumsum(lengths, axis=1) - lengths, 0)

@@ -49,9 +49,7 @@ def single(histogram: np.ndarray) -> Templates:
 def pack(histogram: np.ndarray, sequence_length: int) -> Templates:
     """Best-fit decreasing: each sequence, the longest first, goes into the row where it leaves the smallest hole.
 
-    Args:
-        histogram: int64 [sequence_length + 1]: sequences of each length.
-        sequence_length: positions per row.
+    `histogram`: sequences of each length, int64 [sequence_length + 1].
     """
     rows = _OpenRows(sequence_length, most_sequences(sequence_length))
     for length in np.flatnonzero(histogram)[::-1].tolist():

@@ -44,14 +44,8 @@ class WordBoundaries:
 
     In BERT's WordPiece a token continues a word if it begins with ##. In other tokenizers it does if its text does not
     begin with a space, and if the pre-tokenizer would not cut a text between the character before it and its first
-    one; the pre-tokenizer is asked for each two kinds of characters: letters, numbers and others.
-
-    Args:
-        vocabulary: tokens by id.
-        settings: the tokenizer's.
-
-    Attributes:
-        texts: the text of each token, without the mark or space that tells whether it continues a word.
+    one; the pre-tokenizer is asked for each two kinds of characters: letters, numbers and others. `texts` are those of
+    the tokens, without the mark or space that tells whether they continue a word.
     """
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings) -> None:

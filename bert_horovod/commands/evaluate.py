@@ -85,8 +85,7 @@ def evaluate(
         held_out_nsp_accuracy as fractions (held_out_sop_... if pair is sentence_order); unigram_cross_entropy of the
         held-out tokens in nats, and gain: unigram_cross_entropy minus held_out_mlm_loss.
 
-    Raises:
-        ReportedError: the checkpoint, the store or an argument is wrong, or they do not fit together.
+    Raises ReportedError if the checkpoint, the store or an argument is wrong, or they do not fit together.
     """
     require_least("--rows", rows)
     require_least("--micro_batch", micro_batch)

@@ -108,11 +108,8 @@ def write_shard(
 ) -> dict[str, Any]:
     """Write parts, one after another, as a shard's file, and sync it; return its entry in the manifest.
 
-    Args:
-        path: the file; its name is the shard's.
-        parts: their arrays; each is itself one part. Tokens are read part by part, so they may be mapped.
-        text_bytes: of the text that the parts were made from.
-        record: the file's record, of a fixed length, from the SHA-256 (hexadecimal) of all that comes before it.
+    Tokens are read part by part, so they may be mapped. `record` makes the file's record, of a fixed length, from the
+    SHA-256 (hexadecimal) of all that comes before it.
     """
     small = _joined(parts)
     tokens = sum(len(part.tokens) for part in parts)

@@ -48,20 +48,15 @@ def export(
     with_tokenizer: bool = False,
     int8: Callable[[Path, int, float], None] | None = None,
 ) -> Exported:
-    """Export a checkpoint as a directory: the model, config.json and the tokenizer's files.
+    """Export a checkpoint as a directory: the model ("savedmodel" or "onnx"), config.json and the tokenizer's files.
 
-    Args:
-        checkpoint: a path for reader_of.
-        output: a new or empty directory.
-        kind: "savedmodel" or "onnx".
-        architecture: Hugging Face's name of a class whose parameters the checkpoint has; None: its own class.
-        with_tokenizer: whether a SavedModel takes strings; see saved_model.write_text_model.
-        int8: makes the weights of an ONNX file 8 bits wide; then called with the directory, the bytes of the file
-            before, and the largest difference that this made, as int8.quantise says; what it raises leaves nothing.
+    `architecture`: Hugging Face's name of a class whose parameters the checkpoint has; None: its own class.
+    `with_tokenizer`: the SavedModel takes strings; see saved_model.write_text_model. `int8` makes the weights of an
+    ONNX file 8 bits wide; then it is called with the directory, the bytes of the file before, and the largest
+    difference that this made, as onnx_file.quantise says; what it raises leaves nothing.
 
-    Raises:
-        UserError: the checkpoint has no vocabulary or not that architecture, or a package is missing.
-        RunError: the export computes other numbers than the checkpoint; it is removed.
+    Raises UserError if the checkpoint has no vocabulary or not that architecture, or a package is missing, RunError if
+    the export computes other numbers than the checkpoint: it is removed.
     """
     if kind == "onnx":
         require_onnx()

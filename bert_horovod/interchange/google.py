@@ -146,13 +146,9 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 
     TF1 checkpoints have no label names: labels are LABEL_0 and so on, and a classifier is left out if the task has
-    other labels.
-
-    `lowercase`: whether the tokenizer lower-cases; None: as read_tokenizer finds.
-
-    Raises:
-        UserError: as read_variables and read_tokenizer, or nothing tells whether text is lower-cased.
-        DamagedData: its data are damaged, or not finite.
+    other labels. `lowercase`: whether the tokenizer lower-cases; None: as read_tokenizer finds.
+    Raises the errors of read_variables and read_tokenizer, UserError if nothing tells whether text is lower-cased, and
+    DamagedData if its data are damaged, or not finite.
     """
     model, variables = read_variables(prefix)
     wanted_shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})

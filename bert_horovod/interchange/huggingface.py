@@ -146,12 +146,8 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. Tensors of other heads are left
     out, and so is a decoder that is tied to the word embeddings. A classifier with the task's labels in another order
-    is reordered; a classifier with other labels is left out.
-
-    Raises:
-        UserError: it is none of these, or this program does not support it; a file is missing; its vocabulary
-            does not fit.
-        DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
+    is reordered; a classifier with other labels is left out. Raises UserError if it is none of these, or not supported,
+    a file is missing, or its vocabulary does not fit, DamagedData for a damaged file or a wrong tensor.
     """
     directory = Path(directory)
     model = read_model(directory / "config.json")

@@ -204,23 +204,12 @@ def reader_of(path: Path) -> HuggingFace | Tf1:
 
 
 def read_pretrained(path: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
-    """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
-
-    Args:
-        path: of any kind; read_checkpoint has checked its hashes.
-        task: the task to use it for.
-        lowercase: whether its tokenizer lower-cases; None: as its files say.
-
-    Raises the errors of huggingface.read_directory and google.read_checkpoint.
-    """
+    """Read a checkpoint of any kind, with the heads of pre-training and of `task`, if it has them; checks no hashes."""
     return reader_of(path).read(task, lowercase)
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
-    """The content of config.json with heads and labels; for a TF1 checkpoint, as the command `import` would write it.
-
-    Raises ReportedError as read_pretrained does.
-    """
+    """The content of config.json with heads and labels; for a TF1 checkpoint, as `import` would write it."""
     return reader_of(path).configuration()
 
 

@@ -36,11 +36,8 @@ def map_weights(directory: Path, rename: Callable[[str], str] = str) -> dict[str
 
     as_float32 converts them. Names are those of BertForPreTraining: names of a bare BertModel get the prefix `bert.`,
     and LayerNorm's old `gamma` and `beta` become `weight` and `bias`. Saved position ids are dropped. `rename` is
-    called with each of these names.
-
-    Raises:
-        UserError: there are no weights, or only weights that cannot be read without running code.
-        DamagedData: a file is damaged, a name occurs twice, or a tensor is not of a floating-point dtype.
+    called with each of these names. Raises UserError if there are no weights, or only weights that cannot be read
+    without running code, DamagedData for a damaged file, a name that occurs twice, or a tensor of another dtype.
     """
     tensors: dict[str, np.ndarray] = {}
     for path, mapper in _files(directory):

@@ -107,18 +107,12 @@ def read_tokenizer(
 ) -> TokenizerFound:
     """Read the tokenizer of a checkpoint as transformers does.
 
-    Args:
-        directory: holds the tokenizer's files.
-        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens. None: as
-            `config` says, if there is one.
-        config: name of the file with vocab_size.
-        by_vocabulary: if no file says whether text is lower-cased, the vocabulary tells, instead of transformers'
-            default (which is to lower-case).
+    `vocab_size` is the model's number of rows for tokens, maybe more than the vocabulary has; None: as the file
+    `config` says, if there is one. `by_vocabulary`: if no file says whether text is lower-cased, the vocabulary tells,
+    instead of transformers' default (which is to lower-case).
 
-    Raises:
-        UserError: the tokenizer has a setting that this program does not have, or more tokens than the model; two files
-            contradict each other.
-        DamagedData: a file is damaged.
+    Raises UserError if the tokenizer has a setting that this program does not have, or more tokens than the model, or
+    two files contradict each other, DamagedData if a file is damaged.
     """
     of_model = _optional(directory / config)
     if vocab_size is None and type(of_model.get("vocab_size")) is int:

@@ -28,15 +28,8 @@ class PackedRows:
     """The rows of a split, endless, in random access; see batches.source.Source. Each kind has a subclass.
 
     An item, such as a text or a window, is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], or with two [SEP] between A and B.
-
-    Args:
-        ids: of the tokens of all texts, int32 [tokens].
-        starts: places in `ids` of each item's A, or A and B, int64 [items, 1 or 2].
-        counts: their tokens, likewise.
-        special: the vocabulary's special ids.
-        sequence_length: positions per row, L; no item is longer.
-        seed: orders the rows.
-        packing: whether several items share a row.
+    `ids` are those of the tokens of all texts, int32 [tokens]; `starts` and `counts` the places in them, and the
+    tokens, of each item's A, or A and B, int64 [items, 1 or 2]. No item is longer than sequence_length, L.
     """
 
     slot: ClassVar[str]  # the items' name, as the task counts them
@@ -86,19 +79,14 @@ class PackedRows:
     def sequences(self, members: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The sequences of rows: starts and counts, int64 [rows, sequences, 2], and lengths, [rows, sequences].
 
-        Args:
-            members: numbers of items, int64 [R, S], any number where there is none.
-            real: bool [R, S], whether there is one; else the length is 0.
+        `members`: numbers of items, int64 [R, S], any number where there is none; there the length is 0.
         """
         return self._starts[members], self._counts[members], np.where(real, self.lengths[members], 0)
 
     def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
-        """The labels and weights of rows: 0 where there is no item.
+        """The labels and weights of rows: 0 where there is no item; `members` and `real` as in `sequences`.
 
-        Args:
-            members, real: as in `sequences`.
-            layout: of the rows.
-            source: places in `ids` of the rows' tokens, int64 [R, L]; 0 at special tokens and padding.
+        `source`: places in `ids` of the rows' tokens, int64 [R, L]; 0 at special tokens and padding.
         """
         raise NotImplementedError
 

@@ -118,14 +118,11 @@ class LabelledRows(PackedRows):
 
 
 class DocumentRows(LabelledRows):
-    """Documents of one text each as rows of several windows, so that a head can read all of a long text.
+    """Documents of one text each as rows of at most W windows, so that a head can read all of a long text.
 
     A window is [CLS] tokens [SEP]; the next one goes on where it ends. A document has at least one window; what is
     longer than all windows together is cut. The windows of R documents are one after another: the arrays are those of
     LabelledRows, for [R * W, L] instead of [R, L] and [R, 1] instead of [R, S], without cls_positions.
-
-    Args:
-        windows: of a document, at most, W.
     """
 
     def __init__(

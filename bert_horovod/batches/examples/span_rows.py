@@ -42,12 +42,8 @@ def cut_spans(tokens: SpanTokens, sequence_length: int, stride: int = STRIDE, se
     """Cut windows: every token of a context is in at least one.
 
     A context without tokens is one window without a context. Questions whose answer is NOT_FOUND have no window.
-
-    Args:
-        tokens: the questions.
-        sequence_length: positions of a window, at most.
-        stride: tokens from the begin of one window to the begin of the next; less if a window has less room.
-        separators: [SEP] between question and context.
+    `stride`: tokens from the begin of one window to the begin of the next; less if a window has less room.
+    `separators`: [SEP] between question and context.
     """
     kept = np.flatnonzero(tokens.answers[:, 0] != NOT_FOUND)
     question_counts = np.minimum(np.diff(tokens.question_starts), question_room(sequence_length, separators))[kept]

@@ -38,15 +38,10 @@ class TagWindows(NamedTuple):
 def tokenised_words(
     sentences: list[list[str]], labels: list[list[int]], tokenizer: Tokenizer, blanks: bool = True
 ) -> TaggedTokens:
-    """Tokenise each word by itself; no special tokens are added.
+    """Tokenise each word by itself; no special tokens are added. An empty list of labels stands for zeros.
 
-    Where a word after a space has other pieces, as in byte-level BPE, all but a sentence's first have one before them.
-
-    Args:
-        sentences: words, at least one in all.
-        labels: a number for each word; an empty list stands for zeros.
-        tokenizer: of the checkpoint.
-        blanks: whether that space is put there, as in text; transformers' is_split_into_words puts none.
+    Where a word after a space has other pieces, as in byte-level BPE, all but a sentence's first have one before them
+    with `blanks`, as in text; transformers' is_split_into_words puts none.
     """
     spaces = ["", tokenizer.joint if blanks else ""]
     ids, counts = tokenizer([spaces[place > 0] + word for words in sentences for place, word in enumerate(words)])

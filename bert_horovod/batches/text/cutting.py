@@ -50,10 +50,8 @@ class Windows:
 class Cutter:
     """Cuts a shard's sections into windows, all sections in lockstep, as often as asked for.
 
-    Args:
-        shard: the shard's arrays.
-        limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
-        token_base: tokens of the store before this shard; this plus a window's start is the index of its draw.
+    A sentence longer than `limit`, the most tokens of a window, is cut into pieces of this length, from its start.
+    `token_base`: tokens of the store before this shard; this plus a window's start is the index of its draw.
     """
 
     def __init__(self, shard: Shard, limit: int, token_base: int = 0) -> None:

@@ -25,11 +25,7 @@ class PairExchange:
     of the second part, modulo its size, are a couple. Only a document that lies in both parts could be in both windows
     of a couple. It has at most `largest_run` windows, one after another, and the drawn shifts keep the windows of a
     couple at least that far apart. A share of the couples exchange their second segments, so that half of all pairs are
-    wrong if there are enough couples.
-
-    Args:
-        classes: the index's.
-        words: a function of (stream, int64 index) that returns random uint64 words of the run's seed.
+    wrong if there are enough couples. `words` makes random uint64 words of the run's seed from (stream, int64 index).
     """
 
     def __init__(self, classes: Classes, words: Callable[[int, np.ndarray], np.ndarray]) -> None:

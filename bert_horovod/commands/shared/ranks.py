@@ -65,12 +65,10 @@ def train_as_rank(
 ) -> int:
     """Check everything, join the other ranks, train; raises RunError if other ranks were lost.
 
-    Args:
-        arguments: of `add_run`, and those that make_jobs reads.
-        make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; finds a
-            user's mistakes, because no rank waits for another yet. All jobs have the same [execution] and checkpoint.
-        train_jobs: trains the jobs; None: there is one job, and training.loop.train trains it.
-        look: finds mistakes in paths and columns before TensorFlow is imported, which takes seconds.
+    `look` finds mistakes in paths and columns before TensorFlow is imported, which takes seconds. `make_jobs`, called
+    with arguments, launched and fields of Job, finds a user's mistakes, because no rank waits for another yet; all jobs
+    have the same [execution] and checkpoint. `train_jobs` trains the jobs; None: training.loop.train trains the only
+    one.
     """
     outlive_log()
     from bert_horovod.collectives.launched import launch

@@ -30,14 +30,10 @@ Work = Callable[[Any, Report], Any]  # takes a job and a function that reports p
 def run_jobs(
     executor: Executor | None, work: Work, jobs: list[Any], directory: Path, report: Callable[[int, int, int], None]
 ) -> Iterator[tuple[int, Any]]:
-    """Do jobs and yield (the job's number, its result) as they are done.
+    """Do jobs and yield (the job's number, its result) as they are done; without an executor this process does them.
 
-    Args:
-        executor: does the jobs; None: this process does them, one after another.
-        work: a function of a module, because it is pickled; called with a job and a function that reports progress.
-        jobs: first arguments for `work`, one per call.
-        directory: where workers write their progress, a file for each job.
-        report: called with a job's number and the two numbers that its work reported last.
+    `work`, a function of a module, because it is pickled, is called with a job and a function that reports progress.
+    Workers write that into a file for each job in the directory; `report` gets a job's number and the last two numbers.
     """
     if executor is None:
         for number, job in enumerate(jobs):

@@ -33,11 +33,7 @@ _NORMALISE_WORDS = frozenset(("NFC", "NFKC", "NFKD", "Nmt", "Precompiled", "Repl
 
 
 class Rule:
-    """Where text is cut, and what the tokenizer's model gets for a piece.
-
-    Args:
-        library: the tokenizer, which computes the ids of sentences.
-    """
+    """Where text is cut, and what the tokenizer's model gets for a piece."""
 
     begins_with_space = False  # whether a space is put before a sentence that has none
     needs_nfc = False  # whether the rule holds for text in Unicode's NFC only

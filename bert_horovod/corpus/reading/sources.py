@@ -71,11 +71,8 @@ class SourceReader(io.RawIOBase):
     def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
         """Read the file from its beginning.
 
-        Args:
-            source: the file.
-            text_field: of an object of JSON Lines, or a row of a table.
-            bad_lines: "stop": a line that cannot be read is an error; "skip": it is counted and passed over; None: it
-                is an error among a file's first STRICT_LINES; "refuse": as "stop", in a command without --bad_lines.
+        `bad_lines`: "stop": a line that cannot be read is an error; "skip": it is counted and passed over; None: it is
+        an error among a file's first STRICT_LINES; "refuse": as "stop", in a command without --bad_lines.
         """
         super().__init__()
         self.source, self.begin, self.text_field = source, 0, text_field

@@ -82,20 +82,14 @@ def table_blocks(
 
     The suffix of a compression may follow. A CSV whose first line has semicolons or tabs and no comma is separated by
     these. In TSV quotation marks are text, as in GLUE's files, unless `dialect` says otherwise. In JSON Lines a row is
-    an object of strings and numbers; a number becomes the text that JSON writes for it.
+    an object of strings and numbers; a number becomes the text that JSON writes for it. `headless`: the columns of a
+    TSV or CSV file without a header: one whose first line has as many fields as these. `skip_broken`: rows with another
+    number of fields than the first are skipped, and counted. `may_be_list` tells by a column's name whether JSON Lines
+    may have in it null, which becomes an empty text, or a list of strings and numbers, which becomes JSON's text for
+    it.
 
-    Args:
-        headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
-        skip_broken: whether rows with another number of fields than the first are skipped, and counted.
-        dialect: how the file is written.
-        may_be_list: tells by a column's name whether JSON Lines may have in it null, which becomes an empty text, or a
-            list of strings and numbers, which becomes JSON's text for it.
-        most: bytes of a block, about; see in_blocks.
-
-    Raises:
-        UserError: the file cannot be read or is not in its encoding, has no rows, or a row has another form than the
-            first.
-        DamagedData: the file is compressed and damaged.
+    Raises UserError if the file cannot be read or is not in its encoding, has no rows, or a row has another form than
+    the first, DamagedData if it is compressed and damaged.
     """
     with opened(path) as reader:
         columns, numbered = columns_and_rows(path, reader, dialect, may_be_list)

@@ -26,12 +26,7 @@ _SAMPLE = ["It's 3 o'clock (or 12:30), isn't it? They'll say: \"so\".", " A b c"
 
 
 class Tokenizer:
-    """Ids of sentences.
-
-    Args:
-        vocabulary: tokens; a token's place is its id; must hold the unknown token, if there is one.
-        settings: how text is normalised and cut first, or another tokenizer.
-    """
+    """Ids of sentences; the vocabulary must hold the unknown token, if there is one."""
 
     def __init__(self, vocabulary: list[str], settings: TokenizerSettings):
         self.vocabulary = vocabulary
@@ -158,12 +153,7 @@ class KeptIds:
         self._slots = np.zeros((1 << _SLOT_BITS, 3), np.uint64)
 
     def places(self, text: bytes, begins: np.ndarray) -> np.ndarray:
-        r"""The places of the pieces that a text consists of: int64 [pieces].
-
-        Args:
-            text: in UTF-8, without "\0".
-            begins: int64 [pieces], rising from 0, where each piece begins; it ends where the next one begins.
-        """
+        r"""The places of the pieces of a text, which is UTF-8 without NUL: int64 [pieces], as `begins`, rising from 0."""
         if len(self._places) > _KEPT_PIECES or self._used > _KEPT_IDS:
             self._clear()
         sizes = np.empty_like(begins)

@@ -284,10 +284,7 @@ def normalizer(settings: TokenizerSettings) -> "tokenizers.normalizers.BertNorma
 def library_at_work(message: str, kind: type[ReportedError] = DamagedData, quiet: bool = True) -> Iterator[None]:
     """Raise an error for what the tokenizers library raises: Exception, or for a panic of its Rust code another.
 
-    Args:
-        message: its beginning.
-        kind: of the error.
-        quiet: whether the library's own messages are held back, which costs a temporary file.
+    `quiet`: the library's own messages are held back, which costs a temporary file.
     """
     try:
         with native_messages_held_back() if quiet else contextlib.nullcontext():

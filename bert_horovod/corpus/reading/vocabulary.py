@@ -33,10 +33,9 @@ _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down ab
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
-    """Read a vocab.txt as transformers does; raises ReportedError if it is no BERT vocabulary.
+    """Read a vocab.txt as transformers does: tokens by id; raises ReportedError if it is no BERT vocabulary.
 
-    Returns:
-        Tokens by id. A place without a token (an empty line) is "", and a token may be there twice: its id is the last.
+    A place without a token (an empty line) is "", and a token may be there twice: its id is the last.
     """
     tokens = read_lines(path)
     while tokens and not tokens[-1]:

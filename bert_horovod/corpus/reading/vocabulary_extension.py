@@ -42,11 +42,7 @@ def unused_places(vocabulary: list[str]) -> list[int]:
 def word_pieces(word: str, vocabulary: Collection[str], longest: int, continues: bool = False) -> list[str] | None:
     """Cut a word into WordPiece's pieces, the longest that fits first; None: the word is [UNK].
 
-    Args:
-        word: normalised.
-        vocabulary: a set or a dict of tokens.
-        longest: characters of the longest token.
-        continues: whether the word's first piece continues a word too, as of the text behind "##".
+    `continues`: whether the word's first piece continues a word too, as of the text behind "##".
 
     >>> word_pieces("unaffable", {"un", "##aff", "##able", "##a"}, 6)
     ['un', '##aff', '##able']
