@@ -10,6 +10,7 @@ of Hugging Face's. A training checkpoint also holds two moments of each paramete
 from __future__ import annotations
 
 import dataclasses
+import glob
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -261,7 +262,7 @@ def _reader(prefix: Path) -> tf.train.CheckpointReader:
 
 def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
     """Raise UserError unless all data files, which hold the values, are present."""
-    files = sorted(prefix.parent.glob(f"{_escaped(prefix.name)}.data-[0-9]*-of-[0-9]*"))
+    files = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-[0-9]*-of-[0-9]*"))
     expected = int(files[0].name[-5:]) if files else 1
     if len(files) < expected or not files:
         have = {file.name for file in files}
@@ -299,10 +300,6 @@ def _config(prefix: Path) -> Path:
 
 def _index(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.index")
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _first_line(error: Exception) -> str:

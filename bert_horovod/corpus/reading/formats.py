@@ -271,12 +271,13 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
     """Yield the sections of a source's documents; raises ReportedError for bad input.
 
     Every document has at least one section: an empty one if it has no text. reader.passed_over counts the input that is
-    left out, and the sentences that are cut because they are longer than a section. `documents` is one of - file: a
-    plain file is a document, a blank line ends a paragraph, - blank_line: a blank line ends a document and a line is a
-    sentence, - paragraph_lines: the same, but a line is a paragraph. In JSON Lines and tables, every line or row is a
-    document in any case, and its text is read by the same rule. An article of a Wikipedia dump and a page of a WET file
-    are documents in any case; a page's line is a paragraph. The documents to skip at the beginning are not counted, and
-    not parsed where that is possible.
+    left out, and the sentences that are cut because they are longer than a section.
+
+    `documents`: with "file" a plain file is a document, and a blank line ends a paragraph; with "blank_line" a blank
+    line ends a document, and a line is a sentence; with "paragraph_lines" likewise, but a line is a paragraph. In JSON
+    Lines and tables, every line or row is a document in any case, and its text is read by the same rule. An article of
+    a Wikipedia dump and a page of a WET file are documents in any case; a page's line is a paragraph. The documents to
+    skip at the beginning are not counted, and not parsed where that is possible.
     """
     section_iterators = format_of(reader.source).documents(reader, documents)
     for _ in islice(section_iterators, skip_documents):

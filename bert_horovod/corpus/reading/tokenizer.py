@@ -153,7 +153,7 @@ class KeptIds:
         self._slots = np.zeros((1 << _SLOT_BITS, 3), np.uint64)
 
     def places(self, text: bytes, begins: np.ndarray) -> np.ndarray:
-        r"""The places of the pieces of a text, which is UTF-8 without NUL: int64 [pieces], as `begins`, rising from 0."""
+        """The places of the pieces of a text, UTF-8 without NUL: int64 [pieces], as `begins`, which rises from 0."""
         if len(self._places) > _KEPT_PIECES or self._used > _KEPT_IDS:
             self._clear()
         sizes = np.empty_like(begins)
