@@ -106,10 +106,7 @@ class Words(NamedTuple):
 
 
 def find_words(begins: np.ndarray, maskable: np.ndarray, sequence_ids: np.ndarray) -> Words:
-    """Find the words of rows; bool [R, L] each say where a word begins, and which tokens are ordinary.
-
-    All other tokens separate segments. `sequence_ids`: int [R, L], 1 to S <= L; 0: padding.
-    """
+    """Find the words of rows; all but `maskable` tokens separate segments; sequence_ids are 1 to S <= L, 0: padding."""
     length = begins.shape[1]
     start = np.flatnonzero(begins)
     tokens = np.cumsum(maskable)  # (R * L,): ordinary tokens up to each place, itself included

@@ -323,10 +323,7 @@ def checked(shard: Shard, path: Path) -> Shard:
 
 
 def shard_problem(shard: Shard) -> str | None:
-    """Describe the first error in a shard's arrays, or return None.
-
-    Offsets must rise from 0 to the end, held_out must be true or false, and each document must have one title.
-    """
+    """Describe the first error in a shard's arrays, or return None."""
     ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
     if shard.parts is not None:
         ends["parts"] = len(shard.documents) - 1

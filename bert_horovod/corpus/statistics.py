@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
-    """Count how often each id occurs: int64 [vocabulary] in training sections, int64 [vocabulary] in held-out ones.
-
-    Duplicates of documents do not count, as they are never read. Reads all tokens, showing progress.
-    """
+    """How often each id occurs in training and in held-out sections, without duplicates: int64 [vocabulary] each."""
     size = len(store.vocabulary)
     reader = TokenReader(store.path, store.manifest, size)
 
@@ -189,10 +186,7 @@ def report(store: Store) -> str:
 
 
 def histogram(counts: np.ndarray) -> list[str]:
-    """A line with a bar for each power of two, from the first that occurs to the last.
-
-    `counts` is a histogram as in Lengths.
-    """
+    """A line with a bar for each power of two, from the first that occurs to the last, of a histogram as in Lengths."""
     occurs = np.flatnonzero(counts)
     if not len(occurs):
         return ["  none"]

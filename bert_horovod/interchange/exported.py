@@ -35,10 +35,7 @@ class Call(NamedTuple):
 
 
 def check_export(directory: Path, calls: list[Call]) -> float:
-    """Make the calls in a new process; returns the largest relative difference, measured as for TOLERANCE.
-
-    Raises RunError if the export cannot be loaded or called there, or if an output differs by more than TOLERANCE.
-    """
+    """Make the calls in a new process; returns the largest relative difference; RunError if it is above TOLERANCE."""
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | python_settings()
     with tempfile.TemporaryDirectory() as place:
         inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npz"

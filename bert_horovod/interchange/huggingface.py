@@ -188,10 +188,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
 
 
 def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple[int, ...]], list[Architecture]]:
-    """The sizes, the shapes of all tensors, and the classes whose parameters the directory has: the named class first.
-
-    Reads no values. Raises the errors of read_directory.
-    """
+    """The sizes, shapes and classes, the named one first, of a directory, without values; raises as read_directory."""
     directory = Path(directory)
     model, config = read_model(directory / "config.json"), read_configuration(directory)
     shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}

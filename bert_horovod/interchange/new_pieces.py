@@ -33,10 +33,7 @@ class NewPieces(NamedTuple):
 
 
 def find_new_pieces(old: list[str], new: list[str], source: str) -> NewPieces:
-    """The pieces that a vocabulary has and a checkpoint's own lacks.
-
-    Raises UserError if an old token is not in its old place.
-    """
+    """The pieces that a vocabulary has and a checkpoint's own lacks; raises UserError if an old token has moved."""
     ids, free = token_ids(old), set(unused_places(old))
     moved = [number for number, token in enumerate(old) if number not in free and new[number : number + 1] != [token]]
     if moved:

@@ -39,10 +39,7 @@ def require_onnx() -> None:
 
 
 def write_onnx(directory: Path, served: Served) -> None:
-    """Write model.onnx; its free dimensions are named batch and length.
-
-    Raises UserError if the extra `onnx` is not installed or the model is too large.
-    """
+    """Write model.onnx with the free dimensions batch and length; raises UserError if it is too large."""
     require_onnx()
     size = sum(4 * variable.shape.num_elements() for variable in served.parameters.values())
     if size > _LARGEST_BYTES:

@@ -165,10 +165,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def require_checkpoint(path: Path, flag: str = "--checkpoint") -> None:
-    """Find mistakes in a path, and in the configuration and tokenizer there, without TensorFlow and without hashes.
-
-    Raises ReportedError.
-    """
+    """Find mistakes in a path, its configuration and tokenizer, without TensorFlow and hashes; raises ReportedError."""
     kind, reader = kind_of(path, flag)
     if kind is not RUN:  # of a run another checkpoint may be read, if the newest is damaged
         reader.tokenizer()

@@ -212,10 +212,7 @@ _BEGINNING = b"version https://git-lfs.github.com/spec/"
 
 
 def refuse_lfs_pointer(path: Path, inside: Path | None = None) -> None:
-    """Raise UserError if the file is a Git LFS pointer.
-
-    If it is unreadable, or a link out of `inside`, its reader raises the error.
-    """
+    """Raise UserError if the file is a Git LFS pointer; if it is unreadable, its reader raises the error."""
     try:
         with open_regular(path, inside) as file:
             beginning = file.read(len(_BEGINNING))

@@ -37,10 +37,7 @@ def input_names(model: Model) -> tuple[str, ...]:
 
 
 class Served(tf.Module):
-    """An exported model's variables and function: any batch size and length, float32, no dropout, no XLA.
-
-    The architecture decides the outputs; `dtype` is that of the inputs.
-    """
+    """An exported model's variables and function: any batch size and length, float32, no dropout, no XLA."""
 
     def __init__(
         self, architecture: Architecture, model: Model, parameters: dict[str, np.ndarray], dtype: tf.DType

@@ -180,10 +180,7 @@ def is_known(name: str) -> bool:
 def as_transformers(
     file: Path, content: Json, stated: Json, added: Json, name: str, model_type: str | None
 ) -> tokenizers.Tokenizer:
-    """The tokenizer that transformers makes of a tokenizer.json and the files beside it.
-
-    Raises UserError if the class is not known here, or versions of transformers make other tokenizers.
-    """
+    """The tokenizer that transformers makes of these files; raises UserError if its versions make different ones."""
     name = plain_name(name)
     if name not in _CLASSES:
         raise UserError(
@@ -287,10 +284,7 @@ def _set_rows(tokenizer: tokenizers.Tokenizer, pair: str, cls: str, sep: str) ->
 def _difference(
     one: tokenizers.Tokenizer, other: tokenizers.Tokenizer, of_one: Json, of_other: Json
 ) -> tuple[str, str] | None:
-    """The part in which two tokenizers differ so that ids differ, and a text that shows it; None: in none.
-
-    `of_one`, `of_other`: their models as in a tokenizer.json.
-    """
+    """The part in which two tokenizers differ so that ids differ, and a text that shows it; None: in none."""
     tokens, other_tokens = (each.get_added_tokens_decoder() for each in (one, other))  # the other tokens are the same
     if lacking := {(str(t), number) for number, t in tokens.items()} ^ {(str(t), i) for i, t in other_tokens.items()}:
         return "added tokens", min(lacking)[0]

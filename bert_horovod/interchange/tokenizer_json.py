@@ -168,10 +168,7 @@ def require_sound(file: Path, content: dict[str, Any]) -> None:
 
 
 def require_text_tokens(file: Path, settings: JsonTokenizer, tokenizer: "tokenizers.Tokenizer") -> None:
-    """Raise UserError unless the tokenizer makes ordinary tokens of text; DamagedData if the library fails on some.
-
-    `tokenizer`: as of `settings`, loaded.
-    """
+    """Raise UserError unless the tokenizer makes ordinary tokens of text; DamagedData if the library fails on some."""
     vocabulary = settings.facts.vocabulary
     try:
         ordinary = ordinary_ids(vocabulary, special_ids(vocabulary, settings))

@@ -132,10 +132,7 @@ def check_exchange(recipe: Recipe) -> None:
 
 
 def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
-    """Raise UserError unless phases end, and states are saved, evaluated and compared, at steps where ranks are equal.
-
-    At other steps ranks differ, so that a checkpoint or an evaluation would be of one rank alone.
-    """
+    """Raise UserError unless phases end, and states are saved, evaluated and compared, where ranks do not differ."""
     exchange, agreement = recipe.exchange, recipe.exchange.agreement
     steps = {f"phase.{i}.steps": phase.steps for i, phase in enumerate(recipe.phase)}
     steps |= {

@@ -122,10 +122,7 @@ def references_of(recipe: Recipe, store: str) -> list[Reference]:
 
 
 def curve_settings(recipe: Recipe) -> dict[str, Any]:
-    """All settings that decide the loss to be expected, by section.key; values are hashable.
-
-    These are all that decide a run's result, except data.seed and [numerics].
-    """
+    """All settings that decide a run's result, except data.seed and [numerics], by section.key; values are hashable."""
     table = recipe_to_table(recipe)
     settings = flat({section: table[section] for section in _SECTIONS})
     del settings[_SEED]

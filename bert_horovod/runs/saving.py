@@ -244,10 +244,7 @@ class Saver:
         return written
 
     def _settle(self, last_try: bool = False) -> None:
-        """Wait for the write in progress, if any. If it failed, plan a retry.
-
-        Raises RunError if it failed and was the last try, or after max_unsaved_hours.
-        """
+        """Wait for the write in progress, if any; if it failed, plan a retry, or raise RunError where none fits."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
@@ -280,10 +277,7 @@ def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
 
 
 def put_aside(output_dir: Path, after: int) -> tuple[list[Path], Path | None]:
-    """Rename the checkpoints of steps after `after`, so that a run does not resume from them.
-
-    Returns: their new paths, and the newest checkpoint that is left, to which the link output_dir/model leads now.
-    """
+    """Rename later checkpoints, so that a run does not resume from them; returns them, and the newest that is left."""
     renamed = []
     for path in [path for path in paths(output_dir) if step_of(path.name) > after]:
         renamed.append(path.with_name(f"{SUSPECT}{path.name}"))

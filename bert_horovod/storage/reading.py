@@ -95,10 +95,7 @@ def read_given_json(path: Path, flag: str, expected: str) -> Any:
 
 
 def read_record(path: Path, kind: Any, inside: Path | None = None) -> Any:
-    """Read a JSON file whose value is of an annotated type; an object becomes the dataclass that describes it.
-
-    Raises OSError, ValueError, and TypeError if a field without a default is missing.
-    """
+    """Read a JSON file whose value is of an annotated type; an object becomes the dataclass that describes it."""
     content = read_json(path, inside)
     check_type(content, kind, "it")
     return kind(**content) if dataclasses.is_dataclass(kind) else content  # type: ignore[operator]

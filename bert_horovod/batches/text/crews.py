@@ -14,10 +14,7 @@ from bert_horovod.corpus.preparing.pool import run_jobs
 
 
 class Crew:
-    """This process alone, in as many threads as it may use cores.
-
-    Members are numbered from 0.
-    """
+    """This process alone, in as many threads as it may use cores. Members are numbered from 0."""
 
     number, size = 0, 1
 

@@ -209,10 +209,7 @@ def _sum_up(plan: Plan, crew: Crew) -> None:
 
 
 def _write_cells(directory: Path, of_shards: list[np.ndarray], windows: RunningCounts) -> None:
-    """Write where the sequences of each class (positions, tokens of the second segment) and shard lie in by_length.
-
-    A range of classes after the other, so that memory does not hold all.
-    """
+    """Write where the sequences of each class and shard lie in by_length, a range of classes after the other."""
     cells = sum(map(len, of_shards))
     names = {"cell_start": np.int64, "cell_place": np.int64, "cell_shard": np.uint32}
     files = {

@@ -133,10 +133,7 @@ def whole_text(argument: str) -> str:
 
 
 def lines_of(stream: TextIO) -> Iterator[str]:
-    """Yield a stream's lines as they come, without their ends, with U+FFFD in place of bytes that are not UTF-8.
-
-    The first line with such bytes is named on stderr.
-    """
+    """Yield a stream's lines as they come; bytes that are not UTF-8 become U+FFFD, and the first such line is told."""
     raw = getattr(stream, "buffer", None) or io.BytesIO(stream.read().encode("utf-8", "replace"))
     warned = False
     for number, line in enumerate(raw, 1):

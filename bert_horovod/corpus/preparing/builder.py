@@ -104,10 +104,7 @@ class ShardBuilder:
         return ends and self._text_bytes >= self._shard_bytes
 
     def take(self) -> tuple[Shard, ShardTotals]:
-        """Return the shard of all sections so far, and begin the next shard.
-
-        The last section must have ended its document.
-        """
+        """Return the shard of all sections so far, the last of which ended its document, and begin the next shard."""
         self._end_batch()
         shard = Shard(
             tokens=np.concatenate([*self._tokens, np.zeros(0, self._dtype)]),

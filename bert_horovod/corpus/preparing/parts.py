@@ -87,10 +87,7 @@ def write_parts(store: Path, parts: Sequence[Part], shards: Sequence[Shard]) -> 
 
 
 def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
-    """Find the undamaged files of parts of these tasks; delete all other shards.
-
-    Files that have a name of the finished store are renamed back.
-    """
+    """Find the undamaged files of parts of these tasks, and rename back finished ones; delete all other shards."""
     keys = {task.key for task in tasks}
     whole: dict[tuple[str, int], PartFile] = {}
     kept: list[tuple[Path, PartFile]] = []

@@ -87,10 +87,7 @@ class Preparation:
             return _result(path, manifest, made, start)
 
     def make_share(self, share: Share, command: str) -> Result | SharedResult:
-        """Make a share of the store; if all others are complete, join them.
-
-        `command`: as a message shows this call, without its --part.
-        """
+        """Make a share of the store, and join all if the others are complete; a message shows `command` and --part."""
         path, was_there = self.path, self.path.is_dir()
         if (path / "manifest.json").exists():
             destination.require_same(path, self._head)

@@ -175,10 +175,7 @@ def _cut_page(page: _Page, held: bytes, reader: SourceReader) -> DamagedData:
 
 
 def _checked_head(reader: SourceReader) -> bytes:
-    """The beginning of the source, also of a part's, up to its first page; raises UserError if it is no dump of pages.
-
-    A reader of its own reads it, because a part begins later.
-    """
+    """The beginning of the whole source up to its first page, read anew; raises UserError if it is no dump of pages."""
     path, head = reader.source.path, b""
     with SourceReader(reader.source) as whole:
         for _, block in whole.blocks():
