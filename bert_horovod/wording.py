@@ -1,7 +1,7 @@
 """Words that many messages need: things counted, names, times and bytes. A share is written as Python does: .0%."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def counted(number: int, noun: str) -> str:
@@ -23,6 +23,11 @@ def listed(names: Iterable[str], most: int = 200) -> str:
     plain = not any(not name or "," in name or name != "".join(name.split()) for name in names)
     text = ", ".join(names if plain else map(repr, names))
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def some(names: Sequence[object], most: int = 3) -> str:
+    """The first of these names, and "..." for those after them."""
+    return f"{', '.join(map(str, names[:most]))}{', ...' if len(names) > most else ''}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

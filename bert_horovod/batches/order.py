@@ -15,15 +15,10 @@ _FEW = 12  # elements for which Python is faster than NumPy
 
 
 def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
-    """Random 64-bit words, a pure function of (seed, streams, index).
+    """Random words, uint64 of the shape of `index` (uint64 too), each a pure function of (seed, streams, index).
 
-    Args:
-        seed: any whole number; its low 64 bits count.
-        streams: whole numbers that name the purpose of the words; different streams are independent.
-        index: uint64 of any shape, the counter.
-
-    Returns:
-        uint64, the shape of `index`, each element uniform over [0, 2^64).
+    Each is uniform over [0, 2^64). Of the seed its low 64 bits count. The streams, whole numbers, name the purpose of
+    the words; different ones are independent.
     """
     words = np.asarray(index, np.uint64) * np.uint64(_INCREMENT)
     words += _stream_start(seed, *streams)
@@ -41,13 +36,8 @@ def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np
     An alternating Feistel network permutes [0, m), where m is the smallest power of two that is at least n; a value
     outside of [0, n) goes through it again until it falls inside (cycle-walking), at most two passes on average.
 
-    Args:
-        index: int64 of any shape, values in [0, n).
-        n: size of the set, at least 1 and below 2^53: one for all or one per element of `index`.
-        key: uint64, one for all or one per element of `index`; each names a bijection.
-
-    Returns:
-        int64, the shape of `index`, values in [0, n).
+    `index` and the result are int64 of one shape, with values in [0, n). Of `n`, at least 1 and below 2^53, and of
+    `key`, uint64, which names the bijection, there is one for all elements or one for each.
     """
     index = np.asarray(index, np.int64)
     sizes = np.broadcast_to(np.asarray(n, np.int64), index.shape).ravel()

@@ -26,19 +26,9 @@ def step_positions(
     Step t takes positions [t * global_batch, (t + 1) * global_batch). Each rank takes one contiguous run of them; the
     lengths of the runs differ by one at most. It fills its micro-batches in order, and the last one up with -1.
 
-    Args:
-        step_in_phase: optimizer step, from 0.
-        global_batch: rows per optimizer step, over all ranks.
-        rank: this rank, in [0, world_size).
-        world_size: ranks.
-        micro_batch: rows per micro-batch.
-
-    Returns:
-        K tuples (positions, start). positions: int64 [micro_batch], -1 where there is no row. start: the place of the
-        micro-batch's first row in the global batch, in [0, global_batch]; its row j, if there is one, has start + j.
-
-    Raises:
-        UserError: fewer rows than ranks.
+    Returns K tuples (positions, start). positions: int64 [micro_batch], -1 where there is no row. start: the place of
+    the micro-batch's first row in the global batch, in [0, global_batch]; its row j, if there is one, has start + j.
+    Raises UserError for fewer rows than ranks.
     """
     count = micro_batch_count(global_batch, world_size, micro_batch)
     first, last = (global_batch * r // world_size for r in (rank, rank + 1))

@@ -15,7 +15,7 @@ from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import UserError
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 T = TypeVar("T")
 
@@ -150,11 +150,6 @@ def document_title(shard: Shard, number: int) -> str:
 def silent_sources(sources: list[Source]) -> list[str]:
     """Names of the files of a store's input that are not empty but gave no text."""
     return [source["name"] for source in sources if source["bytes"] and not source["tokens"]]
-
-
-def some(names: list[str]) -> str:
-    """The first three of these names, for a message."""
-    return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
 
 
 def _powers(lengths: np.ndarray) -> np.ndarray:

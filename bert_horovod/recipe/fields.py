@@ -133,15 +133,11 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def sections_from_table(
     kinds: dict[str, Any], table: dict[str, Any], removed: Mapping[str, Mapping[str, Removed]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The sections of a table, by name.
+    """The sections of a table, which may lack some, by name.
 
-    Args:
-        kinds: the dataclass of each section, or OneOf; [dataclass] for one or more tables [[name]], which become a
-            tuple.
-        table: may lack sections.
-        removed: settings that there are no longer, by section and key.
-
-    Raises UserError, which lists every wrong key with its value and what is allowed.
+    `kinds`: the dataclass of each section, or OneOf; [dataclass] for one or more tables [[name]], which become a tuple;
+    `removed`: settings that there are no longer, by section and key. Raises UserError, which lists every wrong key with
+    its value and what is allowed.
     """
     problems, sections = _unknown_keys(table, kinds, ""), {}
     for name in [name for name in table if name in kinds]:

@@ -191,13 +191,9 @@ class ExchangeMethod:
     code: ClassVar[type]  # the class that exchanges, a subclass of exchange.base.Exchange
 
     def stages(self, recipe: "Recipe", phase: "Phase", shapes: dict[str, Shape], reduction: str) -> list[Stage]:
-        """What ranks send in a phase; the shares sum to 1. Stages without a step may be among them.
+        """What ranks send in a phase of a checked recipe; the shares sum to 1, and some may have no step.
 
-        Args:
-            recipe: its exchange is this method; already checked.
-            phase: of the recipe.
-            shapes: of the parameters, by name.
-            reduction: way to sum gradients.
+        `shapes`: of the parameters, by name; `reduction`: the way to sum gradients.
         """
         raise NotImplementedError
 

@@ -26,13 +26,9 @@ AXES = ("hours", "tokens", "bytes")
 
 
 class RunClock:
-    """Hours, tokens and bytes at each step, computed from all lines; pauses are not counted.
+    """Hours, tokens and bytes at each step, and the pauses, which do not count.
 
-    Args:
-        columns: of the lines of metrics about training steps, oldest first: float64 by metric, NaN: unknown.
-
-    Attributes:
-        pauses: step, hours and seconds of each.
+    They are computed from the columns of all lines about training steps, oldest first: float64 by metric, NaN: unknown.
     """
 
     def __init__(self, columns: Mapping[str, Sequence[float]]) -> None:

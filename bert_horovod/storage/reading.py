@@ -165,14 +165,11 @@ _NAMES: dict[Any, str] = {
 
 
 def check_type(value: Any, kind: Any, name: str) -> None:
-    """Raise ValueError, which names the value's place, if a value is not of the annotated type.
+    """Raise ValueError, which calls the value's place in the JSON `name`, if it is not of the type `kind`.
 
-    Args:
-        value: read from JSON.
-        kind: int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
-            TypedDict, whose required keys must be present, or a dataclass, whose fields may be missing. Neither may
-            have unknown keys.
-        name: the value's place in the JSON, for the message.
+    That is int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
+    TypedDict, whose required keys must be present, or a dataclass, whose fields may be missing. Neither may have
+    unknown keys.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:

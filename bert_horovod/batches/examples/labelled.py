@@ -62,14 +62,10 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
 
 
 def truncated(counts: np.ndarray, room: int) -> np.ndarray:
-    """How many tokens each text keeps, int64 [examples, texts]; texts are cut at their ends.
+    """How many of its tokens each text keeps where an example has `room` for so many; int64 [examples, texts].
 
     Google's run_classifier.py removes a pair's tokens one by one from the longer text, or from the second if both are
-    equally long; this is the same for any number of texts.
-
-    Args:
-        counts: tokens of each text, int64 [examples, texts].
-        room: tokens of an example, at most.
+    equally long; this is the same for any number of texts, which are cut at their ends.
 
     >>> truncated(np.array([[9, 2, 9], [3, 3, 3]]), 11).tolist()
     [[5, 2, 4], [3, 3, 3]]

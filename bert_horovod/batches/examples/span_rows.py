@@ -71,9 +71,6 @@ class SpanRows(PackedRows):
                                          does not hold the whole answer; 0 where there is no window
         end_positions    int32   [R, S]  the same for the answer's last token
         weights          float32 [R, S]  1: a window, 0: none
-
-    Args:
-        stride: tokens from the begin of one window to the begin of the next.
     """
 
     slot, stream = "windows", 300
@@ -85,7 +82,7 @@ class SpanRows(PackedRows):
         sequence_length: int,
         seed: int = 0,
         packing: bool = True,
-        stride: int = STRIDE,
+        stride: int = STRIDE,  # tokens from the begin of one window to the begin of the next
     ) -> None:
         self.tokens, self.windows = tokens, cut_spans(tokens, sequence_length, stride, special.pair.separators)
         windows, of_context = self.windows, tokens.context_of[self.windows.question]

@@ -131,12 +131,9 @@ def open_index(
     """Open the row index of a store, and make it first, alone, if it is missing.
 
     `directory` is where indexes are kept; None: in `index/` of the store. With `build` a missing index is made, and one
-    that is there is checked: one process per host does it.
-
-    Raises:
-        UserError: the split has no windows, or no pairs, or for next-sentence pairs only one document.
-        DamagedData: the index is damaged.
-        RunError: it is missing and not to be built, or cannot be written (UserError if the path is at fault).
+    that is there is checked: one process per host does it. Raises UserError if the split has no windows, or no pairs,
+    or for next-sentence pairs only one document; RunError if the index is missing and not to be built, or cannot be
+    written (UserError if the path is at fault); DamagedData if it is damaged.
     """
     if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(

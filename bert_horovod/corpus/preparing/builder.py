@@ -50,23 +50,11 @@ class ShardBuilder:
         vocabulary_size: int,
         unknown_id: int,
         *,
-        lines: bool,
-        held_out: float,
-        shard_bytes: int,
-        joint: str = "",
+        lines: bool,  # whether each line of a section is a sentence; else split_sentences cuts the text
+        held_out: float,  # fraction of sections to hold out, by the hash of their text
+        shard_bytes: int,  # of text: the document that reaches them ends the shard; one that alone has more is cut
+        joint: str = "",  # before a sentence that follows another of its section, unless that ends in a CJK character
     ):
-        """Begin an empty shard.
-
-        Args:
-            tokenize: sentences to (ids int32 [tokens], lengths int64 [sentences]).
-            vocabulary_size: decides the dtype of the ids.
-            unknown_id: id of [UNK], for counting.
-            lines: True: each line of a section is a sentence; False: split_sentences cuts the text.
-            held_out: fraction of sections to hold out, by the hash of their text.
-            shard_bytes: the shard ends with the document that brings it to this many bytes of text; a document that
-                has more alone is cut.
-            joint: put before a sentence that follows another one of its section, unless that ends in a CJK character.
-        """
         self._tokenize, self._unknown_id = tokenize, unknown_id
         self._split = (lambda text: text.split("\n")) if lines else split_sentences
         self._held_out_below = int(held_out * 2**64)

@@ -21,7 +21,7 @@ from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import read_json, read_record
 from bert_horovod.storage.writing import lock, write_atomically
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 _ORIGINS_FILE = "origins.json"  # of a finished store: the state of its files elsewhere, by URL
 SHARES = r"parts-of-(\d+)(?:\.joining-(\d+))?"  # directories of --part, see shares.py
@@ -87,9 +87,8 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
         foreign = names  # another vocabulary, and perhaps the user's only copy
     if foreign:
         raise UserError(
-            f"--output_dir {path} holds other things "
-            f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
-            "directory, or an unfinished store"
+            f"--output_dir {path} holds other things ({some(foreign)}); expected a new or empty directory, or an "
+            "unfinished store"
         )
 
 

@@ -18,7 +18,7 @@ from bert_horovod.corpus.shard import COUNTS, Shard
 from bert_horovod.corpus.statistics import kept_documents, section_token_starts
 from bert_horovod.corpus.store import write_duplicates, write_manifest, write_sources
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
@@ -83,9 +83,8 @@ def finish(
 def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> None:
     if not any(part.counts["tokens"] for part in parts):
         destination.clear(path)
-        names = ", ".join(str(source.path) for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
         raise UserError(
-            f"the input yields no tokens ({counted(len(sources), 'file')}: {names}; "
+            f"the input yields no tokens ({counted(len(sources), 'file')}: {some([file.path for file in sources])}; "
             f"{sum(source.bytes for source in sources):,} bytes); expected text: look at --input"
         )
 

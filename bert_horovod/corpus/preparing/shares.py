@@ -28,7 +28,7 @@ from bert_horovod.corpus.shard import shard_file
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import sync, write_atomically
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 _SHOWN = 10  # parts in a message
 
@@ -205,13 +205,11 @@ def gather(
             if directory.is_relative_to(store):  # so that its --part makes it again
                 (directory / f"part-{share.number}.json").unlink(missing_ok=True)
     if lacking:
-        first = list(lacking)[:_SHOWN]
         raise DamagedData(
             f"{store}: {len(lacking)} of {counted(len(shares), 'part')} cannot be joined: "
-            + ", ".join(f"{share} {lacking[share]}" for share in first)
-            + (", ..." if len(lacking) > _SHOWN else "")
+            + some([f"{share} {reason}" for share, reason in lacking.items()], _SHOWN)
             + "; make them with:\n"
-            + "".join(f"    {command} --part {share}\n" for share in first)
+            + "".join(f"    {command} --part {share}\n" for share in list(lacking)[:_SHOWN])
             + "and then run this command again"
         )
     return gathered

@@ -9,9 +9,9 @@ from bert_horovod.corpus.preparing.making_shards import Made
 from bert_horovod.corpus.preparing.planning import Share
 from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
-from bert_horovod.corpus.statistics import silent_sources, some
+from bert_horovod.corpus.statistics import silent_sources
 from bert_horovod.corpus.store import read_sources
-from bert_horovod.wording import counted, megabytes
+from bert_horovod.wording import counted, megabytes, some
 
 # Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
 # bert-medium and -small train 40 epochs, as published BERT did; bert-base-2026 23; bert-mini-fast 9; quickstart
@@ -54,8 +54,8 @@ def share_summary(shared: SharedResult) -> str:
     if shared.made and shared.made.made:
         lines.append(_speed(shared.made.made, shared.made.seconds))
     if shared.missing:
-        names = ", ".join(map(str, shared.missing[:20])) + (", ..." if len(shared.missing) > 20 else "")
-        lines.append(f"not finished: part {names} of {of}; whoever ends last joins them to the store")
+        missing = some(shared.missing, 20)
+        lines.append(f"not finished: part {missing} of {of}; whoever ends last joins them to the store")
     elif shared.joining:
         joining = f"part {shared.joining}" if shared.joining.number else "a call with --join"
         lines.append(f"{joining} joins the parts to the store; if it was killed, run it again, or --join for --part")

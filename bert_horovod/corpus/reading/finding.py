@@ -22,7 +22,7 @@ from bert_horovod.storage.connections import require_package
 from bert_horovod.storage.places import Place, is_url, parse
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.remote import find, read
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 File = TypeVar("File", Path, Place)
 STANDARD_INPUT = "-"
@@ -172,7 +172,7 @@ def _texts(pattern: str, files: list[File], directory: File | None, is_named: bo
 def _tell(pattern: str, not_text: Sequence[File]) -> None:
     """Say which files are passed over."""
     if not_text:
-        names = ", ".join(file.name for file in not_text[:5]) + (", ..." if len(not_text) > 5 else "")
+        names = some([file.name for file in not_text], 5)
         print(f"passing over {counted(len(not_text), 'file')} in {pattern} not named as text: {names}", file=sys.stderr)
 
 
