@@ -2,14 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from bert_horovod.cluster.doctor.ask import Answer
 from bert_horovod.cluster.doctor.facts import Facts
 from bert_horovod.cluster.launching.hostfiles import Hosts
-from bert_horovod.wording import gigabytes
+from bert_horovod.wording import counted, gigabytes
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
 
@@ -57,7 +56,7 @@ def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
         for host, answer in answers.items()
         if answer.key_unknown and answer.facts is not None
     ]
-    return bad or [Check("ssh", OK, f"{count_hosts(len(answers))} without a password")]
+    return bad or [Check("ssh", OK, f"{counted(len(answers), 'host')} without a password")]
 
 
 def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[str, str]) -> list[Check]:
@@ -82,29 +81,26 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
         if host_facts["packages"].get("horovod") and "Gloo" not in host_facts["horovod_with"]:
             text = f"{host}: Horovod with {' and '.join(host_facts['horovod_with']) or 'nothing'}"
             bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}", (host,)))
-    bad += _same(facts, lambda host_facts: host_facts["python"], "Python")
+    bad += _same({host: told["python"] for host, told in facts.items()}, "Python")
     for name in packages:
-        bad += _same(facts, partial(_version, name), name)
-    bad += _same(facts, lambda host_facts: host_facts["source"][:12], "this project's source")
-    bad += _same(facts, lambda host_facts: " and ".join(host_facts["horovod_with"]) or "nothing", "Horovod with")
+        bad += _same({host: told["packages"][name] for host, told in facts.items()}, name)
+    bad += _same({host: told["source"][:12] for host, told in facts.items()}, "this project's source")
+    built = {host: " and ".join(told["horovod_with"]) or "nothing" for host, told in facts.items()}
+    bad += _same(built, "Horovod with")
     if bad:
         return bad
     first = next(iter(facts.values()))
     main = ", ".join(f"{name} {first['packages'][name]}" for name in ("tensorflow", "horovod", "numpy"))
     with_ = " and ".join(first["horovod_with"])
-    same = f", the same on {count_hosts(len(facts))}" if len(facts) > 1 else ""
+    same = f", the same on {counted(len(facts), 'host')}" if len(facts) > 1 else ""
     return [Check("versions", OK, f"Python {first['python']}, {main}; Horovod with {with_}{same}")]
 
 
-def _version(name: str, host_facts: Facts) -> str | None:
-    return host_facts["packages"][name]
-
-
-def _same(facts: Mapping[str, Facts], fact_of: Callable[[Facts], str | None], subject: str) -> list[Check]:
+def _same(facts: Mapping[str, str | None], subject: str) -> list[Check]:
     """A failure if a known value differs between hosts: the value of most hosts is right, at a tie the first value."""
     groups: dict[str, list[str]] = defaultdict(list)
-    for host, host_facts in facts.items():
-        if (fact := fact_of(host_facts)) is not None:
+    for host, fact in facts.items():
+        if fact is not None:
             groups[fact].append(host)
     if len(groups) < 2:
         return []
@@ -212,14 +208,6 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
         return [Check("GPUs", OK, "none; ranks compute on the CPU")]
     count = sum(len(host_facts["gpus"]["names"]) for host_facts in facts.values())
     return [Check("GPUs", OK, f"{count} of {kinds.pop()}, driver {next(iter(facts.values()))['gpus']['driver']}, NCCL")]
-
-
-def count_hosts(count: int) -> str:
-    return "1 host" if count == 1 else f"{count} hosts"
-
-
-def short(text: str, limit: int = 100) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bert_horovod.cluster.doctor import checks
-from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK
+from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK, SLOW
 from bert_horovod.cluster.doctor.ask import ask_all
-from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check, count_hosts, short
+from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
@@ -113,13 +113,7 @@ class Doctor:
             *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
             *(["--network-interfaces", interface] if (interface := self._launch_interface()) else []),
             *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),
-            *(
-                sys.executable,
-                "-m",
-                "bert_horovod.cluster.doctor.all_reduce",
-                str(expected or 0),
-                str(SLOW),
-            ),
+            *(sys.executable, "-m", "bert_horovod.cluster.doctor.all_reduce", str(expected or 0)),
         ]
         output, timed_out = _run(command, environment)
         line = next((line for line in output.splitlines() if MARK in line), None)
@@ -178,7 +172,6 @@ def _reason(output: str) -> str:
 
 
 UNREACHABLE = ("127.", "fe80:")  # beginnings of addresses that no other host reaches
-SLOW = 0.7  # fraction of the expected rate: headers, latency and other traffic take the rest
 
 
 def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) -> list[Check]:
@@ -227,8 +220,8 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     (host,),
                 )
             )
-    addresses = ", ".join(f"{host} {host_facts['own_address']}" for host, host_facts in facts.items())
-    return bad or [Check("name", OK, f"own names are addresses of the hosts: {short(addresses)}")]
+    addresses = (f"{host} {host_facts['own_address']}" for host, host_facts in facts.items())
+    return bad or [Check("name", OK, f"own names are addresses of the hosts: {', '.join(addresses)[:100]}")]
 
 
 def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str | None, list[Check]]:
@@ -262,7 +255,7 @@ def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str
         mend = "see cables and switch: ethtool " + interface
         return interface, [Check("network", WARNING, f"{interface}: {which}", "the same speed everywhere", mend)]
     speed = next(iter(speeds.values()))
-    return interface, [Check("network", OK, f"{interface} on {count_hosts(len(facts))}, {_gigabits(speed)}")]
+    return interface, [Check("network", OK, f"{interface} on {counted(len(facts), 'host')}, {_gigabits(speed)}")]
 
 
 def _interface(facts: Facts, address: str | None) -> str | None:
