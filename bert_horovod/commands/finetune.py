@@ -9,6 +9,7 @@ Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task ss
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -149,14 +150,15 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
     """Train the runs of several seeds and learning rates, and print a table that compares them."""
-    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
+    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants
     from bert_horovod.reporting.tables import lines
+    from bert_horovod.storage.writing import write_atomically
 
     runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
     if world.rank or runs is None:
         return
     compared = summary(arguments.task, runs)
-    write_summary(arguments.output_dir / "scores.json", compared)
+    write_atomically(arguments.output_dir / "scores.json", json.dumps(compared, indent=1) + "\n")
     decides = compared["decides"].replace("_", " ")
     best = compared["best"]
     print(

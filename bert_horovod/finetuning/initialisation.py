@@ -43,41 +43,23 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     return directory, pretrained
 
 
-class StartingPoint(NamedTuple):
-    """What a fine-tuning begins with."""
-
-    directory: Path  # the checkpoint's
-    model: Model  # its sizes
-    phase: dict[str, Any]  # the task's sequence_length, global_batch, learning_rate and warmup, as in a recipe
-
-
-def first_settings(model: Model, what: str, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
-    """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution].
-
-    `what` is trained, as in fields.ReadIf. Raises UserError for an override that it does not read, too.
-    """
-    table = _table(model, defaults)
-    recipe = recipe_from_table(table, overrides)
-    refuse_idle(recipe, what, overridden_keys(overrides), recipe_from_table(table))
-    return recipe
-
-
 def finetuning_recipe(
-    start: StartingPoint,
-    train_rows: int,
-    dev_rows: int,
+    directory: Path,
+    model: Model,
+    defaults: dict[str, Any],
+    rows: tuple[int, int],
     epochs: float,
-    overrides: Sequence[str] = (),
-    world_size: int = 1,
+    overrides: Sequence[str],
+    world_size: int,
 ) -> Recipe:
-    """A task's defaults with overrides.
+    """A checkpoint's model and the defaults of a task's phase, with overrides; `rows`: of the train and the dev set.
 
     Steps follow from epochs and global batch; the whole dev set is evaluated, and a checkpoint saved, once an epoch.
     Raises UserError if a setting is invalid, or a size differs from the checkpoint's.
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
-    table = _table(start.model, start.phase)
+    (train_rows, dev_rows), table = rows, _table(model, defaults)
     phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows, "replay_steps": 0}
     first = recipe_from_table(table, overrides)
     batch, windows = first.phase[0].global_batch, max(1, first.objective.label_attention)
@@ -89,7 +71,7 @@ def finetuning_recipe(
         "checkpoint_steps": an_epoch,
     }
     recipe = recipe_from_table(table, overrides)
-    _refuse_other_sizes(start.directory, start.model, recipe.model)
+    _refuse_other_sizes(directory, model, recipe.model)
     return recipe
 
 
@@ -177,8 +159,8 @@ class Finetuning:
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         packed = Packed(len(train.lengths), train.count, kind.items, kind.noun)
         phase = kind.phase | {"global_batch": packed.default_batch(world_size)}
-        start, epochs = StartingPoint(self.directory, self.model, phase), kind.epochs if epochs is None else epochs
-        recipe = finetuning_recipe(start, train.count, dev.count, epochs, overrides, world_size)
+        epochs, counts = kind.epochs if epochs is None else epochs, (train.count, dev.count)
+        recipe = finetuning_recipe(self.directory, self.model, phase, counts, epochs, overrides, world_size)
         packed.refuse_few_rows(recipe, world_size)
         task, last = kind.task(recipe), Evaluated()
         check_size(recipe, task, world_size)
@@ -203,8 +185,14 @@ class Finetuning:
         )
 
     def settings(self, overrides: Sequence[str]) -> Recipe:
-        """The settings before rows are known; see first_settings."""
-        return first_settings(self.model, self.kind.trained, self.kind.phase, overrides)
+        """The settings before rows are known: all is final except batch, steps and [execution].
+
+        Raises UserError for an override that what is trained does not read, too.
+        """
+        table = _table(self.model, self.kind.phase)
+        recipe = recipe_from_table(table, overrides)
+        refuse_idle(recipe, self.kind.trained, overridden_keys(overrides), recipe_from_table(table))
+        return recipe
 
     def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:
         """Give this rank its device (runtime.devices); call it before `job` if the tokenizer runs in TensorFlow."""

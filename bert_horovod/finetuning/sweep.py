@@ -14,7 +14,6 @@ from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS
 from bert_horovod.runs.checkpoint import best_record, path_of
-from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 
@@ -117,11 +116,6 @@ def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
         ],
         "best": _entry(best),
     }
-
-
-def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    """Write scores.json; raises ReportedError if it cannot be written."""
-    write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
 
 def cells(summary: dict[str, Any]) -> list[list[str]]:

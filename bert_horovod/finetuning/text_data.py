@@ -164,14 +164,8 @@ def own_data(
     if form.labels is None:
         form = learn_labels(files.train, form)
     train = read_labelled(files.train, form)
-    if options.dev_fraction is None:
-        dev = read_labelled(files.dev[0], form)
-    else:
-        parts = divided(train.examples, options.dev_fraction)
-        train, dev = (
-            train._replace(examples=part, part=f" ({kind} part)")
-            for kind, part in zip(("train", "dev"), parts, strict=True)
-        )
+    fraction = options.dev_fraction
+    train, dev = (train, read_labelled(files.dev[0], form)) if fraction is None else two_parts(train, fraction)
     refuse_one_label(train, form)
     test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
     metrics = OWN_METRICS[name] or score_names(len(form.labels), options.threshold is None)
@@ -247,6 +241,12 @@ def _optional(directory: Path | None, test: TestSet) -> Path | None:
 
 
 _SEED = 0  # the same for all runs, so that runs with different data.seed have one dev set
+
+
+def two_parts(split: Split, fraction: float) -> list[Split]:
+    """A file's examples as train and dev part; see `divided`."""
+    parts = zip(("train", "dev"), divided(split.examples, fraction), strict=True)
+    return [split._replace(examples=part, part=f" ({kind} part)") for kind, part in parts]
 
 
 def divided(examples: LabelledTexts, fraction: float) -> tuple[LabelledTexts, LabelledTexts]:

@@ -11,7 +11,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
-from bert_horovod.finetuning.initialisation import Finetuning, Packed, StartingPoint, finetuning_recipe
+from bert_horovod.finetuning.initialisation import Finetuning, Packed, finetuning_recipe
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.outcome import Outcome
@@ -39,9 +39,9 @@ FAST = (
 )
 
 
-def classification_recipe(*sizes, epochs=3.0, **options):
-    start = StartingPoint(Path("checkpoint"), sizes[0], Texts.phase | {"global_batch": 32})
-    return finetuning_recipe(start, *sizes[1:], epochs, **options)
+def classification_recipe(model, *rows, epochs=3.0, overrides=(), world_size=1):
+    phase = Texts.phase | {"global_batch": 32}
+    return finetuning_recipe(Path("checkpoint"), model, phase, rows, epochs, overrides, world_size)
 
 
 def finetuning(files: dict[str, Path]) -> Finetuning:

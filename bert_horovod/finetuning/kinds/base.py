@@ -68,6 +68,8 @@ class Kind:
     epochs: ClassVar[float] = 3.0
     items: ClassVar[int] = 32  # of a step, about, if the user gives no batch
     packing_pays: ClassVar[float] = 0.0  # items of a packed row, on average, up to which rows have one item each
+    reads: ClassVar[tuple[str, ...]] = ()  # see `flags`
+    score_reads: ClassVar[tuple[str, ...]] = ()  # see `score_flags`
     has_tests: ClassVar[bool] = True  # whether there are files without labels
     stops_early: ClassVar[bool] = True  # whether its objects have `decides`
     last_file: ClassVar[Path] = DEV_PREDICTIONS  # in output_dir: the last file that a run writes
@@ -91,12 +93,12 @@ class Kind:
     @classmethod
     def flags(cls, task: str) -> tuple[str, ...]:
         """The flags that a --task reads, beside those of its files; "data_dir": it finds files by their names."""
-        return ()
+        return cls.reads
 
     @classmethod
     def score_flags(cls, task: str) -> tuple[str, ...]:
         """The same for `score`."""
-        return ()
+        return cls.score_reads
 
     @classmethod
     def add_flags(cls, group: argparse._ArgumentGroup) -> None:

@@ -30,7 +30,7 @@ from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, w
 from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import predictions_of
-from bert_horovod.finetuning.text_data import dialect_of, divided
+from bert_horovod.finetuning.text_data import dialect_of, two_parts
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import EMBEDDING
@@ -78,6 +78,8 @@ class Embeddings(Kind):
     phase: ClassVar = {"sequence_length": 256, "learning_rate": 5e-5, "warmup": 0.1}
     epochs = 1.0
     items = 128
+    reads = ("data_dir", "text_columns", "label_column", "dev_fraction", "encoding", "quoted_tsv")
+    score_reads = ("label_column", "encoding", "quoted_tsv")
     data: EmbeddingData
 
     def __init__(self, data: EmbeddingData) -> None:
@@ -90,14 +92,7 @@ class Embeddings(Kind):
         form, dev_form, files = _formats(files, flags)
         train = _read(files.train, form)
         fraction = flags.get("dev_fraction")
-        if fraction is None:
-            dev = _read(files.dev[0], dev_form)
-        else:
-            parts = divided(train.examples, fraction)
-            train, dev = (
-                train._replace(examples=part, part=f" ({kind} part)")
-                for kind, part in zip(("train", "dev"), parts, strict=True)
-            )
+        train, dev = (train, _read(files.dev[0], dev_form)) if fraction is None else two_parts(train, fraction)
         if form.label_column:
             refuse_one_label(train, form)
         elif len({*train.examples.texts[-1 if len(form.columns) == 1 else 1]}) < 2:
@@ -108,14 +103,6 @@ class Embeddings(Kind):
         test = {"test": read_unlabelled(files.test[0], dev_form)} if files.test else {}
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
         return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **_options(flags, form)))
-
-    @classmethod
-    def flags(cls, task: str) -> tuple[str, ...]:
-        return ("data_dir", "text_columns", "label_column", "dev_fraction", "encoding", "quoted_tsv")
-
-    @classmethod
-    def score_flags(cls, task: str) -> tuple[str, ...]:
-        return ("label_column", "encoding", "quoted_tsv")
 
     @classmethod
     def add_flags(cls, group: argparse._ArgumentGroup) -> None:

@@ -67,7 +67,7 @@ class Rerankers(Texts):
 
     @classmethod
     def flags(cls, task: str) -> tuple[str, ...]:
-        return ("text_columns", "label_column", "dev_fraction", "encoding", "quoted_tsv")
+        return (*cls.score_flags(task), "dev_fraction")
 
     @classmethod
     def score_flags(cls, task: str) -> tuple[str, ...]:

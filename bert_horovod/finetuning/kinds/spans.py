@@ -18,13 +18,14 @@ from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import Kind, Request
-from bert_horovod.finetuning.scoring import score_squad
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import PREDICTIONS, AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.interchange.suitability import require_segments
+from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import SPANS
+from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 
 SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
@@ -83,6 +84,8 @@ class Spans(Kind):
     packing_pays = 1.1
     has_tests = stops_early = False
     last_file = Path(PREDICTIONS)
+    reads = ("data_dir", "doc_stride", "null_score_threshold", "index_dir")
+    score_reads = ("data_dir", "null_odds")
     data: SpanData
 
     def __init__(self, data: SpanData) -> None:
@@ -94,14 +97,6 @@ class Spans(Kind):
     def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Spans":
         names = ("doc_stride", "null_score_threshold", "index_dir")
         return cls(squad_data(files, **{name: flags[name] for name in names if flags.get(name) is not None}))
-
-    @classmethod
-    def flags(cls, task: str) -> tuple[str, ...]:
-        return ("data_dir", "doc_stride", "null_score_threshold", "index_dir")
-
-    @classmethod
-    def score_flags(cls, task: str) -> tuple[str, ...]:
-        return ("data_dir", "null_odds")
 
     @classmethod
     def add_flags(cls, group: argparse._ArgumentGroup) -> None:
@@ -174,7 +169,23 @@ class Spans(Kind):
 
     @classmethod
     def score(cls, task: str, request: Request) -> dict[str, Any]:
-        return score_squad(request)
+        if request.dev_file is None and request.data_dir is None:
+            raise UserError("expected --data_dir, with dev-v1.1.json or dev-v2.0.json, or --dev_file")
+        questions = read_squad(request.dev_file or find_squad_file(request.data_dir, "dev"), scored=True)
+        if request.null_odds is not None and not questions.version_2:
+            raise UserError(
+                f"--null_odds {request.null_odds}: {questions.path} is SQuAD 1.1, where every question has an answer "
+                "(2.0 has is_impossible); leave it out, or give the dev file of 2.0"
+            )
+        predictions = _by_id(request.predictions, questions.ids, str, "a text")
+        odds = None
+        if request.null_odds is not None:
+            odds = _by_id(request.null_odds, questions.ids, float, "a number")
+            if missing_ids := [number for number in questions.ids if number not in odds]:
+                raise UserError(
+                    f"{request.null_odds} has no value for {len(missing_ids):,} questions, such as {missing_ids[0]}"
+                )
+        return squad_scores(questions, predictions, odds, request.threshold)
 
     def notices(self, recipe: Recipe) -> list[str]:
         train, dev = self.data.train, self.data.dev[""]
@@ -216,3 +227,15 @@ def _path(data_dir: Path | None, split: str, file: Path | None) -> Path:
     if file is not None and not file.is_file():
         raise UserError(f"--{split}_file {file}: there is no such file; expected one in SQuAD's format")
     return file or find_squad_file(data_dir, split)
+
+
+def _by_id(path: Path, ids: list[str], kind: type, expected: str) -> dict[str, Any]:
+    """Read a JSON object with a value for each question's id; it must have at least one of `ids`."""
+    by_id = read_json(path)
+    for number, answer in by_id.items():
+        is_number = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
+        if not (is_number if kind is float else isinstance(answer, str)):
+            raise UserError(f"{path}: {shown(number)} has {shown(answer)}; expected {expected} for each question's id")
+    if by_id.keys().isdisjoint(ids):
+        raise UserError(f"{path} has none of the dev file's {len(ids):,} questions; expected an object by their ids")
+    return by_id
