@@ -37,7 +37,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.storage.reading import read_given_json
-from bert_horovod.training import step as step_module
+from bert_horovod.training import overlap
 from bert_horovod.training.overlap import measure_profile
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
@@ -138,12 +138,12 @@ def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
 @contextlib.contextmanager
 def delayed(delays: dict[str, float | list[float]]) -> Iterator[None]:
     """Inside this context steps that are built sleep."""
-    classes = step_module.TrainStep, step_module.Updater
-    step_module.TrainStep, step_module.Updater = partial(DelayedStep, delays), partial(DelayedUpdater, delays)
+    classes = overlap.TrainStep, overlap.Updater
+    overlap.TrainStep, overlap.Updater = partial(DelayedStep, delays), partial(DelayedUpdater, delays)
     try:
         yield
     finally:
-        step_module.TrainStep, step_module.Updater = classes
+        overlap.TrainStep, overlap.Updater = classes
 
 
 def measured_delays(recipe: Recipe, steps: int) -> dict[str, float | list[float]]:

@@ -28,8 +28,9 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
+from bert_horovod.training.overlap import build_step
 from bert_horovod.training.start import open_source_once
-from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StartedStep, StepInputs, StepResult
 
 _LEARNING_RATE = 1e-4
@@ -142,7 +143,7 @@ def synthetic_step(
     """A step of the recipe's first phase (Recipe.of_phase for others); all its `micro_batches` have the same rows.
 
     The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one, `plan` follows
-    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.step.build_step.
+    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.overlap.build_step.
     """
     rows = repeated_rows(recipe, batch, micro_batches)
     return timed_step(recipe, rows, world or World(), plan, state, **options)

@@ -19,8 +19,9 @@ from bert_horovod.runtime.devices import gpu_details, has_gpu
 from bert_horovod.storage.reading import check_type, read_json
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.inputs import StepBatch
+from bert_horovod.training.overlap import build_step
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
 
 FILE = "autotuning.json"

@@ -95,27 +95,10 @@ T = TypeVar("T")
 def prefetch(make: Callable[[int], T], first: int, last: int, depth: int) -> Iterator[tuple[T, float]]:
     """Yield make(t) for t in [first, last), in order, made ahead by a thread that starts with the first `next`.
 
-    Args:
-        make: makes the item of step t; called in the background thread only, one call at a time.
-        first: first step.
-        last: one past the last step.
-        depth: items made ahead, the one being made included; at least 1.
-
-    Yields:
-        The item and the seconds that the consumer waited for it.
-
-    Raises:
-        ValueError: depth below 1.
-        Whatever `make` raises, at the consumer, in place of the item.
-
-    Closing the iterator (or dropping it) stops the thread after its current call of `make`.
+    The thread makes one item at a time and `depth` items ahead, the one being made included. With each item come the
+    seconds that the consumer waited for it. What `make` raises is raised at the consumer, in place of the item. Closing
+    the iterator (or dropping it) stops the thread after its current call of `make`.
     """
-    if depth < 1:
-        raise ValueError(f"prefetch: depth = {depth}: expected at least 1")
-    return _items(make, first, last, depth)
-
-
-def _items(make: Callable[[int], T], first: int, last: int, depth: int) -> Iterator[tuple[T, float]]:
     finished: queue.SimpleQueue = queue.SimpleQueue()
     room = threading.Semaphore(depth)
     closed = threading.Event()

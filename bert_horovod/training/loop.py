@@ -6,15 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
+from bert_horovod.errors import UserError
 from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.runs.checkpoint import paths
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
-from bert_horovod.training.hooks.divergence import JUMP_STEPS, Diverged, DivergenceHook
+from bert_horovod.training.hooks.divergence import JUMP_STEPS, Diverged, DivergenceHook, pass_over
 from bert_horovod.training.hooks.evaluation import EvaluationHook, ExpectedLossHook
 from bert_horovod.training.hooks.metrics import MetricsHook
 from bert_horovod.training.hooks.replay import ReplayHook
@@ -24,7 +27,6 @@ from bert_horovod.training.hooks.watchdog import WatchdogHook
 from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
 from bert_horovod.training.job import Job
 from bert_horovod.training.overlap import planned_step
-from bert_horovod.training.rollback import roll_back
 from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StartedStep, StepInputs
@@ -44,6 +46,7 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
     ReplayHook,
     CheckpointHook,
 )
+MOST_ROLLBACKS = 3  # to the same checkpoint
 
 
 def train(job: Job, world: World) -> None:
@@ -63,7 +66,7 @@ def _train_to_end(run: Run) -> None:
             _train_phases(run)
             break
         except Diverged as error:
-            roll_back(run, error)
+            _roll_back(run, error)
     # Reversed: checkpoints finish first, then the watchdog ends, because rank 0 may wait long for disk space.
     for hook in reversed(run.hooks):
         hook.finish()
@@ -78,6 +81,43 @@ def _train_phases(run: Run) -> None:
             if not _train_phase(run):
                 return
         begin += phase.steps
+
+
+def _roll_back(run: Run, error: Diverged) -> None:
+    """Load the last checkpoint and go on with rows that no step has used yet.
+
+    Raises UserError if numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
+    """
+    if run.recipe.numerics.on_divergence == "stop":
+        run.settle()
+        saved = from_rank_0([str(path) for path in paths(run.job.output_dir)[-1:]], run.world, "last checkpoint")
+        begin = [f"; --init_checkpoint {path} begins before it" for path in saved if isinstance(run.task, Pretraining)]
+        raise UserError(
+            f"{error}. The same command would diverge again: give another recipe and another --output_dir"
+            + "".join(begin)
+        ) from error
+    diverged = run.state.progress
+    for hook in run.hooks:
+        hook.wait()
+    run.console.clear()  # a damaged checkpoint is told on standard error
+    run.load()
+    progress = run.state.progress
+    step, count = run.rollbacks
+    run.rollbacks = (progress.step, count + 1 if step == progress.step else 1)
+    if run.rollbacks[1] > MOST_ROLLBACKS:
+        raise UserError(
+            f"{error}. The run has gone back to step {progress.step} {MOST_ROLLBACKS} times and diverged each time"
+        )
+    pass_over(progress, diverged, run.recipe.phase)
+    run.exchange = None
+    for hook in run.hooks:
+        hook.rolled_back()
+    if run.journal is not None:
+        run.journal.incident(
+            progress.step,
+            f"{error}. Back to step {progress.step}; passing over the rows of the {diverged.step - progress.step} "
+            f"steps since (rollback {run.rollbacks[1]} of at most {MOST_ROLLBACKS} from there)",
+        )
 
 
 Shapes = tuple[tuple[int, ...], ...]  # of a micro-batch's arrays

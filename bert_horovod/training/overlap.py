@@ -1,4 +1,4 @@
-"""Plans the buckets of a phase before its first step, from measured times of backward and of the link between ranks.
+"""Builds the step of a phase, with buckets planned from measured times of backward and of the link between ranks.
 
 Also chooses the way to sum gradients over ranks, if the recipe leaves it open.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +20,21 @@ from bert_horovod.exchange.dense.reducer import ENCODINGS
 from bert_horovod.exchange.link_measurement import LARGEST, measure_link
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.two_step import TwoStep
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.model.gpu_kernels.call import width_served
 from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.weights import CastWeights
+from bert_horovod.optimizers.base import optimizer_slot_shapes
 from bert_horovod.recipe.sections import Recipe, reductions
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.rank_parts import restore, restore_copies
+from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import clock
+from bert_horovod.tasks.base import Task
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.step import TrainStep, compute_policy
 from bert_horovod.training.step_results import StepInputs
 from bert_horovod.wording import megabytes
 
@@ -71,6 +78,35 @@ def expect(
     late = [link.seconds(buckets.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
     sizes = [width * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     return Expectation(plan, profile, link, sizes, exposed, sum(late))
+
+
+def build_step(
+    recipe: Recipe,
+    task: Task,
+    state: TrainingState,
+    world: World,
+    plan: BucketPlan,
+    micro_batches: int,
+    **options: Any,
+) -> TrainStep:
+    """A step with the recipe's exchange and cast weights; `options` go to the exchange.
+
+    The recipe's model must have the depth of the state's (Recipe.in_phase).
+    """
+    policy = compute_policy(recipe)
+    trained = state
+    if recipe.exchange.trains_copies:
+        shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
+        trained = state.copy_to_train(optimizer_slot_shapes(recipe, shapes))
+    cast = CastWeights(trained.parameters, policy.dtype)
+    fused, at_once = policy.xla != "off", policy.xla == "layers"
+    by_layer = recipe.execution.layer_norms
+    updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
+    exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
+    step = TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
+    # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
+    step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
+    return step
 
 
 def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:

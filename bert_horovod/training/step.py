@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any
 
 import numpy as np
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
-from bert_horovod.exchange.updater import Updater, norms_of_parts
+from bert_horovod.exchange.updater import norms_of_parts
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
-from bert_horovod.model.gpu_kernels.call import width_served, with_lookups
+from bert_horovod.model.gpu_kernels.call import with_lookups
 from bert_horovod.model.gpu_kernels.choice import chosen
 from bert_horovod.model.gpu_kernels.programs import try_layers, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
 from bert_horovod.optimizers.applying import next_loss_scale_on_device
-from bert_horovod.optimizers.base import optimizer_slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -63,19 +60,13 @@ class TrainStep:
         world: World,
         micro_batches: int,
     ) -> None:
-        self.exchange = exchange
+        self.exchange, self._model = exchange, recipe.model
         self.shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
         self._trained_weights = cast_names(state.trained)
-        self._model = recipe.model
         self._kernels, self._by_layer = recipe.execution.kernels, recipe.execution.layer_norms
-        self._task = task
-        self._state = state
-        self._cast = cast
-        self._world = world
-        self._micro_batches = micro_batches
-        self._policy = compute_policy(recipe)
-        self._kernels_tried = False
-        self.folds_lookups = False  # build_step sets it
+        self._task, self._state, self._cast, self._world = task, state, cast, world
+        self._micro_batches, self._policy = micro_batches, compute_policy(recipe)
+        self._kernels_tried = self.folds_lookups = False  # build_step sets the second one
         self._accumulators = Accumulators(self.shapes, self._policy.xla == "layers") if micro_batches > 1 else None
         self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
         progress, numerics = state.progress, recipe.numerics
@@ -89,9 +80,8 @@ class TrainStep:
         kinds = list(itertools.product((False, True), repeat=2))
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, *asked) for asked in kinds}
         self._finish = {asked: _graph(self._finish_step, *asked) for asked in kinds}
-        self._first_pass = None
-        if needs_first_pass(task, world.size, micro_batches):
-            self._first_pass = FirstPass(task, world, micro_batches, self._forward)
+        two_passes = needs_first_pass(task, world.size, micro_batches)
+        self._first_pass = FirstPass(task, world, micro_batches, self._forward) if two_passes else None
         self._replay = tf.function(self._replayed_checksums, autograph=False)
         self.checksum_names: tuple[str, ...] = ()  # of `replay` and of StepResult.checksums, once they are traced
         self._scalars: tuple[str, ...] = ()  # names of the scalars of a step; known once its graph is traced
@@ -242,11 +232,9 @@ class TrainStep:
     ) -> list[tuple[int, list[str]]]:
         """Run forward and backward of a skipped step's micro-batches again, to find values that are not finite.
 
-        `loss_scale`: the step's; 1 without loss scaling.
-
-        Returns: the numbers of the micro-batches with such values, each with the names of the parameters that are not
-        finite, or, if all parameters are, of those whose gradients are not, in backward's order. The list is empty if
-        only the sum over ranks or its wire overflowed.
+        `loss_scale`: the step's; 1 without loss scaling. Returns the numbers of the micro-batches with such values,
+        each with the names of the parameters that are not finite, or, if all parameters are, of those whose gradients
+        are not, in backward's order. The list is empty if only the sum over ranks or its wire overflowed.
         """
         bad = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
@@ -298,8 +286,8 @@ class TrainStep:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Run the last micro-batch, exchange and update.
 
-        Returns: float64 tensors for StartedStep: the task's sums and the scalars that `_scalars` names, the
-            all-reduces' begins, their ends; then `_checksums`; and begin and end of the micro-batch.
+        Returns float64 tensors for StartedStep: the task's sums and the scalars that `_scalars` names, the all-reduces'
+        begins, their ends; then `_checksums`; and begin and end of the micro-batch.
         """
         batch, first_row, inputs, _ = unflat(tensor, layout)
         begin = clock([first_row])
@@ -340,35 +328,6 @@ class TrainStep:
             )
             self._loss_scale.assign(scale)
             self._good_steps.assign(good_steps)
-
-
-def build_step(
-    recipe: Recipe,
-    task: Task,
-    state: TrainingState,
-    world: World,
-    plan: BucketPlan,
-    micro_batches: int,
-    **options: Any,
-) -> TrainStep:
-    """A step with the recipe's exchange and cast weights; `options` go to the exchange.
-
-    The recipe's model must have the depth of the state's (Recipe.in_phase).
-    """
-    policy = compute_policy(recipe)
-    trained = state
-    if recipe.exchange.trains_copies:
-        shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
-        trained = state.copy_to_train(optimizer_slot_shapes(recipe, shapes))
-    cast = CastWeights(trained.parameters, policy.dtype)
-    fused, at_once = policy.xla != "off", policy.xla == "layers"
-    by_layer = recipe.execution.layer_norms
-    updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
-    exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
-    step = TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
-    # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
-    step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
-    return step
 
 
 def compute_policy(recipe: Recipe) -> ComputePolicy:

@@ -76,8 +76,3 @@ def test_closing_stops_the_thread():
     items.close()
     assert prefetch_threads() == []
     assert len(made) <= 4
-
-
-def test_a_depth_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="depth = 0"):
-        prefetch(lambda t: t, 0, 1, 0)

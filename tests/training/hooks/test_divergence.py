@@ -14,7 +14,7 @@ from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
-from bert_horovod.training import loop, rollback
+from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.divergence import (
     JUMP_STEPS,
@@ -180,7 +180,7 @@ def test_a_run_does_not_end_well_with_parameters_that_are_not_finite(faulty, opt
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_diverging_stops(faulty, monkeypatch):
-    monkeypatch.setattr(rollback, "MOST_ROLLBACKS", 2)
+    monkeypatch.setattr(loop, "MOST_ROLLBACKS", 2)
     numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}
     error, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
     assert "The run has gone back to step 5 2 times and diverged each time" in error
