@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 
@@ -44,7 +45,8 @@ class Exchange:
 
     A run has two kinds of state. Replicated state (parameters, slots, progress) is equal on all ranks after every step
     for which `ranks_equal_after` is true: only then may it be compared, evaluated or saved. State that differs between
-    ranks belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it.
+    ranks belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it. `updater` (exchange/updater.py)
+    applies the optimizer's rule to `state` (runs.state.TrainingState).
     """
 
     # Metric that the next update's `gradient_norm` is: "exchange_norm" if it is of something else than the gradient.
@@ -52,8 +54,10 @@ class Exchange:
     # Whether `update` takes gradients in float16 that still have the loss scale, and divides them by
     # UpdateInputs.loss_scale; gradients in other dtypes never have it. Then no float32 copy of them is written first.
     divides_by_loss_scale: bool = False
-    plan: BucketPlan
-    _world: World
+
+    def __init__(self, recipe: Recipe, world: World, state, updater, plan: BucketPlan) -> None:
+        self._recipe, self._world, self._state, self._updater, self.plan = recipe, world, state, updater, plan
+        self._shapes = updater.shapes
 
     def begin(self, first: int, last: int) -> None:
         """Make the state that this method keeps per rank, and read the entries that `to_progress` left in the progress.

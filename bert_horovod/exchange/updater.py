@@ -40,8 +40,8 @@ class Updater:
         self.fused = fused
         self.at_once = at_once
         self._by_layer = by_layer
-        shapes = {name: tuple(variable.shape) for name, variable in parameters.items()}
-        self.groups = update_groups(shapes, settings.batched)
+        self.shapes = {name: tuple(variable.shape) for name, variable in parameters.items()}
+        self.groups = update_groups(self.shapes, settings.batched)
 
     def grouped(self, gradients: Gradients) -> list[tf.Tensor]:
         """The gradients of each group as one tensor [n, ...]."""
@@ -165,6 +165,16 @@ class Updater:
             return stacked
         rows, columns = stacked.shape[1:]
         return tf.reshape(stacked, [-1, rows // count, columns])
+
+
+class Wrapped:
+    """An Updater whose `apply` also counts or records, so that it is not part of one program; a subclass has it."""
+
+    at_once = False
+
+    def __init__(self, updater: Updater) -> None:
+        self.parameters, self.shapes = updater.parameters, updater.shapes
+        self.grouped, self.norms, self._updater = updater.grouped, updater.norms, updater
 
 
 def norms_of_parts(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

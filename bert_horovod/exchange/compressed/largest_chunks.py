@@ -49,11 +49,9 @@ class LargestChunksExchange(Exchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         assert plan.rows is None, "a table is whole in its bucket"
+        super().__init__(recipe, world, state, updater, plan)
         settings = recipe.exchange
-        self.plan = plan
-        self._world, self._state, self._updater = world, state, updater
         self._chunk, self._dense_share = settings.chunk, settings.dense
-        self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         self._reducer = GradientReducer(world, self._shapes, plan, recipe.numerics.wire)
         self._wire_bytes = tf.as_dtype(recipe.numerics.wire).size
         numbers = [sum(math.prod(self._shapes[name]) for name in bucket) for bucket in plan.buckets]

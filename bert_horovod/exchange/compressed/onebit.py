@@ -36,7 +36,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.exchange.compressed.stages import OneBitSettings
-from bert_horovod.exchange.updater import Updater
+from bert_horovod.exchange.updater import Updater, Wrapped
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule, moving_average, trust_ratio
@@ -173,14 +173,12 @@ class OneBitLamb(StagedExchange):
 _SLOTS = ("m", "v", "v_fresh")
 
 
-class _Recording:
+class _Recording(Wrapped):
     """An Updater that limits the trust ratios, and records their moving mean in `mean_ratio`, float32 [tensors]."""
 
-    at_once = False  # what is counted or recorded is not part of one program
-
     def __init__(self, updater: Updater, mean_ratio: tf.Variable, smallest: float, largest: float) -> None:
-        self.parameters, self.grouped, self.norms = updater.parameters, updater.grouped, updater.norms
-        self._updater, self._mean_ratio, self._limits = updater, mean_ratio, (smallest, largest)
+        super().__init__(updater)
+        self._mean_ratio, self._limits = mean_ratio, (smallest, largest)
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         """See Updater."""

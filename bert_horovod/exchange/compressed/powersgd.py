@@ -67,10 +67,8 @@ class PowerSgdExchange(Exchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         assert plan.rows is None, "a table is whole in its bucket"
-        self.plan = plan
-        self._settings, self._recipe = recipe.exchange, recipe
-        self._world, self._state, self._updater = world, state, updater
-        self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        super().__init__(recipe, world, state, updater, plan)
+        self._settings = recipe.exchange
         self._owed: dict[str, tf.Variable] = {}
         self._chosen: tf.Variable | None = None  # the next step's chunks of the word embeddings
         with tf.device("/CPU:0"):

@@ -56,12 +56,10 @@ class StagedExchange(Exchange):
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
     ) -> None:
-        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
-        self.plan = plan
-        self._settings, self._world, self._state, self._updater = recipe.optimizer, world, state, updater
-        self._held_back = held_back
-        self._dense = GradientExchange(recipe, world, state, self._dense_updater(), self.plan, held_back)
-        self._sums = CompressedSums(recipe, world, shapes, self.plan, "moments", updater.fused)
+        super().__init__(recipe, world, state, updater, plan)
+        self._settings, self._held_back = recipe.optimizer, held_back
+        self._dense = GradientExchange(recipe, world, state, self._dense_updater(), plan, held_back)
+        self._sums = CompressedSums(recipe, world, self._shapes, plan, "moments", updater.fused)
         self._stages = Stages(recipe, state.progress)
         self._published = recipe.exchange.form == "published"
         # Of a number of n g_i, over the root of its v.

@@ -39,7 +39,7 @@ from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, For
 from bert_horovod.exchange.compressed.staged import StagedExchange, gradient_payloads, limited, moments
 from bert_horovod.exchange.compressed.stages import SIGNS, StagedSettings, phase_of
 from bert_horovod.exchange.dense.reducer import whole
-from bert_horovod.exchange.updater import Updater
+from bert_horovod.exchange.updater import Updater, Wrapped
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
@@ -59,9 +59,7 @@ class ZeroOneAdam(StagedExchange):
     def __init__(self, recipe: Recipe, world, state, updater: Updater, plan, held_back: bool = False) -> None:
         self._v_updates = tf.Variable(0.0, trainable=False)  # u
         super().__init__(recipe, world, state, updater, plan, held_back)
-        self._recipe = recipe
-        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
-        self._gradient_sums = CompressedSums(recipe, world, shapes, self.plan, "gradients.signs", updater.fused)
+        self._gradient_sums = CompressedSums(recipe, world, self._shapes, plan, "gradients.signs", updater.fused)
         self._common: dict[str, tf.Variable] = {}  # y
         self._moved: dict[str, tf.Variable] = {}  # a
         self._length = tf.Variable(0.0, trainable=False)  # L
@@ -240,14 +238,12 @@ class ZeroOneAdam(StagedExchange):
         return self._updater.cast.refresh({name: x[name] for name in parameters}, narrow=None)
 
 
-class _Learning:
+class _Learning(Wrapped):
     """An Updater of the steps in which v is updated; it counts them in `v_updates`."""
 
-    at_once = False  # what is counted or recorded is not part of one program
-
     def __init__(self, updater: Updater, v_updates: tf.Variable) -> None:
-        self.parameters, self.grouped, self.norms = updater.parameters, updater.grouped, updater.norms
-        self._updater, self._v_updates = updater, v_updates
+        super().__init__(updater)
+        self._v_updates = v_updates
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         """See Updater."""

@@ -36,7 +36,7 @@ from bert_horovod.runtime.xla import Clock
 
 
 class GradientExchange(Exchange):
-    """See exchange.base.Exchange; trains `state` (runs.state.TrainingState), to which `updater` applies the rule.
+    """See exchange.base.Exchange.
 
     If the recipe does not allow the plan's way to sum, the recipe's first one is taken. With `held_back` no all-reduce
     starts before the last gradient exists; benchmarks measure the gain of overlap with it.
@@ -45,18 +45,13 @@ class GradientExchange(Exchange):
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
     ) -> None:
-        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         possible = reductions(recipe)
         if plan.reduction not in possible:
             plan = dataclasses.replace(plan, reduction=possible[0])
-        fused = recipe.execution.xla != "off"
-        self.reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back, fused)
-        self.plan = plan
-        self._state = state
-        self._updater = updater
-        self._world = world
+        super().__init__(recipe, world, state, updater, plan)
         self._settings, self._wire = recipe.optimizer, recipe.numerics.wire
-        self._fused = fused
+        self._fused = recipe.execution.xla != "off"
+        self.reducer = GradientReducer(world, self._shapes, plan, self._wire, held_back, self._fused)
         # In one program with the cast to the wire; gradients that are clipped before it need their magnitude.
         self.divides_by_loss_scale = (
             world.size > 1 and recipe.numerics.wire == "float16" and recipe.optimizer.clipping == "global"

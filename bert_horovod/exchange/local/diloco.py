@@ -45,7 +45,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.dense.reducer import ENCODINGS, wire_scale
-from bert_horovod.exchange.local.local_step import Piece, cut, piece_size, update_alone
+from bert_horovod.exchange.local.local_step import Piece, assign_pieces, cut, flat_pieces, piece_size, update_alone
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
@@ -64,13 +64,12 @@ class DiLoCoExchange(Exchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         self._settings = settings = recipe.exchange
-        self.plan = dataclasses.replace(plan, reduction=settings.reduction(recipe))
-        self._world, self._updater, self._progress = world, updater, state.progress
+        plan = dataclasses.replace(plan, reduction=settings.reduction(recipe))
+        super().__init__(recipe, world, state, updater, plan)
         self._wire = recipe.numerics.wire
         self._last_step = recipe.total_steps
         (momentum,) = recipe.exchange.slots
         self._common, self._momentum = state.trained, state.slots[momentum]
-        self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         self._fragments = cut(self._shapes, settings.fragments)
         largest = max(sum(piece_size(self._shapes[name], *rows) for name, *rows in each) for each in self._fragments)
         self._rows = settings.delay or math.ceil(largest / _ROW)
@@ -94,7 +93,7 @@ class DiLoCoExchange(Exchange):
         self._outer_step = tf.function(self._outer_step_of, autograph=False)
 
     def begin(self, first: int, last: int) -> None:
-        known = self._progress.exchange
+        known = self._state.progress.exchange
         if known.get("fragment") is not None:
             self._fragment, self._sent = known["fragment"], known["sent"]
             self._largest.assign(known["largest"])
@@ -130,7 +129,7 @@ class DiLoCoExchange(Exchange):
 
     def to_progress(self) -> None:
         largest = float(self._largest.numpy())
-        self._progress.exchange = {"fragment": self._fragment, "sent": self._sent, "largest": largest}
+        self._state.progress.exchange = {"fragment": self._fragment, "sent": self._sent, "largest": largest}
 
     def bytes_reduced(self, rows: int = 0) -> float:
         if self._world.size == 1:
@@ -222,36 +221,15 @@ class DiLoCoExchange(Exchange):
         common, b, trained = (self._flat(each, pieces)[:size] for each in (self._common, self._momentum, own))
         b = momentum * b + distance
         common -= rate * (distance + momentum * b)
-        self._assign(self._momentum, pieces, b)
-        self._assign(self._common, pieces, common)
-        # Not row by row: after that TensorFlow would copy the whole variable at each read, and each step reads these.
-        self._assign(own, pieces, mixing * trained + (1.0 - mixing) * common, whole=True)
+        assign_pieces(self._momentum, pieces, b, whole=False)
+        assign_pieces(self._common, pieces, common, whole=False)
+        assign_pieces(own, pieces, mixing * trained + (1.0 - mixing) * common)  # each step reads these
         changed = cast_together((name for name, _, _ in pieces), own)
         self._updater.cast.refresh({name: tf.convert_to_tensor(own[name]) for name in changed}, narrow=None)
 
     def _flat(self, variables: dict[str, tf.Variable], pieces: list[Piece]) -> tf.Tensor:
         """The numbers of the pieces, flat, padded with zeros to whole rows."""
-        flat = []
-        for name, begin, end in pieces:
-            part = begin > 0 or end < self._shapes[name][0]
-            # tf.gather reads no other rows.
-            rows = tf.gather(variables[name], tf.range(begin, end)) if part else variables[name].read_value()
-            flat.append(tf.reshape(rows, [-1]))
-        padding = self._rows * self._width - sum(part.shape[0] for part in flat)
-        return tf.concat([*flat, tf.zeros([padding])], 0)
-
-    def _assign(
-        self, variables: dict[str, tf.Variable], pieces: list[Piece], flat: tf.Tensor, whole: bool = False
-    ) -> None:
-        """Assign numbers in the order of `_flat`; `whole`: assign whole variables, with their other rows."""
-        parts = tf.split(flat, [piece_size(self._shapes[name], *rows) for name, *rows in pieces])
-        for (name, begin, end), part in zip(pieces, parts, strict=True):
-            variable = variables[name]
-            part = tf.reshape(part, [end - begin, *variable.shape[1:]])
-            if whole or end - begin == variable.shape[0]:
-                variable.assign(tf.concat([variable[:begin], part, variable[end:]], 0))
-            else:
-                variable.scatter_update(tf.IndexedSlices(part, tf.range(begin, end)))
+        return flat_pieces(variables, pieces, self._rows * self._width)
 
     def _row_of(self, variable: tf.Variable, row: tf.Variable, shares: int) -> tf.Tensor:
         """A row of float32 [..., width] in equal shares, [shares, n]; zeros pad the last one."""

@@ -37,7 +37,9 @@ from bert_horovod.exchange.link_measurement import measure_link
 from bert_horovod.exchange.local.local_step import (
     LocalExchange,
     LocalSettings,
+    assign_pieces,
     cut,
+    flat_pieces,
     local_stage,
     numbers,
     piece_size,
@@ -61,11 +63,9 @@ class DreamDdpExchange(LocalExchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)
-        self._progress = state.progress
         self._interval = recipe.exchange.interval
-        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
-        self._parts = cut(shapes, self._interval)
-        self._sizes = [sum(piece_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
+        self._parts = cut(self._shapes, self._interval)
+        self._sizes = [sum(piece_size(self._shapes[name], *rows) for name, *rows in part) for part in self._parts]
         if world.size > 1:
             self._part_values = tf.Variable(tf.zeros([max(self._sizes)]), trainable=False)
             with tf.device("/CPU:0"):
@@ -76,7 +76,7 @@ class DreamDdpExchange(LocalExchange):
 
     def begin(self, first: int, last: int) -> None:
         if self._world.size > 1:
-            self._take_turn(self._progress.step + 1)
+            self._take_turn(self._state.progress.step + 1)
             link = measure_link(self._world, self._world.all_reduce, tf.float32, 4)
             self._all_s = self._interval * link.seconds(4 * numbers(self._updater.parameters) / self._interval)
 
@@ -126,20 +126,11 @@ class DreamDdpExchange(LocalExchange):
 
     def _starting_values(self, part: int) -> tf.Tensor:
         """The current values of the part, flat, padded with zeros to the size of the largest part."""
-        pieces = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
-        padding = tf.zeros([self._part_values.shape[0] - self._sizes[part]])
-        return tf.concat([*(tf.reshape(piece, [-1]) for piece in pieces), padding], 0)
+        return flat_pieces(self._updater.parameters, self._parts[part], self._part_values.shape[0])
 
     def _assign_part(self, part: int, means: tf.Tensor) -> tf.Tensor:
         """Assign `means`, in the order of _starting_values; returns a constant, as a branch must return a tensor."""
-        place = 0
-        for name, begin, end in self._parts[part]:
-            variable = self._updater.parameters[name]
-            size = piece_size(tuple(variable.shape), begin, end)
-            rows = tf.reshape(means[place : place + size], [end - begin, *variable.shape[1:]])
-            # Not variable[begin:end].assign: after it TensorFlow copies the whole variable at each read.
-            variable.assign(tf.concat([variable[:begin], rows, variable[end:]], 0))
-            place += size
+        assign_pieces(self._updater.parameters, self._parts[part], means[: self._sizes[part]])
         return tf.constant(part)
 
     def _judge_interval(self, now: float) -> str:

@@ -30,8 +30,7 @@ class LocalExchange(Exchange):
     """See exchange.base.Exchange; arguments as for GradientExchange. An average makes one all-reduce a bucket."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
-        self.plan = plan
-        self._world, self._updater = world, updater
+        super().__init__(recipe, world, state, updater, plan)
         # Numbers in an average of all parameters and slots.
         self._numbers = numbers(updater.parameters) + sum(map(numbers, state.slots.values()))
         self._agreement = recipe.exchange.agreement
@@ -170,6 +169,33 @@ def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
             place += (end - begin) * width
             begin = end
     return pieces
+
+
+def flat_pieces(variables: dict[str, tf.Variable], pieces: list[Piece], size: int) -> tf.Tensor:
+    """The numbers of the pieces, one after another, padded with zeros: float32 [size]."""
+    flat = []
+    for name, begin, end in pieces:
+        variable = variables[name]
+        part = begin > 0 or end < variable.shape[0]
+        # tf.gather reads no other rows.
+        rows = tf.gather(variable, tf.range(begin, end)) if part else variable.read_value()
+        flat.append(tf.reshape(rows, [-1]))
+    return tf.concat([*flat, tf.zeros([size - sum(rows.shape[0] for rows in flat)])], 0)
+
+
+def assign_pieces(variables: dict[str, tf.Variable], pieces: list[Piece], flat: tf.Tensor, whole: bool = True) -> None:
+    """Assign the numbers of the pieces, one after another; `whole`: assign whole variables, with their other rows.
+
+    After an assignment of rows alone TensorFlow copies the whole variable at each read.
+    """
+    sizes = [piece_size(tuple(variables[name].shape), *rows) for name, *rows in pieces]
+    for (name, begin, end), part in zip(pieces, tf.split(flat, sizes), strict=True):
+        variable = variables[name]
+        part = tf.reshape(part, [end - begin, *variable.shape[1:]])
+        if whole or end - begin == variable.shape[0]:
+            variable.assign(tf.concat([variable[:begin], part, variable[end:]], 0))
+        else:
+            variable.scatter_update(tf.IndexedSlices(part, tf.range(begin, end)))
 
 
 def piece_size(shape: tuple[int, ...], begin: int, end: int) -> int:
