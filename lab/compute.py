@@ -193,29 +193,12 @@ def results(
     return lines
 
 
-class _Append(argparse.Action):
-    """Collects a flag's values; the first replaces the default."""
-
-    def __call__(self, parser: object, namespace: argparse.Namespace, value: str, option: str | None = None) -> None:
-        before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, [value] if before is self.default else [*before, value])
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag, choices, default in (
-        ("shape", tuple(SHAPES), ["base"]),
-        ("precision", PRECISIONS, ["bfloat16"]),
-        ("xla", XLA_CHOICES, ["auto"]),
-    ):
-        parser.add_argument(
-            f"--{flag}",
-            choices=choices,
-            action=_Append,
-            default=default,
-            help=f"repeatable (default: {' '.join(default)})",
-        )
+    repeatable = {"shape": (SHAPES, "base"), "precision": (PRECISIONS, "bfloat16"), "xla": (XLA_CHOICES, "auto")}
+    for flag, (choices, usual) in repeatable.items():
+        parser.add_argument(f"--{flag}", choices=tuple(choices), action="append", help=f"repeatable (default: {usual})")
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--optimizer", choices=("adamw", "lamb"), default="adamw", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
@@ -228,6 +211,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
+    for flag, (_, usual) in repeatable.items():
+        setattr(arguments, flag, getattr(arguments, flag) or [usual])
     if arguments.device == "cuda" and arguments.peer != "hugging_face":
         parser.error("--device cuda: expected --peer hugging_face, the one that was written for GPUs too")
     for flag in ("rounds", "steps"):

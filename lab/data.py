@@ -23,9 +23,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-# Google's create_pretraining_data.py on one core, 5.5 MB of books, length 128: quoted, not measured here.
-GOOGLE = (("dupe_factor 1", 0.73), ("dupe_factor 10", 0.13))
-GOOGLE_BYTES_PER_BYTE = 19.0
 BATCH_LINES = 512
 
 
@@ -166,8 +163,6 @@ def main() -> None:
                 for what, file in (("JSON Lines", path), ("Parquet", parquet)):
                     seconds, size, disk, memory = on_one_core(prepare_alone, str(file), arguments.vocab)
                     line(f"prepare and verify, generated {what}", size, seconds, disk / size, memory)
-    for what, rate in GOOGLE:
-        line(f"create_pretraining_data.py, {what} (quoted)", 5.5e6, 5.5 / rate, GOOGLE_BYTES_PER_BYTE)
 
 
 if __name__ == "__main__":

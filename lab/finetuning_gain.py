@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import queue
-import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
@@ -48,7 +49,7 @@ from lab.rounds import PROJECT, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
 SQUAD, NER = "squad", "ner"
-EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1, NER: 5}
+EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, NER: 5, "qnli": 3, "mnli": 3, SQUAD: 1}
 SEEDS = {task: 1 if task == SQUAD else 3 for task in EPOCHS}
 RATE = 3e-4
 WHAT = (  # the checkpoint may have been pre-trained without dropout
@@ -64,7 +65,6 @@ HOW = (
 )
 OURS, THEIRS = ("pretrained", "fresh"), "transformers"
 STARTS = (*OURS, THEIRS)
-TEXTS = tuple(task for task in EPOCHS if task not in (SQUAD, NER))
 
 
 class Question(NamedTuple):
@@ -74,17 +74,8 @@ class Question(NamedTuple):
     start: str
 
 
-# In the order in which they are answered: what tells most first, what takes longest last.
-QUESTIONS = [
-    Question(*pair)
-    for pair in (
-        *product(TEXTS, OURS),
-        *product(TEXTS[:3], (THEIRS,)),
-        *product((NER,), STARTS),
-        *product((SQUAD,), OURS),
-        *product(TEXTS[3:], (THEIRS,)),
-    )
-]
+# In the order in which they are answered: what takes longest last.
+QUESTIONS = [Question(*pair) for pair in product(EPOCHS, STARTS) if pair != (SQUAD, THEIRS)]
 
 
 class Files(NamedTuple):
@@ -92,10 +83,6 @@ class Files(NamedTuple):
 
     train: Path
     dev: tuple[Path, ...]
-
-    def words(self) -> list[str]:
-        """As flags."""
-        return ["--train_file", str(self.train), *(word for path in self.dev for word in ("--dev_file", str(path)))]
 
 
 def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None) -> Files:
@@ -185,63 +172,41 @@ class Results:
             file.write(json.dumps(self.answers[key]) + "\n")
 
 
-class Answering:
-    """Answers questions side by side, one on each core.
+def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> bool:
+    """Answer what is not answered yet, side by side, one on each core; whether all are."""
+    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    usable = sorted(os.sched_getaffinity(0))
+    for core in usable:
+        cores.put(core)
 
-    Args:
-        keys: the questions, and the key of each one's answer.
-        results: where answers are kept.
-        arguments: the flags.
-    """
-
-    def __init__(self, keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> None:
-        self._keys, self._results, self._arguments = keys, results, arguments
-        self._cores: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._running: set[subprocess.Popen] = set()
-        self._stopping = False
-
-    def all(self) -> bool:
-        """Answer what is not answered yet, in order; whether all are."""
-        cores = sorted(os.sched_getaffinity(0))
-        for core in cores:
-            self._cores.put(core)
-        signal.signal(signal.SIGTERM, self._stop)
-        with ThreadPoolExecutor(len(cores)) as pool:
-            return all(list(pool.map(self._answer, self._keys)))
-
-    def _stop(self, *_: Any) -> None:
-        self._stopping = True
-        for process in list(self._running):
-            process.terminate()
-
-    def _answer(self, question: Question) -> bool:
-        key, core = self._keys[question], self._cores.get()
+    def answer(question: Question) -> bool:
+        key, core = keys[question], cores.get()
         try:
-            if key not in self._results.answers and not self._stopping:
-                log = self._arguments.work / f"{key}.log"
+            if key not in results.answers:
+                log = arguments.work / f"{key}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
-                self._run(command(question, key, self._arguments), log, core)
-                self._results.keep(key, answer_of(question, key, self._arguments))
+                run(command(question, key, arguments), log, core)
+                results.keep(key, answer_of(question, key, arguments))
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
             say(f"{question.task}, {question.start}: {error}")
         finally:
-            self._cores.put(core)
-        return key in self._results.answers
+            cores.put(core)
+        return key in results.answers
 
-    def _run(self, words: list[str], log: Path, core: int) -> None:
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        with log.open("a") as file:
-            pinned = ["taskset", "-c", str(core), sys.executable, *words]
-            process = subprocess.Popen(pinned, stdout=file, stderr=file, env=environment)
-            self._running.add(process)
-            if self._stopping:
-                process.terminate()
-            code = process.wait()
-            self._running.discard(process)
-        if code or self._stopping:
-            raise RunError(f"ended with {code}; see {log}; the same command resumes")
+    with ThreadPoolExecutor(len(usable)) as pool:
+        return all(list(pool.map(answer, keys)))
+
+
+def run(words: list[str], log: Path, core: int) -> None:
+    """Run Python on a core; it ends with this process. Raises RunError if it fails."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    pinned, bound = ["taskset", "-c", str(core), sys.executable, *words], partial(end_with_parent, os.getpid())
+    with log.open("a") as file:
+        done = subprocess.run(pinned, stdout=file, stderr=file, env=environment, preexec_fn=bound, check=False)
+    if done.returncode:
+        raise RunError(f"ended with {done.returncode}; see {log}; the same command resumes")
 
 
 def start_of(question: Question, arguments: argparse.Namespace) -> Path:
@@ -259,35 +224,29 @@ def asked_key(question: Question, arguments: argparse.Namespace) -> str:
 def command(question: Question, key: str, arguments: argparse.Namespace) -> list[str]:
     """What answers a question, behind the name of the Python; it leaves scores.json in the directory KEY of --work."""
     task, files = question.task, files_of(question.task, arguments.data, arguments.squad, arguments.ner)
-    words = ["--task", task, *files.words(), "--output_dir", str(arguments.work / key)]
-    words += ["--checkpoint", str(start_of(question, arguments))]
-    words += ["--max_steps", str(arguments.max_steps)] if arguments.max_steps else []
+    output_dir, checkpoint = str(arguments.work / key), str(start_of(question, arguments))
     if question.start == THEIRS:
-        python = peer_python(arguments.environments)
-        return [str(Path(__file__).resolve()), "--contestant", python, *words]
-    words = ["-m", "bert_horovod", "finetune", *words, "--epochs", str(EPOCHS[task])]
+        python, paths = peer_python(arguments.environments), map(str, (files.train, *files.dev))
+        asked = json.dumps([python, task, arguments.max_steps, output_dir, checkpoint, *paths])
+        return [str(Path(__file__).resolve()), "--contestant", asked]
+    words = ["-m", "bert_horovod", "finetune", "--task", task, "--train_file", str(files.train)]
+    words += [word for path in files.dev for word in ("--dev_file", str(path))]
+    words += ["--output_dir", output_dir, "--checkpoint", checkpoint, "--epochs", str(EPOCHS[task])]
+    words += ["--max_steps", str(arguments.max_steps)] if arguments.max_steps else []
     words += ["--seeds", str(SEEDS[task]), "--learning_rates", str(RATE)]
     words += ["--index_dir", str(arguments.work / "index")] if task == SQUAD else []
     return words + [word for setting in (*WHAT, *HOW) for word in ("--set", setting)]
 
 
-def run_theirs(argv: list[str]) -> None:
-    """Be the contestant that fine-tunes with transformers."""
+def run_theirs(python: str, task: str, max_steps: int | None, output_dir: str, checkpoint: str, *paths: str) -> None:
+    """Be the contestant that fine-tunes with transformers; `paths`: of the train file and of the dev files."""
     from lab.finetuning_peer import fine_tune
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--contestant")
-    for name in ("--train_file", "--checkpoint", "--output_dir"):
-        parser.add_argument(name, type=Path)
-    parser.add_argument("--dev_file", type=Path, action="append")
-    parser.add_argument("--task")
-    parser.add_argument("--max_steps", type=int)
-    asked = parser.parse_args(argv)
-    task, settings = asked.task, (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
-    finetuning = text_finetuning(task, Files(asked.train_file, tuple(asked.dev_file)), asked.checkpoint)
-    seeds, epochs = SEEDS[task], EPOCHS[task]
-    scores = fine_tune(finetuning, asked.output_dir, asked.contestant, seeds, epochs, settings, asked.max_steps)
-    write_atomically(asked.output_dir / "scores.json", json.dumps(scores, indent=1) + "\n")
+    train, *dev = map(Path, paths)
+    finetuning = text_finetuning(task, Files(train, tuple(dev)), Path(checkpoint))
+    settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
+    scores = fine_tune(finetuning, Path(output_dir), python, SEEDS[task], EPOCHS[task], settings, max_steps)
+    write_atomically(Path(output_dir) / "scores.json", json.dumps(scores, indent=1) + "\n")
 
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
@@ -421,7 +380,7 @@ def main() -> int:
     arguments = None if contestant else parse()
     import_tensorflow()
     if contestant:
-        run_theirs(sys.argv[1:])
+        run_theirs(*json.loads(sys.argv[2]))
         return 0
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.losses:
@@ -431,7 +390,7 @@ def main() -> int:
     asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
     keys = {question: asked_key(question, arguments) for question in asked}
     results = Results(arguments.results)
-    all_answered = arguments.table or Answering(keys, results, arguments).all()
+    all_answered = arguments.table or answer_all(keys, results, arguments)
     print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
     return 0 if all_answered else RunError.exit_code
 

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ FAULTS = 10  # in a run
 PATIENCE_S = 1500.0  # for whatever must follow a fault
 TOLERANCE = 2e-3  # relative, of losses of a run that another number of ranks has finished
 STEP = "step "
+KILL, SILENT = signal.SIGKILL, "gave no sign of life"
 RECIPE = """
 [model]
 vocab_size = {words}
@@ -197,6 +199,10 @@ class Soak:
         numbers = [str(rank)] if rank is not None else ["0", "1"]
         return self.processes(lambda line, of: of.get("HOROVOD_RANK") in numbers and not line.startswith("ssh"))
 
+    def ssh(self) -> list[int]:
+        """The ssh clients that started ranks."""
+        return self.processes(lambda line, _: line.startswith("ssh "))
+
     def launcher(self) -> list[int]:
         """The processes of `launch` itself."""
         return self.processes(lambda line, _: " bert_horovod launch " in line and not line.startswith("nsenter"))
@@ -239,29 +245,14 @@ def send(processes: list[int], number: int) -> None:
 # Each fault returns the words of which one must be printed because of it; none: nothing need be.
 
 
-def kill_rank(run: Soak) -> list[str]:
-    send(run.rank(run.draw.randrange(2)), signal.SIGKILL)
-    return ["SIGKILL", "lost other ranks", "gave no sign of life", "ended first"]
+def sends(number: int, processes: Callable[[Soak], list[int]], *words: str) -> Callable[[Soak], list[str]]:
+    """The fault that sends a signal to these processes of a run."""
 
+    def fault(run: Soak) -> list[str]:
+        send(processes(run), number)
+        return list(words)
 
-def kill_all(run: Soak) -> list[str]:
-    send(run.rank(None), signal.SIGKILL)
-    return ["SIGKILL", "ended first"]
-
-
-def kill_ssh(run: Soak) -> list[str]:
-    send(run.processes(lambda line, _: line.startswith("ssh ")), signal.SIGKILL)
-    return ["SIGKILL of the ssh client"]
-
-
-def kill_launcher(run: Soak) -> list[str]:
-    send(run.launcher(), signal.SIGKILL)
-    return []
-
-
-def terminate(run: Soak) -> list[str]:
-    send(run.launcher(), signal.SIGTERM)
-    return ["asked to stop: saved at step", "the ranks will stop as soon as they have started", "more steps first"]
+    return fault
 
 
 def stop_seconds(run: Soak) -> list[str]:
@@ -315,26 +306,12 @@ def fill_disk(run: Soak) -> list[str]:
     return ["No space left on device"]
 
 
-def mark(run: Soak, kind: str) -> None:
+def mark(kind: str, words: str, run: Soak) -> list[str]:
     """Ask a rank for a fault: see lab/soak_ranks.py."""
     place = run.directory / "patches" / MARK
     (place.with_suffix(".new")).write_text(json.dumps({"kind": kind, "rank": run.draw.randrange(2)}))
     os.replace(place.with_suffix(".new"), place)
-
-
-def flip_parameter(run: Soak) -> list[str]:
-    mark(run, "parameter")
-    return ["ranks no longer hold the same state"]
-
-
-def flip_slot(run: Soak) -> list[str]:
-    mark(run, "slot")
-    return ["ranks no longer hold the same state"]
-
-
-def flip_gradients(run: Soak) -> list[str]:
-    mark(run, "gradient")
-    return ["disagree, and no third rank decides which computes wrongly"]
+    return [words]
 
 
 def damage_checkpoint(run: Soak) -> list[str]:
@@ -394,19 +371,31 @@ def jump_clock(run: Soak) -> list[str]:
 
 # Kinds, and how often each comes in a round: more often what takes seconds, once what takes minutes.
 KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
-    "kill -9 of one rank": (3, kill_rank),
-    "kill -9 of all ranks": (2, kill_all),
-    "kill -9 of a host's ssh": (2, kill_ssh),
-    "kill -9 of the launcher": (2, kill_launcher),
-    "SIGTERM": (2, terminate),
+    "kill -9 of one rank": (
+        3,
+        sends(KILL, lambda run: run.rank(run.draw.randrange(2)), "SIGKILL", "lost other ranks", SILENT, "ended first"),
+    ),
+    "kill -9 of all ranks": (2, sends(KILL, lambda run: run.rank(None), "SIGKILL", "ended first")),
+    "kill -9 of a host's ssh": (2, sends(KILL, lambda run: run.ssh(), "SIGKILL of the ssh client")),
+    "kill -9 of the launcher": (2, sends(KILL, lambda run: run.launcher())),
+    "SIGTERM": (
+        2,
+        sends(
+            signal.SIGTERM,
+            lambda run: run.launcher(),
+            "asked to stop: saved at step",
+            "the ranks will stop as soon as they have started",
+            "more steps first",
+        ),
+    ),
     "SIGSTOP for seconds": (4, stop_seconds),
     "SIGSTOP for minutes": (1, stop_minutes),
     "link cut for seconds": (4, cut_seconds),
     "link cut for good": (1, cut_for_good),
     "disk full and freed": (4, fill_disk),
-    "bit of a parameter": (2, flip_parameter),
-    "bit of a slot": (2, flip_slot),
-    "wrong gradients": (2, flip_gradients),
+    "bit of a parameter": (2, partial(mark, "parameter", "ranks no longer hold the same state")),
+    "bit of a slot": (2, partial(mark, "slot", "ranks no longer hold the same state")),
+    "wrong gradients": (2, partial(mark, "gradient", "disagree, and no third rank decides which computes wrongly")),
     "bit of a checkpoint": (2, damage_checkpoint),
     "bits of the store": (2, damage_store),
     "clock jump": (4, jump_clock),
