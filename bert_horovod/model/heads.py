@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bert_horovod.model.architectures.families import family_of
-from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import Forward
+from bert_horovod.model.encoder import SITES_PER_LAYER, encode, encode_at
+from bert_horovod.model.forward import Forward, dropped, random_bytes
 from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
 from bert_horovod.model.lookups import joined, reshaped
 from bert_horovod.model.parameters import (
@@ -72,6 +72,13 @@ def text_features(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return transformed(forward, tf.cast(means, hidden.dtype))
     hidden = tf.reshape(encode_at(forward, batch, batch["cls_positions"]), [-1, model.hidden_size])
     return transformed(forward, hidden) if shared else pooled(forward, hidden)
+
+
+def head_dropout(forward: Forward, x: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """The dropout of a head's input, at the model's next free site; `shape`: x's, as [rows, ...]."""
+    # The encoder's sites are 0 for the embeddings and SITES_PER_LAYER for each layer.
+    rate, site = forward.model.hidden_dropout_prob, 1 + SITES_PER_LAYER * forward.model.num_hidden_layers
+    return dropped(x, rate, random_bytes(shape, rate, site, forward.dropout))
 
 
 def sequence_means(hidden: tf.Tensor, sequence_ids: tf.Tensor, sequences: int) -> tf.Tensor:

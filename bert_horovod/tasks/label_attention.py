@@ -16,8 +16,9 @@ from typing import Any
 
 from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.encoder import SITES_PER_LAYER, encode
-from bert_horovod.model.forward import Forward, dropped, random_bytes
+from bert_horovod.model.encoder import encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import head_dropout
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import LABEL_OUTPUT, LABEL_QUERY, Shapes
 from bert_horovod.model.shapes import encoder_shapes, label_attention_shapes
@@ -50,15 +51,14 @@ class LabelAttention(Multilabel):
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`logits`, float32 [documents, 1, labels]."""
-        model, dropout = forward.model, forward.dropout
+        dropout, hidden = forward.dropout, forward.model.hidden_size
         documents = batch["weights"].shape[0]
         of_windows = forward
         if dropout is not None:  # dropout masks are by row, and a document has several
             first_row = dropout.first_row * tf.constant(self.windows, tf.uint64)
             of_windows = dataclasses.replace(forward, dropout=dropout._replace(first_row=first_row))
-        x = tf.reshape(encode(of_windows, batch)[-1], [documents, -1, model.hidden_size])  # (documents, tokens, hidden)
-        site, rate = 1 + SITES_PER_LAYER * model.num_hidden_layers, model.hidden_dropout_prob
-        x = dropped(x, rate, random_bytes(x.shape.as_list(), rate, site, dropout))
+        x = tf.reshape(encode(of_windows, batch)[-1], [documents, -1, hidden])  # (documents, tokens, hidden)
+        x = head_dropout(forward, x, x.shape.as_list())
         real = tf.reshape(batch["sequence_ids"], [documents, -1])
         return {"logits": label_logits(forward, x, real)[:, None]}
 

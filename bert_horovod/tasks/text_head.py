@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from bert_horovod.costs.derived import Product, matrix_products
 from bert_horovod.model import heads
 from bert_horovod.model.architectures.families import class_name, family_of
-from bert_horovod.model.encoder import SITES_PER_LAYER
-from bert_horovod.model.forward import Forward, dropped, random_bytes
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, Shapes
@@ -59,12 +58,8 @@ class TextTask(Means):
 
 def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
     """The heads' input, dropout(heads.text_features), [rows * examples, hidden]; arguments as there."""
-    model = forward.model
-    x, rate = heads.text_features(forward, batch), model.hidden_dropout_prob
-    # The next free dropout site: the encoder's are 0 for the embeddings and SITES_PER_LAYER for each layer.
-    site = 1 + SITES_PER_LAYER * model.num_hidden_layers
-    shape = [*batch["cls_positions"].shape, model.hidden_size]
-    return dropped(x, rate, random_bytes(shape, rate, site, forward.dropout))
+    shape = [*batch["cls_positions"].shape, forward.model.hidden_size]
+    return heads.head_dropout(forward, heads.text_features(forward, batch), shape)
 
 
 @dataclass(frozen=True)
@@ -174,6 +169,7 @@ class Reranking(Regression):
     """
 
     sum_names = ("relevance_loss",)
+    means: ClassVar = {"relevance_loss": "relevance_loss"}
 
     def configuration(self, model: Model) -> dict[str, Any]:
         return super().configuration(model) | {MARK: _SIGMOID}
@@ -182,12 +178,6 @@ class Reranking(Regression):
         logits = self.outputs(forward, batch)["logits"][..., 0]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=batch["targets"], logits=logits)
         return {"relevance_loss": tf.reduce_sum(batch["weights"] * losses)}
-
-    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
-        return sums["relevance_loss"] / counts["examples"]
-
-    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        return {"relevance_loss": sums["relevance_loss"] / counts["examples"]}
 
 
 def ranks(config: dict[str, Any]) -> bool:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
-from bert_horovod.model.encoder import SITES_PER_LAYER, encode
-from bert_horovod.model.forward import Forward, dropped, random_bytes
-from bert_horovod.model.heads import label_sums, tag_logits
+from bert_horovod.model.encoder import encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import head_dropout, label_sums, tag_logits
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
@@ -42,12 +42,9 @@ class TokenClassification(Means):
         return [*encoder_products(model, rows, length), head]
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        model = forward.model
-        x, rate = encode(forward, batch)[-1], model.hidden_dropout_prob  # (rows, length, hidden)
-        # The next free dropout site: the encoder's are 0 for the embeddings and SITES_PER_LAYER for each layer.
-        site = 1 + SITES_PER_LAYER * model.num_hidden_layers
-        x = dropped(x, rate, random_bytes(x.shape.as_list(), rate, site, forward.dropout))
-        logits = tag_logits(forward, tf.reshape(x, [-1, model.hidden_size]))
+        x = encode(forward, batch)[-1]  # (rows, length, hidden)
+        x = head_dropout(forward, x, x.shape.as_list())
+        logits = tag_logits(forward, tf.reshape(x, [-1, forward.model.hidden_size]))
         return {"logits": tf.reshape(logits, [*batch["input_ids"].shape, len(self.labels)])}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
