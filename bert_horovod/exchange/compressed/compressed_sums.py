@@ -10,11 +10,10 @@ For a moment m with the second moment v, the numbers that are sent (the payload)
 Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in both forms.
 
 The encoding of numbers as signs: one bit a number, and a scale a block. A number y is decoded to b sgn(y), sgn(0) = +1,
-with its block's scale b in bfloat16. There are three kinds of scales:
+with its block's scale b in bfloat16. All blocks of a group, such as a tensor's, have one of two kinds of scales:
 
-    block             b = mean |y| of the block: the least error; a block of zeros is decoded to zeros
-    group             b = mean |y| over all blocks of a group, such as a tensor's; blocks of zeros do not count
-    root mean square  b = sqrt(mean y^2) over a group: the published rule (Tang et al. 2021, arXiv 2102.02888)
+    mean magnitude    b = mean |y|; blocks of zeros do not count, and are decoded to zeros
+    root mean square  b = sqrt(mean y^2): the published rule (Tang et al. 2021, arXiv 2102.02888)
 
 Bit k of byte j of a row of n numbers is the sign of number k n / 8 + j. So packing shifts and ors long contiguous runs;
 XLA compiles only this form to vector instructions on a CPU. The blocks' scales follow the bits.
@@ -120,11 +119,12 @@ class CompressedSums:
         """Payload of one step in bytes, see exchange.base.Exchange.bytes_reduced."""
         if not self._encoded:
             return 0.0
-        return sum(two_step.worker_shape[0] * Signs().sent_bytes(two_step.part) for two_step in self._two_steps)
+        return sum(two_step.worker_shape[0] * Signs.sent_bytes(two_step.part) for two_step in self._two_steps)
 
     def wire_bytes(self) -> float:
         """Bytes that a rank sends in one step."""
-        return sum(two_step.sent_bytes(Signs()) for two_step in self._two_steps) if self._encoded else 0.0
+        pairs = zip(self._two_steps, self._signs, strict=True)
+        return sum(two_step.sent_bytes(worker) for two_step, (worker, _) in pairs) if self._encoded else 0.0
 
     def _signs_of(self, i: int) -> tuple[Signs, Signs]:
         """Two encodings for bucket i: one of the rows that this rank sends, one of the sums that it makes."""
@@ -151,20 +151,13 @@ _RUNS = 8  # a block is cut into so many runs that are added elementwise, becaus
 class Signs:
     """One bit a number; an encodings.Encoding. The arrays describe the blocks of all rows that will be encoded.
 
-    Args:
-        groups: group numbers from 0 [blocks]: blocks of one group share a scale; None: each block has its own.
-        numbers: how many numbers of each block count [blocks]; None: all. The others are padding and get no errors:
-            scales leave padding out, so its errors would grow with every step.
-        root_mean_square: the scale is the numbers' root mean square, instead of their mean magnitude.
-        fused: whether XLA compiles the encoding; without XLA it is several times slower.
+    `groups`: group numbers from 0 [blocks]. `numbers`: how many numbers of each block count [blocks]; the others are
+    padding and get no errors: scales leave padding out, so its errors would grow with every step. With `fused` XLA
+    compiles the encoding; without XLA it is several times slower.
     """
 
     def __init__(
-        self,
-        groups: np.ndarray | None = None,
-        numbers: np.ndarray | None = None,
-        root_mean_square: bool = False,
-        fused: bool = True,
+        self, groups: np.ndarray, numbers: np.ndarray, root_mean_square: bool = False, fused: bool = True
     ) -> None:
         self._groups, self._numbers, self._root_mean_square = groups, numbers, root_mean_square
         self._compiled = compiled if fused else lambda function: function
@@ -180,7 +173,7 @@ class Signs:
     def _encode(self, *terms: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Encode the sum of the terms; returns the encoded rows and the second result of `_pack`."""
         rows = terms[0].shape[0]
-        if self._numbers is not None and np.any(self._numbers % BLOCK):
+        if np.any(self._numbers % BLOCK):
             terms = tuple(self._unpadded(term) for term in terms)
         sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
         scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
@@ -191,7 +184,8 @@ class Signs:
         """See encodings.Encoding."""
         return self._compiled(_decode)(sent)
 
-    def sent_bytes(self, numbers: int) -> int:
+    @staticmethod
+    def sent_bytes(numbers: int) -> int:
         """See encodings.Encoding."""
         return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
 
@@ -202,16 +196,13 @@ class Signs:
 
     def _scales(self, sums: tf.Tensor) -> tf.Tensor:
         """Scales, float32 [blocks], from the blocks' sums of magnitudes or of squares, [blocks]."""
-        numbers = tf.constant(np.full(sums.shape, BLOCK) if self._numbers is None else self._numbers, tf.float32)
-        if self._groups is None:
-            scales = tf.math.divide_no_nan(sums, numbers)
-        else:
-            groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
-            # A sum that is NaN differs from 0, so it counts and makes the scale NaN, which all ranks then see.
-            counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
-            numbers = tf.math.unsorted_segment_sum(tf.where(counts, numbers, 0.0), groups, count)
-            means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
-            scales = tf.where(counts, tf.gather(means, groups), 0.0)
+        groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
+        # A sum that is NaN differs from 0, so it counts and makes the scale NaN, which all ranks then see.
+        counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
+        counted = tf.where(counts, tf.constant(self._numbers, tf.float32), 0.0)
+        numbers = tf.math.unsorted_segment_sum(counted, groups, count)
+        means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
+        scales = tf.where(counts, tf.gather(means, groups), 0.0)
         return tf.sqrt(scales) if self._root_mean_square else scales
 
 
