@@ -106,12 +106,11 @@ def seconds(
     plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: float, profile: BackwardProfile, link: Link
 ) -> float:
     """The time at which the last sum exists, in seconds after the start of the micro-batch."""
+    ready = [max(_ready(name, plan.rows, profile) for name in bucket) for bucket in plan.buckets]
+    ready += [profile.end_s] if plan.rows is not None else []
     free = 0.0
-    for bucket in plan.buckets:
-        ready = max(_ready(name, plan.rows, profile) for name in bucket)
-        free = max(free, ready) + link.seconds(element_bytes * sum(math.prod(shapes[name]) for name in bucket))
-    if plan.rows is not None:
-        free = max(free, profile.end_s) + link.seconds(rows_bytes(plan.rows, shapes, element_bytes, profile))
+    for ready_s, payload in zip(ready, payload_bytes(plan, shapes, element_bytes, profile), strict=True):
+        free = max(free, ready_s) + link.seconds(payload)
     return max(free, profile.end_s)
 
 

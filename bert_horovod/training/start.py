@@ -14,6 +14,7 @@ new layers. The published code of progressive stacking does the same (Gong et al
 import os
 from dataclasses import asdict
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +82,8 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
             f"{ours.title}; start from {ours.title}, or leave [model] out, which is then the checkpoint's"
         )
     if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
-        first = next(
-            (
-                i
-                for i, pair in enumerate(zip(pretrained.vocabulary, dataset.vocabulary, strict=False))
-                if pair[0] != pair[1]
-            ),
-            min(len(pretrained.vocabulary), len(dataset.vocabulary)),
-        )
+        pairs = enumerate(zip_longest(pretrained.vocabulary, dataset.vocabulary))
+        first = next(i for i, (theirs, ours) in pairs if theirs != ours)
         raise UserError(
             f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
             f"(they first differ at id {first}); prepare the data with --vocab {directory}"
