@@ -57,11 +57,7 @@ class Cluster:
     ) -> subprocess.CompletedProcess:
         """Run a command on a host to its end; standard output and error are captured as text.
 
-        Args:
-            host: a name of `hosts`.
-            command: program and arguments.
-            timeout: seconds after which its process group is killed and TimeoutExpired raised.
-            options: of subprocess.Popen.
+        After `timeout` seconds its process group is killed and TimeoutExpired raised; `options` are Popen's.
         """
         with self.start(host, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
             try:

@@ -160,10 +160,7 @@ def results(
 ) -> list[dict[str, Any]]:
     """A line of the table for each contestant but the products, which are our lines' share.
 
-    Args:
-        recipes: ours.
-        seconds_of: by contestant, the seconds of a step of each round.
-        told: by contestant, the seconds of its first step and its peak of memory.
+    By contestant: `seconds_of` a step of each round; `told`, the seconds of its first step and its peak of memory.
     """
     lines = []
     recipe = next(iter(recipes.values()))

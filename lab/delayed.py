@@ -76,12 +76,7 @@ def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
 
 
 class DelayedStep(TrainStep):
-    """A TrainStep that sleeps through forward and each block's backward; gradients are constants.
-
-    Args:
-        delays: see delays_of.
-        arguments: TrainStep's.
-    """
+    """A TrainStep that sleeps through forward and each block's backward; gradients are constants."""
 
     def __init__(self, delays: dict[str, float | list[float]], *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -39,14 +39,7 @@ def first_losses(
 ) -> list[tuple[float, float]]:
     """The losses of the first steps of a fine-tuning without dropout, ours and transformers', on the same examples.
 
-    Args:
-        finetuning: what is fine-tuned.
-        work: an empty directory.
-        python: one that has transformers.
-        overrides: settings of ours.
-
-    Raises:
-        RunError: transformers failed.
+    `work`: an empty directory; `python`: one that has transformers. Raises RunError if transformers failed.
     """
     output_dir = work / "ours"
     output_dir.mkdir()
@@ -70,22 +63,9 @@ def fine_tune(
 ) -> dict[str, Any]:
     """Fine-tune with transformers, and score as ours is scored; a seed that is finished is not done again.
 
-    A step has the examples that a step of ours has with that seed.
-
-    Args:
-        finetuning: what is fine-tuned.
-        output_dir: a directory for each seed is made there.
-        python: one that has transformers.
-        seeds: how many, from 0 on.
-        epochs: over the train examples.
-        overrides: settings of ours: dropout and learning rate are taken from there.
-        max_steps: stop there; the schedule does not notice.
-
-    Returns:
-        {"runs": [...]}: seed, scores, minutes of the steps at their median pace, and examples_per_s of each.
-
-    Raises:
-        RunError: transformers failed.
+    A step has the examples that a step of ours has with that seed; dropout and learning rate are as `overrides` say;
+    the schedule does not notice `max_steps`. Returns {"runs": [...]}: seed, scores, minutes of the steps at their
+    median pace, and examples_per_s of each. Raises RunError if transformers failed.
     """
     return {
         "runs": [

@@ -34,11 +34,7 @@ NEIGHBOURS = 5  # windows on each side over which deviations are pooled
 
 
 def band(losses: np.ndarray) -> dict[str, list[float]]:
-    """Means, spreads and noises by window.
-
-    Args:
-        losses: [seeds, windows, losses of a window], nats, float64; at least two seeds.
-    """
+    """Means, spreads and noises by window of losses, float64 [2 seeds or more, windows, losses of a window]."""
     seeds, windows, count = losses.shape
     place = np.arange(count) - (count - 1) / 2
     slopes = losses @ place / (place @ place)

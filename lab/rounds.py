@@ -124,11 +124,9 @@ class Contestant:
 def started(
     commands: Iterable[tuple[str, list[str], dict[str, str] | None]], warm_up: Callable[[str], int]
 ) -> Iterator[dict[str, Contestant]]:
-    """Contestants by name, after their first steps; those that die in them are named and left out.
+    """Contestants by name, after `warm_up` of it first steps; those that die in them are named and left out.
 
-    Args:
-        commands: name, command and variables of each.
-        warm_up: how many first steps, by name.
+    `commands`: name, command and variables of each.
     """
     with contextlib.ExitStack() as stack:
         running: dict[str, Contestant] = {}

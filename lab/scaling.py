@@ -59,13 +59,9 @@ COLUMNS = {
 
 
 def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s: float | None) -> dict[str, Any]:
-    """A line of the table.
+    """A line of the table, from the `figures` of each round; `rows` are a micro-batch's.
 
-    Args:
-        cell: what was measured.
-        rounds: the `figures` of each round.
-        rows: of a micro-batch.
-        alone_rows_per_s: the same program's on one host; None if nobody measured it.
+    `alone_rows_per_s`: the same program's on one host; None if nobody measured it.
     """
 
     def median(key: str) -> float | None:

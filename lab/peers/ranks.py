@@ -112,12 +112,7 @@ def report(
 ) -> None:
     """Time steps, and print the result on rank 0.
 
-    Args:
-        arguments, recipe: of `parse`.
-        rank, size: of the world.
-        numbers: how many are reduced.
-        step: does an optimizer step, with communication or without.
-        barrier: waits for all ranks.
+    `arguments`, `recipe`: of `parse`; `numbers`: how many are reduced; `step` does one, with communication or without.
     """
     seconds: dict[bool, list[float]] = {communicate: [] for communicate in ((False, True) if size > 1 else (False,))}
     for number in range(arguments.steps + 1):  # the first compiles, or settles buckets
