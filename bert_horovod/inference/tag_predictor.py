@@ -1,7 +1,7 @@
 """Find entities: tags for the words of CoNLL files and JSON Lines, spans of characters for texts."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,11 +51,6 @@ def predicted_tags(rows: TagRows, logits: np.ndarray, labels: tuple[str, ...]) -
     tags[places.word] = np.array(labels, object)[at_words.argmax(axis=-1)]
     shares[places.word] = probabilities(at_words).max(axis=-1)
     return _by_sentence(tokens, tags, shares)
-
-
-def all_outside(tokens: TaggedTokens) -> WordTags:
-    """The tags of words of which none has a piece, so that there are no rows."""
-    return _by_sentence(tokens, np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels)))
 
 
 def _by_sentence(tokens: TaggedTokens, *of_words: np.ndarray) -> WordTags:
@@ -177,7 +172,11 @@ class TagPredictor(Predictor):
                 if kind_of(output) == "json" or not sentences.fields:
                     yield "".join(_objects(words, tagged))
                 else:
-                    yield "\n" * (done > 0) + conll_text(_with_tags(sentences.fields, tagged.tags))
+                    tagged_columns = (
+                        [[*columns, tag] for columns, tag in zip(sentence, tags, strict=True)]
+                        for sentence, tags in zip(sentences.fields, tagged.tags, strict=True)
+                    )
+                    yield "\n" * (done > 0) + conll_text(tagged_columns)
                 done, notices = done + len(words), sentences.notices()
                 progress(done, total)
 
@@ -185,17 +184,16 @@ class TagPredictor(Predictor):
         return "\n".join([*notices, f"{entity_count:,} entities in {total:,} sentences: {output}"])
 
     def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
-        if not len(tokens.ids):
-            return all_outside(tokens)
+        if not len(tokens.ids):  # no word has a piece: there are no rows
+            return _by_sentence(tokens, np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels)))
         length = self.length if packing else line_length(len(tokens.ids) + SPECIAL_TOKENS, self.length)
         rows = TagRows(tokens, self.special, length, packing=packing)
         return predicted_tags(rows, self.outputs(rows, packing)["logits"], self.task.labels)
 
     @classmethod
     def writes_table(cls, source: Path, options: Options) -> bool:
-        return (
-            kind_of_input(source, _column(options)) != "words"
-        )  # these are written as CoNLL whatever the output's name
+        # Words are written as CoNLL whatever the output's name.
+        return kind_of_input(source, _column(options)) != "words"
 
     @classmethod
     def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
@@ -209,11 +207,6 @@ class TagPredictor(Predictor):
 
 def _column(options: Options) -> str | None:
     return options.text_columns[0] if options.text_columns else None
-
-
-def _with_tags(fields: Sequence[Sequence[list[str]]], tags: list[list[str]]) -> Iterator[list[list[str]]]:
-    for words, of_words in zip(fields, tags, strict=True):
-        yield [[*columns, tag] for columns, tag in zip(words, of_words, strict=True)]
 
 
 def _objects(sentences: list[list[str]], tagged: WordTags) -> Iterator[str]:

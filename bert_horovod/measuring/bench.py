@@ -101,7 +101,8 @@ class Bench:
         for kind in ("off",) if alone else COMMUNICATION:
             held_back = kind == "held_back"
             if alone or (kind in communication and (not held_back or self.holds_back)):
-                step = self._off() if kind == "off" else self._on(held_back)
+                off = LoneRank(world.size) if world.size > 1 else world
+                step = self._timed_step(off) if kind == "off" else self._on(held_back)
                 step.with_times = not alone or self.micro_batches > self._made
                 self._timed[kind] = _Timed(step)
 
@@ -185,7 +186,8 @@ class Bench:
         """Seconds of a whole step: the median, or the mean if steps send different data."""
         step_s = (statistics.median if self.alike else statistics.mean)(timed.seconds)
         if left_out := self.micro_batches - self._made:
-            step_s += left_out * (timed.median(_micro_batch_s) + statistics.mean(timed.waits_s) / self._made)
+            begins_s = timed.median(lambda times: times.micro_batches[1][0] - times.micro_batches[0][0])
+            step_s += left_out * (begins_s + statistics.mean(timed.waits_s) / self._made)
         return step_s
 
     def _exchanged(self, step_s: dict[str, float]) -> dict[str, Any]:
@@ -214,9 +216,6 @@ class Bench:
             "reduction": expected.plan.reduction,
             "bucket_bytes": expected.bucket_bytes,
         }
-
-    def _off(self) -> TimedStep:
-        return self._timed_step(LoneRank(self.world.size) if self.world.size > 1 else self.world)
 
     def _on(self, held_back: bool) -> TimedStep:
         recipe, world, state = self.recipe, self.world, fresh_state(self.recipe)
@@ -284,11 +283,6 @@ def hidden_share(times: StepTimes) -> float:
             hidden += max(0.0, min(done, end) - begin)
             until = done
     return hidden / covered if covered else 1.0
-
-
-def _micro_batch_s(times: StepTimes) -> float:
-    """Seconds from a micro-batch's begin to the next one's."""
-    return times.micro_batches[1][0] - times.micro_batches[0][0]
 
 
 def trace(run: Callable[[], object], directory: Path) -> Path:
