@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=float,
             metavar="X",
             help="refuse what loses more of the first score (default: 0.01); without --task, what differs more, as a "
-            "share of an output's largest value (default: 0.1)",
+            "share of an output's largest value, or as 1 - cosine of sentence vectors (default: 0.1)",
         ),
     ]
     for action in of_int8:
@@ -85,24 +85,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def judge(
-    arguments: argparse.Namespace, checkpoint: Path, said: list[str], export: Path, float_bytes: int, difference: float
+    arguments: argparse.Namespace,
+    checkpoint: Path,
+    said: list[str],
+    export: Path,
+    float_bytes: int,
+    difference: float,
+    told: str,
 ) -> None:
     """Say what 8 bits cost, in lines of `said`; raises RunError if that is above the limit."""
     from bert_horovod.inference.outputs import OnnxOutputs
     from bert_horovod.interchange.exported import ONNX_FILE
 
     size = (export / ONNX_FILE).stat().st_size
-    said.append(
-        f"int8        {megabytes(float_bytes)} before, {megabytes(size)} now; outputs differ by at most "
-        f"{difference:.2g} of their largest value\n"
-    )
+    said.append(f"int8        {megabytes(float_bytes)} before, {megabytes(size)} now; {told}\n")
     usual = 0.1 if arguments.task is None else 0.01
     limit = usual if arguments.limit is None else arguments.limit
     if arguments.task is None:
         if difference > limit:
             raise RunError(
-                f"--int8: outputs differ by up to {difference:.2g} of their largest value, the limit is {limit:g}: "
-                "look at the task's score, with --task and --dev_file, or raise --limit"
+                f"--int8: {told}, the limit is a difference of {limit:g}: look at the task's score, with --task and "
+                "--dev_file, or raise --limit"
             )
         return
     predictor, scores = open_predictor(checkpoint, Options()), []

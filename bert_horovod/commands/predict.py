@@ -19,6 +19,7 @@ of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile ho
 import argparse
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,14 +218,19 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
 
 @contextlib.contextmanager
 def _progress(quiet: bool = False) -> Iterator[Progress]:
-    """Yield what shows how many rows are done, as a bar that begins at the first, so that a mistake prints none."""
+    """Yield what shows how many rows are done, as a bar that begins at the first, so that a mistake prints none.
+
+    Its time and its rate are counted from here.
+    """
     from tqdm import tqdm
 
     bars: list[tqdm] = []
+    begun = time.time()
 
     def progress(done: int, of: int) -> None:
         if not bars:
-            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr, disable=quiet))
+            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr, disable=quiet, smoothing=0))
+            bars[0].start_t = begun
         bars[0].total = of
         bars[0].update(done - bars[0].n)
 

@@ -1,16 +1,13 @@
 """Vectors of texts, as the rows of a .npy file in memory that does not grow with it; and the cosines of pairs."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens
-from bert_horovod.batches.layout import SpecialIds
-from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES, suffixes
 from bert_horovod.corpus.reading.table_files import require_columns
@@ -19,29 +16,19 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import NotFiniteError, require_finite
+from bert_horovod.inference.outputs import NotFiniteError, block_rows, require_finite
 from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
-from bert_horovod.model.forward import ComputePolicy
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.model.plain import means, single_sequences
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.embedding import Embedding
 
 _BLOCK = 4 * ITEMS_BYTES  # of texts that are grouped by length and computed together
 _SPECIAL = 2  # [CLS] text [SEP]
-_SHORT = 128  # positions of the rows of short texts, several of which share a row; those of longer ones double
-
-
-class _Rows(EmbeddingRows):
-    """Texts as rows that all have as many places for texts, so that one graph serves all blocks."""
-
-    def __init__(self, tokens: EmbeddingTokens, special: SpecialIds, sequence_length: int) -> None:
-        super().__init__(tokens, special, sequence_length, seed=0)
-        self.slots = {self.slot: most_sequences(sequence_length)}
-
-    def members(self, positions: np.ndarray) -> np.ndarray:
-        members = super().members(positions)
-        return np.pad(members, ((0, 0), (0, self.slots[self.slot] - members.shape[1])), constant_values=-1)
+_CLOSE = 7 / 8  # texts of a batch are at least so long beside its longest one
+_LEAST_POSITIONS = 512  # of a batch: below, shorter texts are taken too
 
 
 class EmbeddingPredictor(Predictor):
@@ -59,9 +46,25 @@ class EmbeddingPredictor(Predictor):
 
     def prepare(self) -> None:
         self._tokenizer = Tokenizer(self.vocabulary, self.tokenizer_settings)
-        self.policy = ComputePolicy(tf.as_dtype(self.options.precision))
+        self._pooled = self._encoder(tf.as_dtype(self.options.precision))
         self.width = _width(self.settings, self.options, self.model.hidden_size)
         self.cut = 0  # texts that were longer than a row
+
+    def _encoder(self, dtype: tf.DType) -> Callable:
+        """The pooled states of rows of one text each, float32 [rows, hidden], from ids and mask, int32 [rows, length].
+
+        One graph for all shapes, which TensorFlow fuses on a CPU: the model as in a textbook, computed in `dtype`.
+        """
+        textbook, first = family_of(self.model).textbook, self.settings.pooling == "first"
+        parameters = {name: tf.cast(tensor, dtype) for name, tensor in self._parameters.items()}
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+        def pooled(ids: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+            batch = single_sequences(ids, tf.zeros_like(ids), mask)
+            hidden = tf.cast(textbook.encode(self.model, parameters, batch)[-1], tf.float32)
+            return hidden[:, 0] if first else means(hidden, mask)
+
+        return pooled
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -78,11 +81,11 @@ class EmbeddingPredictor(Predictor):
             )
         columns = (*self.columns, "", "")
         prompts = (_prompt(self.settings, self.options, column) for column in columns)
-        one, other = (unit(self.vectors(side, prompt, packing)) for side, prompt in zip(texts, prompts, strict=False))
+        one, other = (unit(self.vectors(side, prompt)) for side, prompt in zip(texts, prompts, strict=False))
         return [[cosine] for cosine in (one * other).sum(1, dtype=np.float64).round(6).tolist()]
 
-    def vectors(self, texts: list[str], prompt: str = "", packing: bool = True) -> np.ndarray:
-        """The texts' vectors, float32 [texts, width]; `prompt` stands before each; not `packing`: there are few."""
+    def vectors(self, texts: list[str], prompt: str = "", progress: Progress | None = None) -> np.ndarray:
+        """The texts' vectors, float32 [texts, width]; `prompt` stands before each; `progress` is told of items."""
         whole = [prompt + text for text in texts] if prompt else texts
         ids, counts = self._tokenizer([text.lower() for text in whole] if self.settings.lowercase else whole)
         starts, owners = np.cumsum(counts) - counts, np.arange(len(texts))
@@ -91,7 +94,7 @@ class EmbeddingPredictor(Predictor):
         self.cut += len(long)
         if len(long) and self.options.windows:
             ids, starts, counts, owners = self._windows(ids, starts, counts, long, prompt)
-        states = self._states(ids, starts, np.minimum(counts, room), packing)
+        states = self._states(ids, starts, np.minimum(counts, room), progress)
         if len(owners) > len(texts):
             weights = np.maximum(counts, 1)[:, None]
             starts = np.searchsorted(owners, np.arange(len(texts)))
@@ -123,19 +126,30 @@ class EmbeddingPredictor(Predictor):
         places = np.array([place for text in range(len(starts)) for place in items[text]], np.int64).reshape(-1, 2)
         return np.concatenate(further), *places.T, owners
 
-    def _states(self, ids: np.ndarray, starts: np.ndarray, counts: np.ndarray, packing: bool) -> np.ndarray:
-        """The pooled states of items, float32 [items, hidden]: those of about equal length are computed together."""
-        states = np.empty((len(counts), self.model.hidden_size), np.float32)
-        done, length = np.zeros(len(counts), bool), min(_SHORT, self.length)
-        while not done.all():
-            (chosen,) = np.nonzero(~done & (counts + _SPECIAL <= length))
-            if len(chosen):
-                none = np.zeros((len(chosen), 1), np.int32)
-                tokens = EmbeddingTokens(ids, starts[chosen, None], counts[chosen, None], none, np.zeros(0, np.float32))
-                rows = _Rows(tokens, self.special, length)
-                states[chosen] = rows.by_item(self.outputs(rows, packing)["vectors"])[:, 0]
-                done[chosen] = True
-            length = min(2 * length, self.length)
+    def _states(self, ids: np.ndarray, starts: np.ndarray, counts: np.ndarray, progress: Progress | None) -> np.ndarray:
+        """The pooled states of items, float32 [items, n]: one a row, those of about equal length together."""
+        pooled = self.computes.vectors if self.computes else self._pooled
+        order, parts, first = np.argsort(-counts, kind="stable"), [], 0
+        lengths = counts[order] + _SPECIAL
+        while first < len(order):
+            length = int(lengths[first])
+            close = np.count_nonzero(lengths > length * _CLOSE)
+            last = max(close, first + max(1, _LEAST_POSITIONS // length))
+            last = min(last, first + block_rows(length), len(order))
+            chosen = order[first:last]
+            place, count = np.arange(length), counts[chosen, None]
+            rows = np.full((len(chosen), length), self.special.pad, np.int32)
+            is_text = (place > 0) & (place <= count)
+            rows[is_text] = ids[(starts[chosen, None] + place - 1)[is_text]]
+            rows[:, 0] = self.special.cls
+            np.put_along_axis(rows, count + 1, self.special.sep, 1)
+            parts.append(np.asarray(pooled(rows, (place < count + _SPECIAL).astype(np.int32))))
+            first = last
+            if progress:
+                progress(last, len(order))
+        states = np.empty((len(counts), parts[0].shape[1]), np.float32)
+        states[order] = np.concatenate(parts)
+        require_finite({"vectors": states})
         return states
 
     def write_vectors(
@@ -167,10 +181,14 @@ class EmbeddingPredictor(Predictor):
             yield head.getvalue()
             done = 0
             while group := list(islice(blocks, world.size)):
+
+                def tell(items: int, of: int, done: int = done, texts: int = len(group[0])) -> None:
+                    progress(done + texts * items // of, count)
+
                 mine = np.zeros((0, self.width), np.float32)
                 if world.rank < len(group):
                     try:
-                        mine = self.vectors(group[world.rank], prompt)
+                        mine = self.vectors(group[world.rank], prompt, tell)
                     except NotFiniteError:  # raised below, by all ranks
                         mine = np.full((1, self.width), np.nan, np.float32)
                 vectors = world.all_gather(tf.constant(mine), "vectors").numpy()

@@ -121,7 +121,7 @@ class OnnxOutputs:
                 for name in set(self._names) - {"attention_mask"}:
                     inputs[name][i, : len(mine)] = batch[name][row, mine]
             for name, array in self._call("", inputs).items():
-                by_place = array.shape[1:2] == (length,) and (array.ndim > 2 or name not in ("logits", VECTOR))
+                by_place = array.shape[1:2] == (length,) and (array.ndim > 2 or name != "logits")
                 width = rows.length if by_place else slots
                 shape = (rows.count, width, *array.shape[2 if by_place else 1 :])
                 whole = outputs.setdefault(name, np.zeros(shape, np.float32))
@@ -132,4 +132,9 @@ class OnnxOutputs:
                         whole[first + row, number] = array[i]
             if progress:
                 progress(int(numbers[-1]) + 1, rows.count)
-        return {"vectors": outputs[VECTOR][:, :, None]} if VECTOR in outputs else outputs
+        return outputs
+
+    def vectors(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """The sentence vectors of rows of one text each, from ids and mask, int32 [rows, length]."""
+        arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        return self._call("", {name: arrays[name].astype(np.int64) for name in self._names})[VECTOR]

@@ -1,6 +1,6 @@
 """What the predictors of all kinds of checkpoints share: finetuning/kinds/kinds.py says which one reads which."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column,
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
@@ -50,7 +50,7 @@ class Predictor:
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
         self.policy = ComputePolicy()
-        self.computes: Callable[..., dict[str, np.ndarray]] | None = None  # in place of the model, as RowOutputs
+        self.computes: OnnxOutputs | None = None  # in place of the model
         self.prepare()
 
     def make_task(self) -> Any:

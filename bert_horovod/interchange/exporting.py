@@ -46,14 +46,14 @@ def export(
     kind: str,
     architecture: str | None = None,
     with_tokenizer: bool = False,
-    int8: Callable[[Path, int, float], None] | None = None,
+    int8: Callable[[Path, int, float, str], None] | None = None,
 ) -> Exported:
     """Export a checkpoint as a directory: the model ("savedmodel" or "onnx"), config.json and the tokenizer's files.
 
     `architecture`: Hugging Face's name of a class whose parameters the checkpoint has; None: its own class.
     `with_tokenizer`: the SavedModel takes strings; see saved_model.write_text_model. `int8` makes the weights of an
-    ONNX file 8 bits wide; then it is called with the directory, the bytes of the file before, and the largest
-    difference that this made, as onnx_file.quantise says; what it raises leaves nothing.
+    ONNX file 8 bits wide; then it is called with the directory, the bytes of the file before, and what
+    onnx_file.quantise returns; what it raises leaves nothing.
 
     Raises UserError if the checkpoint has no vocabulary or not that architecture, or a package is missing, RunError if
     the export computes other numbers than the checkpoint: it is removed.
@@ -90,7 +90,7 @@ def export(
         difference = check_export(temporary, calls)
         if int8:
             float_bytes = (temporary / ONNX_FILE).stat().st_size
-            int8(temporary, float_bytes, quantise(temporary, calls))
+            int8(temporary, float_bytes, *quantise(temporary, calls))
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     inputs = {call.signature: ", ".join(call.inputs) for call in calls}
     if kind != "onnx":  # which has no signatures

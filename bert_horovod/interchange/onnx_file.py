@@ -16,9 +16,11 @@ import numpy as np
 
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, distance, load_export
+from bert_horovod.interchange.sentence_transformers import VECTOR
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
+from bert_horovod.tasks.embedding import normalised
 
 OPSET = 17  # the first with LayerNormalization; tf2onnx 1.17 refuses opsets above 18
 _PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
@@ -81,10 +83,11 @@ def write_onnx(directory: Path, served: Served) -> None:
     (directory / ONNX_FILE).write_bytes(model.SerializeToString())
 
 
-def quantise(directory: Path, calls: list[Call]) -> float:
+def quantise(directory: Path, calls: list[Call]) -> tuple[float, str]:
     """Replace a directory's model.onnx, exported in float32; returns the largest difference of its calls' outputs.
 
-    A difference is relative to the largest value of an output, or to 1 if that is smaller.
+    A difference is relative to the largest value of an output, or to 1 if that is smaller. Of sentence vectors it is 1
+    - the smallest cosine, and no other output counts. The text says it in words.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -100,11 +103,16 @@ def quantise(directory: Path, calls: list[Call]) -> float:
         quantize_dynamic(str(folded), str(path), weight_type=QuantType.QInt8, per_channel=True)
     folded.unlink()
     after = [_called(directory, call) for call in calls]
-    return max(
+    if VECTOR in before[0]:
+        vectors = ([normalised(each[VECTOR]).numpy() for each in outputs] for outputs in (before, after))
+        least = min(float((one * other).sum(-1).min()) for one, other in zip(*vectors, strict=True))
+        return 1 - least, f"vectors have a cosine of at least {least:.4f} with those before"
+    apart = max(
         distance(call, array, returned[name])
         for call, expected, returned in zip(calls, before, after, strict=True)
         for name, array in expected.items()
     )
+    return apart, f"outputs differ by at most {apart:.2g} of their largest value"
 
 
 def _called(directory: Path, call: Call) -> Arrays:

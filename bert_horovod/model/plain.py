@@ -1,10 +1,11 @@
-"""BERT and ALBERT written as in a textbook (arXiv 1810.04805, 1909.11942), for readers and for export.
+"""BERT and ALBERT written as in a textbook (arXiv 1810.04805, 1909.11942), for readers, export and sentence vectors.
 
-float32 throughout, no dropout, only TensorFlow's own operations and gradients. The number of rows and the length may be
-unknown when a graph is traced. Training uses encoder.py and heads.py: they compute the same numbers up to rounding, but
-join matrix products, fuse the elementwise operations between them and keep less for backward.
+No dropout, only TensorFlow's own operations and gradients, which it fuses on a CPU. The number of rows and the length
+may be unknown when a graph is traced. Training uses encoder.py and heads.py: they compute the same numbers up to
+rounding, but join matrix products, fuse the elementwise operations between them and keep less for backward.
 
-`parameters` are float32 tensors by the names of parameters.py, as in a checkpoint.
+`parameters` are tensors by the names of parameters.py, as in a checkpoint; all are float32, or all narrower: then
+LayerNorm alone computes in float32.
 """
 
 from __future__ import annotations
@@ -61,23 +62,23 @@ def single_sequences(
 
 def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     """Hidden states: the output of embeddings and of each layer, [rows, length, hidden]; see encoder.encode."""
-    sequences = batch["sequence_ids"]
-    same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
+    bias = attention_bias(batch["sequence_ids"])
     x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
-    x = layer_norm(model, parameters, EMBEDDINGS_NORM, x)
+    shape = tf.shape(x)
+    x = layer_norm(model, parameters, EMBEDDINGS_NORM, tf.reshape(x, [-1, x.shape[-1]]))  # (rows * length, width)
     if f"{EMBEDDING_MAPPING}.weight" in parameters:  # an ALBERT
-        x = dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
+        x = dense(parameters, EMBEDDING_MAPPING, x)  # (rows * length, hidden)
     states = [x]
     for i in range(model.num_hidden_layers):
         prefix = layer_prefix(layer_with_parameters(model, i))
-        attended = _attend(model, parameters, prefix, x, same_sequence)  # (rows, length, hidden)
+        attended = _attend(model, parameters, prefix, x, bias)  # (rows * length, hidden)
         x = layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
-        inner = gelu(model.hidden_act, dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
+        inner = gelu(model.hidden_act, dense(parameters, prefix + INTERMEDIATE, x))  # (rows * length, intermediate)
         x = layer_norm(model, parameters, prefix + OUTPUT_NORM, x + dense(parameters, prefix + OUTPUT, inner))
         states.append(x)
-    return states
+    return [tf.reshape(x, [shape[0], shape[1], model.hidden_size]) for x in states]
 
 
 def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
@@ -134,36 +135,45 @@ def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, t
     return start, end
 
 
-def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, same_sequence: tf.Tensor) -> tf.Tensor:
-    """Multi-head attention of x [rows, length, hidden] (Vaswani et al. 2017, arXiv 1706.03762)."""
-    rows, length = tf.unstack(tf.shape(x)[:2])
+def attention_bias(sequences: tf.Tensor) -> tf.Tensor:
+    """0 within a sequence, -1e9 across sequences: float32 [rows, 1, queries, keys], of `sequences` [rows, length]."""
+    return tf.where(sequences[:, None, :, None] == sequences[:, None, None, :], 0.0, -1e9)
+
+
+def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Multi-head attention of x [rows * length, hidden] (Vaswani et al. 2017, arXiv 1706.03762)."""
+    rows, _, length, _ = tf.unstack(tf.shape(bias))
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
 
     def split(name: str) -> tf.Tensor:
-        projected = dense(parameters, prefix + name, x)  # (rows, length, hidden)
-        by_head = tf.reshape(projected, [rows, length, heads, size])
+        by_head = tf.reshape(dense(parameters, prefix + name, x), [rows, length, heads, size])
         return tf.transpose(by_head, [0, 2, 1, 3])  # (rows, heads, length, size)
 
     query, key, value = split(QUERY), split(KEY), split(VALUE)  # (rows, heads, length, size)
-    scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size)  # (rows, heads, queries, keys)
-    weights = tf.nn.softmax(tf.where(same_sequence, scores, -1e9))  # (rows, heads, queries, keys)
+    weights = attention_weights(query, key, bias)  # (rows, heads, queries, keys)
     context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # (rows, length, heads, size)
-    context = tf.reshape(context, [rows, length, model.hidden_size])  # (rows, length, hidden)
-    return dense(parameters, prefix + ATTENTION_OUTPUT, context)
+    return dense(parameters, prefix + ATTENTION_OUTPUT, tf.reshape(context, [-1, model.hidden_size]))
+
+
+def attention_weights(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """softmax(Q K^T / sqrt(size) + bias): [rows, heads, length, size] each to [rows, heads, queries, keys]."""
+    scores = tf.matmul(query, key, transpose_b=True) * (1 / math.sqrt(query.shape[-1]))
+    return tf.nn.softmax(scores + tf.cast(bias, scores.dtype))
 
 
 def dense(parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
     """x W^T + b, or without b if there is none: [..., in] to [..., out]."""
     y, bias = tf.matmul(x, parameters[f"{name}.weight"], transpose_b=True), parameters.get(f"{name}.bias")
-    return y if bias is None else y + bias
+    return y if bias is None else tf.nn.bias_add(y, bias)
 
 
 def layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
     """LayerNorm over the last axis (Ba et al. 2016, arXiv 1607.06450), with a bias if there is one."""
-    mean, variance = tf.nn.moments(x, -1, keepdims=True)  # (..., 1)
-    normal = (x - mean) * tf.math.rsqrt(variance + model.layer_norm_eps)
-    bias = parameters.get(f"{name}.bias")
-    return normal * parameters[f"{name}.weight"] + (0.0 if bias is None else bias)
+    weight, bias, wide = parameters[f"{name}.weight"], parameters.get(f"{name}.bias"), tf.cast(x, tf.float32)
+    mean, variance = tf.nn.moments(wide, -1, keepdims=True)  # (..., 1)
+    normal = (wide - mean) * tf.math.rsqrt(variance + model.layer_norm_eps)
+    y = normal * tf.cast(weight, tf.float32)
+    return tf.cast(y if bias is None else y + tf.cast(bias, tf.float32), x.dtype)
 
 
 def gelu(activation: str, x: tf.Tensor) -> tf.Tensor:
@@ -171,4 +181,4 @@ def gelu(activation: str, x: tf.Tensor) -> tf.Tensor:
     if activation == "gelu_new":
         return tf.nn.gelu(x, approximate=True)
     # As tf.nn.gelu, but by erf: TensorFlow 2.21 takes erfc, for which an ONNX file has no operation.
-    return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
+    return x * (0.5 * (1 + tf.math.erf(x * math.sqrt(0.5))))

@@ -74,10 +74,3 @@ def test_steps_on_rows_of_a_store_are_timed(tmp_path, store, capsys):
     assert timing["micro_batches"] == 4  # of which two are timed
     assert "products_s" not in timing
     assert timing["configuration"].startswith("2 x 32, 8 rows x 32")
-
-
-def test_a_world_is_either_started_or_pretended(monkeypatch, capsys):
-    for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2")):
-        monkeypatch.setenv(f"HOROVOD_{name}", value)
-    assert dispatch(parse(["bert-horovod", "bench", "step", "--world_size", "4"])) == 2
-    assert "--world_size 4: 2 ranks are started" in capsys.readouterr().err

@@ -3,7 +3,9 @@
 import io
 import json
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,13 +32,15 @@ def test_lines_of_standard_input_are_answered_one_by_one(checkpoint, monkeypatch
     assert all(line.split("\t")[0] in ("no", "yes") for line in lines)
 
 
-def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpoint, tmp_path, capsys):
+def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
     (tmp_path / "in.tsv").write_text("text\ngood film\nbad\n")
+    before = SimpleNamespace(time=lambda: time.time() - 6000)  # the first rows have taken so long
+    monkeypatch.setattr("bert_horovod.commands.predict.time", before)
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
     output = capsys.readouterr()
     assert output.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"
     assert "predicting: 100%" in output.err
-    assert "2/2 [" in output.err
+    assert "2/2 [1:40:" in output.err
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 

@@ -581,3 +581,16 @@ def test_what_is_told_later_is_one_message_too(files, monkeypatch, capsys, words
     told = capsys.readouterr().err
     assert (message in told, told.count("\n")) == (True, 1), told
     assert set(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("bench step --world_size 4", "--world_size 4: 2 ranks are started"),
+        (f"{PREDICT} a.csv --output o.csv", "horovodrun started 2 processes; only --vectors is shared by ranks"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused(files, monkeypatch, capsys, words, message):
+    for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2")):
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    test_what_is_told_later_is_one_message_too(files, monkeypatch, capsys, words, message)

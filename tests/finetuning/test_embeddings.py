@@ -1,6 +1,7 @@
 """Sentence vectors from a user's files: scores, what changes nothing, one text a row, refused settings."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retri
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
+from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
+from bert_horovod.inference.options import Options
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import FAST, embeddings
@@ -73,17 +76,50 @@ def whole(tmp_path_factory, checkpoint) -> tuple[Path, list[float]]:
     return directory / "data", losses_of(World(), directory / "data", checkpoint, directory / "run", 16, max_steps=4)
 
 
+KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from bert_horovod.collectives.world import World
+from bert_horovod.training.hooks.base import Hook
+from tests.finetuning import test_embeddings
+class Kill(Hook):
+    def step(self, event):
+        if event.step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+train = test_embeddings.train
+test_embeddings.train = lambda job, world: train(replace(job, hooks=(*job.hooks, Kill)), world)
+test_embeddings.losses_of(World(), *map(Path, sys.argv[1:]), 4, "execution.checkpoint_steps=2", max_steps=4)
+"""
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("micro_batch", [4, 1])
-def test_the_number_of_micro_batches_changes_nothing_and_a_stopped_run_goes_on(
-    whole, checkpoint, tmp_path, micro_batch
-):
+def test_micro_batches_change_nothing_and_a_killed_run_goes_on(whole, checkpoint, tmp_path):
     data, expected = whole
-    for steps in (2, 4):
-        found = losses_of(World(), data, checkpoint, tmp_path / "run", micro_batch, max_steps=steps)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    if micro_batch == 4:
-        assert found == losses_of(World(), data, checkpoint, tmp_path / "whole", micro_batch, max_steps=4)
+    killed = run_ranks(1, KILLED, str(data), str(checkpoint), str(tmp_path / "killed"))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert newest(tmp_path / "killed").name == "step-00000002"
+    found = []
+    for name in ("killed", "whole"):
+        run, steps = tmp_path / name, "execution.checkpoint_steps=2"
+        losses = losses_of(World(), data, checkpoint, run, 4, steps, max_steps=4)
+        found.append((losses, (newest(run) / "model.safetensors").read_bytes()))
+    np.testing.assert_allclose(found[1][0], expected, atol=1e-5)
+    assert found[0] == found[1]
+    assert losses_of(World(), data, checkpoint, tmp_path / "one", 1, max_steps=4) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.full
+def test_bfloat16_learns_with_two_passes_and_its_vectors_are_near_those_of_float32(whole, checkpoint, tmp_path):
+    data, expected = whole
+    losses = losses_of(World(), data, checkpoint, tmp_path / "run", 4, "numerics.precision=bfloat16", max_steps=4)
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(losses, expected, rtol=0.02)
+    one, other = (
+        EmbeddingPredictor(newest(run), Options()).vectors(["good film", "the hero was bad", "a plot"])
+        for run in (tmp_path / "run", data.with_name("run"))
+    )
+    assert (one * other).sum(1).min() > 0.99
 
 
 @pytest.mark.full

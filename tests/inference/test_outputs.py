@@ -1,5 +1,7 @@
 """An exported file computes a predictor's packed rows as the model does; with weights of 8 bits it nearly does."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +15,7 @@ from bert_horovod.model.forward import ComputePolicy
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
 from tests.toy_glue import MODEL, write_checkpoint
+from tests.toy_vectors import write_vectors
 
 
 @pytest.mark.slow
@@ -49,3 +52,19 @@ def test_8_bits_are_a_third_of_the_size_with_the_score_before_and_after_or_refus
     assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "none"), "--limit", "1e-9"])) == 1
     assert "raise --limit" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.full
+def test_8_bits_of_vectors_are_judged_by_cosines_and_by_the_order_of_pairs(tmp_path, capsys):
+    pytest.importorskip("tf2onnx")
+    checkpoint = write_vectors(tmp_path / "checkpoint")
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("query,passage,score\ngood film,good hero,0.9\nbad film,the plot,0.1\ngood hero,bad plot,0.4\n")
+    words = ["export", "--checkpoint", str(checkpoint), "--format", "onnx", "--int8", "--output"]
+    scored = ["--task", "embedding", "--dev_file", str(pairs), "--label_column", "score", "--limit", "3"]
+    assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "int8"), *scored])) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"vectors have a cosine of at least 0\.9\d+ with those before", said), said
+    assert re.search(r"score +spearman -?[01]\.\d+ before, ", said), said
+    assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "none"), "--limit", "1e-9"])) == 1
+    assert "those before, the limit is a difference of 1e-09: look at" in capsys.readouterr().err

@@ -9,8 +9,6 @@ The first layer's attention reads x itself. Queries and keys are turned by their
 
 from __future__ import annotations
 
-import math
-
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
@@ -24,27 +22,30 @@ from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
     layer_prefix,
 )
-from bert_horovod.model.plain import Parameters, dense, gelu, layer_norm, transformed
+from bert_horovod.model.plain import Parameters, attention_bias, attention_weights, dense, gelu, layer_norm, transformed
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def encode(model: ModernBertModel, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     """See plain.encode; the last LayerNorm is in the last hidden state."""
     sequences, places = batch["sequence_ids"], batch["position_ids"]
-    fully = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
+    fully = attention_bias(sequences)
     near = tf.abs(places[:, None, :, None] - places[:, None, None, :]) <= model.reach
-    x = layer_norm(model, parameters, EMBEDDINGS_NORM, tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"]))
-    states = [x]  # (rows, length, hidden)
+    nearby = tf.where(near, fully, -1e9)  # (rows, 1, queries, keys), as `fully`
+    x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])
+    x = layer_norm(model, parameters, EMBEDDINGS_NORM, tf.reshape(x, [-1, model.hidden_size]))
+    states = [x]  # (rows * length, hidden)
     for i in range(model.num_hidden_layers):
-        prefix, mask = layer_prefix(i), fully if model.attends_fully(i) else fully & near
+        prefix, bias = layer_prefix(i), fully if model.attends_fully(i) else nearby
         normal = layer_norm(model, parameters, prefix + ATTENTION_NORM, x) if i else x
-        x += _attend(model, parameters, prefix, normal, mask, _angles(model, places, model.theta(i)))
+        x += _attend(model, parameters, prefix, normal, bias, _angles(model, places, model.theta(i)))
         normal = layer_norm(model, parameters, prefix + OUTPUT_NORM, x)
         inner, gate = tf.split(dense(parameters, prefix + INTERMEDIATE, normal), 2, -1)
         x += dense(parameters, prefix + OUTPUT, gelu(model.hidden_act, inner) * gate)
         states.append(x)
     states[-1] = layer_norm(model, parameters, FINAL_NORM, x)
-    return states
+    rows, length = tf.unstack(tf.shape(sequences))
+    return [tf.reshape(x, [rows, length, model.hidden_size]) for x in states]
 
 
 def text_features(model: ModernBertModel, parameters: Parameters, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -57,17 +58,16 @@ def text_features(model: ModernBertModel, parameters: Parameters, hidden: tf.Ten
 
 
 def _attend(
-    model: ModernBertModel, parameters: Parameters, prefix: str, x: tf.Tensor, mask: tf.Tensor, angles: tf.Tensor
+    model: ModernBertModel, parameters: Parameters, prefix: str, x: tf.Tensor, bias: tf.Tensor, angles: tf.Tensor
 ) -> tf.Tensor:
-    """Multi-head attention of x [rows, length, hidden] where `mask` [rows, 1, queries, keys] allows it."""
-    rows, length = tf.unstack(tf.shape(x)[:2])
+    """Multi-head attention of x [rows * length, hidden], as plain.py has it, with turned queries and keys."""
+    rows, _, length, _ = tf.unstack(tf.shape(bias))
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     parts = tf.reshape(dense(parameters, prefix + QUERY_KEY_VALUE, x), [rows, length, 3, heads, size])
     query, key, value = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]), num=3)  # (rows, heads, length, size)
-    scores = tf.matmul(_turned(query, angles), _turned(key, angles), transpose_b=True) / math.sqrt(size)
-    weights = tf.nn.softmax(tf.where(mask, scores, -1e9))  # (rows, heads, queries, keys)
+    weights = attention_weights(_turned(query, angles), _turned(key, angles), bias)  # (rows, heads, queries, keys)
     context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # (rows, length, heads, size)
-    return dense(parameters, prefix + ATTENTION_OUTPUT, tf.reshape(context, [rows, length, model.hidden_size]))
+    return dense(parameters, prefix + ATTENTION_OUTPUT, tf.reshape(context, [-1, model.hidden_size]))
 
 
 def _angles(model: ModernBertModel, places: tf.Tensor, theta: float) -> tf.Tensor:
@@ -79,6 +79,6 @@ def _angles(model: ModernBertModel, places: tf.Tensor, theta: float) -> tf.Tenso
 
 def _turned(x: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
     """Turn each pair (x[j], x[j + head size / 2]) by its angle."""
-    first, second = tf.split(x, 2, -1)
+    first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
     cosine, sine = tf.cos(angles), tf.sin(angles)
-    return tf.concat([first * cosine - second * sine, second * cosine + first * sine], -1)
+    return tf.cast(tf.concat([first * cosine - second * sine, second * cosine + first * sine], -1), x.dtype)

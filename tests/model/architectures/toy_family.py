@@ -93,12 +93,12 @@ def layer(forward, x, bias, site, places) -> tf.Tensor:
 
 
 def encode(model: Model, parameters, batch) -> list[tf.Tensor]:
-    same = batch["sequence_ids"][:, None, :, None] == batch["sequence_ids"][:, None, None, :]
+    bias = plain.attention_bias(batch["sequence_ids"])
     states = [tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])]
     for prefix in map(layer_prefix, range(model.num_hidden_layers)):
         x = states[-1]
         normal = plain.layer_norm(model, parameters, prefix + ATTENTION_NORM, x)
-        x += plain._attend(model, parameters, prefix, normal, same)
+        x += tf.reshape(plain._attend(model, parameters, prefix, normal, bias), tf.shape(x))
         normal = plain.layer_norm(model, parameters, prefix + OUTPUT_NORM, x)
         inner, gate = tf.split(plain.dense(parameters, prefix + INTERMEDIATE, normal), 2, axis=-1)
         states.append(x + plain.dense(parameters, prefix + OUTPUT, tf.nn.gelu(inner) * gate))
