@@ -61,7 +61,10 @@ class OpenPhase:
     task: Task
 
     def flops_per_row(self, micro_batch: dict[str, np.ndarray]) -> float:
-        """Operations of matrix products, forward and backward, of a row of this micro-batch."""
+        """Operations of matrix products, forward and backward, of a row of this micro-batch.
+
+        What is computed twice, by recomputation or in a first pass for vectors, counts once.
+        """
         masked = micro_batch.get("masked_ids")
         slots = self.source.slots if masked is None else self.source.slots | {"masked": masked.shape[1]}
         return training_flops(

@@ -89,8 +89,8 @@ class Kill(Hook):
             os.kill(os.getpid(), signal.SIGKILL)
 train = test_embeddings.train
 test_embeddings.train = lambda job, world: train(replace(job, hooks=(*job.hooks, Kill)), world)
-test_embeddings.losses_of(World(), *map(Path, sys.argv[1:]), 4, "execution.checkpoint_steps=2", max_steps=4)
-"""
+test_embeddings.losses_of(World(), *map(Path, sys.argv[1:]), 4, "execution.checkpoint_steps=1", max_steps=4)
+"""  # the checkpoint of step 1 is whole then, that of step 2 may be in writing
 
 
 @pytest.mark.full
@@ -98,10 +98,10 @@ def test_micro_batches_change_nothing_and_a_killed_run_goes_on(whole, checkpoint
     data, expected = whole
     killed = run_ranks(1, KILLED, str(data), str(checkpoint), str(tmp_path / "killed"))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert newest(tmp_path / "killed").name == "step-00000002"
+    assert newest(tmp_path / "killed").name in ("step-00000001", "step-00000002")
     found = []
     for name in ("killed", "whole"):
-        run, steps = tmp_path / name, "execution.checkpoint_steps=2"
+        run, steps = tmp_path / name, "execution.checkpoint_steps=1"
         losses = losses_of(World(), data, checkpoint, run, 4, steps, max_steps=4)
         found.append((losses, (newest(run) / "model.safetensors").read_bytes()))
     np.testing.assert_allclose(found[1][0], expected, atol=1e-5)
