@@ -1,5 +1,7 @@
 """Vectors of texts, as the rows of a .npy file in memory that does not grow with it; and the cosines of pairs."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable, Iterator
 from itertools import islice
