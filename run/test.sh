@@ -40,6 +40,7 @@ unset PYTHONDONTWRITEBYTECODE
 echo "test: $marks: pytest $*"
 began=$SECONDS
 code=0
-python -m pytest -m "$marks" -n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist loadgroup --durations=10 "$@" || code=$?
+python -m pytest -m "$marks" -n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist loadgroup \
+    --no-loadscope-reorder --durations=10 "$@" || code=$?
 echo "test: $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
 exit $code

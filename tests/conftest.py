@@ -99,17 +99,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what tells most where time is short, and give each worker what belongs together.
 
-    First the golden losses, then what starts nothing, then tests that share a start, last those that start programs.
+    First the golden losses, and what one worker is busy with to the end: all with two ranks, and tests with an
+    xdist_group of their own. Then what starts nothing, then transformers, last what starts programs.
     One worker takes a file's tests, or all that share a start; of those with two ranks, two workers.
     """
 
-    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
         start = shared_start(item)
+        late = start != "two_ranks" and item.get_closest_marker("xdist_group") is None
         programs = start is None and item.get_closest_marker("full") is not None
-        return (item.path.parent.name != "golden", programs, (None, *_SHARED).index(start))
+        return (item.path.parent.name != "golden", late, programs, start is not None)
 
     items.sort(key=order)
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         group = shared_start(item) or item.nodeid.partition("::")[0]
         half = " of exchanges" if group == "two_ranks" and "exchange" in item.path.parts else ""
         item.add_marker(pytest.mark.xdist_group(group + half))

@@ -105,6 +105,7 @@ def test_the_plan_prints_what_it_shows(capsys):
 
 
 @pytest.mark.full
+@pytest.mark.xdist_group("README")
 def test_every_command_runs(tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -220,6 +220,7 @@ REPLACED = {
 
 
 @pytest.mark.full
+@pytest.mark.xdist_group("tutorials")
 def test_the_tutorials_run_one_after_another(tmp_path):
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     environment = clean_environment()

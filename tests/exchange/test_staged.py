@@ -100,6 +100,7 @@ def values(toy: Toy) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in toy.state.variables().items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("method", "steps"), [("onebit_adam", 14), ("onebit_lamb", 14), ("zero_one_adam", 10)])
 def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
     recipe = moments_recipe(method, **{"variance_updates": 3} if method == "zero_one_adam" else {})
@@ -122,7 +123,7 @@ def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
     return [toy.step(step, loss=9.0 if step == 16 else 1.0) for step in range(first, last)]
 
 
-@pytest.mark.parametrize("method", ["onebit_adam", "zero_one_adam"])
+@pytest.mark.parametrize("method", ["onebit_adam", pytest.param("zero_one_adam", marks=pytest.mark.full)])
 def test_after_a_loss_jump_v_learns_again(method):
     toy = Toy(World(), moments_recipe(method))
     states = moving(toy, 1, 31)
@@ -135,7 +136,7 @@ def test_after_a_loss_jump_v_learns_again(method):
     np.testing.assert_array_equal(v[26], v[29])
 
 
-@pytest.mark.parametrize("method", ["onebit_adam", "zero_one_adam"])
+@pytest.mark.parametrize("method", ["onebit_adam", pytest.param("zero_one_adam", marks=pytest.mark.full)])
 def test_an_exchange_says_before_a_step_whether_its_norm_is_the_gradients(method):
     toy, names = Toy(World(), moments_recipe(method)), []
     for step in range(1, 16):

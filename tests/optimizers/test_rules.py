@@ -238,30 +238,28 @@ def close(found, expected, tolerance=1e-5):
     )
 
 
+OTHER_SETTINGS = [
+    optimizer_of("adamw", bias_correction=False),
+    optimizer_of("adamw", weight_decay=0.0, max_grad_norm=0.0),
+    optimizer_of("adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
+    optimizer_of("stable_adamw", beta_2=0.9, max_grad_norm=0.0, weight_decay=0.3, epsilon=1e-3),
+    optimizer_of("muon", adamw_rate=0.3),
+    optimizer_of("lamb", adapt="decayed"),
+    optimizer_of("lamb", max_grad_norm=0.0, weight_decay=0.3),
+    optimizer_of("lans", weight_decay=0.0),
+    optimizer_of("lans", beta_1=0.8, weight_decay=0.3),
+    optimizer_of("sgd", max_grad_norm=0.0, weight_decay=0.3),
+    optimizer_of("came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
+    optimizer_of("came", beta_1=0.5, beta_3=0.0),
+    optimizer_of("merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
+]
+
+
 @pytest.mark.parametrize(
     "settings",
     [
-        optimizer_of("adamw"),
-        optimizer_of("adamw", bias_correction=False),
-        optimizer_of("adamw", weight_decay=0.0, max_grad_norm=0.0),
-        optimizer_of("adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
-        optimizer_of("stable_adamw"),
-        optimizer_of("stable_adamw", beta_2=0.9, max_grad_norm=0.0, weight_decay=0.3, epsilon=1e-3),
-        optimizer_of("muon"),
-        optimizer_of("muon", adamw_rate=0.3),
-        optimizer_of("lamb"),
-        optimizer_of("lamb", adapt="decayed"),
-        optimizer_of("lamb", max_grad_norm=0.0, weight_decay=0.3),
-        optimizer_of("lans"),
-        optimizer_of("lans", weight_decay=0.0),
-        optimizer_of("lans", beta_1=0.8, weight_decay=0.3),
-        optimizer_of("sgd"),
-        optimizer_of("sgd", max_grad_norm=0.0, weight_decay=0.3),
-        optimizer_of("came"),
-        optimizer_of("came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
-        optimizer_of("came", beta_1=0.5, beta_3=0.0),
-        optimizer_of("merit"),
-        optimizer_of("merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
+        *(optimizer_of(name) for name in NUMPY_RULES),
+        *(pytest.param(each, marks=pytest.mark.full) for each in OTHER_SETTINGS),
     ],
     ids=str,
 )

@@ -54,7 +54,7 @@ def report(tmp_path_factory) -> Path:
 
 
 @browser_is_there
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), pytest.param(1600, "dark", marks=pytest.mark.full)])
 def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     tab, messages = opened(browser, report, width, scheme=scheme)
     tab.click("#machine summary")

@@ -30,6 +30,7 @@ def losses(output_dir: Path) -> list[float]:
     return [line["loss"] for line in metrics(output_dir)]
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_of_its_own_class_with_the_pair_head(whole):
     assert len(losses(whole)) == RECIPE.total_steps
     model, shapes, (architecture, *_) = describe_directory(newest(whole))

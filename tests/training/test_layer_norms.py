@@ -23,7 +23,7 @@ def by_part(tensors: dict[str, np.ndarray]) -> dict[str, float]:
     return {part: float(np.linalg.norm(np.concatenate(each))) for part, each in parts.items()}
 
 
-@pytest.mark.parametrize("xla", ["off", "layers"])
+@pytest.mark.parametrize("xla", ["off", pytest.param("layers", marks=pytest.mark.full)])
 def test_norms_of_a_step_of_sgd_are_those_of_numpy(xla):
     """With sgd and no decay the gradient is the update over the learning rate, which clipping does not change here."""
     table = TOY_STEP | {
@@ -46,6 +46,7 @@ def test_norms_of_a_step_of_sgd_are_those_of_numpy(xla):
     assert rates == pytest.approx(1e-4, rel=0.01)  # the learning rate in every part; float32 rounds the update
 
 
+@pytest.mark.full
 def test_a_run_has_them_for_each_part_only_if_asked_and_its_losses_are_the_same(store, tmp_path):
     on, off = (metrics(train(store, tmp_path / name, **sections)) for name, sections in (("on", ON), ("off", OFF)))
     assert set(on[0]) - set(off[0]) == NAMES

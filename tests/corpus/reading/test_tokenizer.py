@@ -101,7 +101,7 @@ def test_odd_strings_get_the_peers_ids_with_googles_vocabulary(google, lowercase
     assert_same(google, TokenizerSettings(lowercase), ODD)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_every_unicode_character_alone_and_between_letters_gets_the_peers_ids(lowercase):
     # Surrogates are no characters; planes 4 to 13 have none, and planes 15 and 16 are private as U+E000 is.
     codes = [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]

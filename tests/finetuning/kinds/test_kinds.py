@@ -45,6 +45,10 @@ RUNS = [
     pytest.param(name, marks=pytest.mark.full if name in ("heads", "tags", "squad2", "toy") else pytest.mark.slow)
     for name in CASES
 ]
+# sst2 and squad1 are heads and squad2 with less: their runs are slow.
+KINDS = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("sst2", "squad1") else pytest.mark.full) for name in CASES
+]
 
 
 @pytest.fixture(autouse=True)
@@ -271,7 +275,7 @@ def assert_same_scores(scores: dict[str, float], expected: dict[str, float], wit
         ), key
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("name", KINDS, scope="module")
 def test_a_run_learns_and_its_files_have_its_scores(name, kind, whole):
     output_dir, said = whole
     losses = [line["loss"] for line in metrics(output_dir)]
@@ -288,8 +292,8 @@ def test_a_run_learns_and_its_files_have_its_scores(name, kind, whole):
     assert kinds.kind_of_checkpoint(config) is type(kind)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in CASES if name != "embedding"], scope="module")  # has ranks alone
+# An embedding's evaluation has ranks alone.
+@pytest.mark.parametrize("name", [each for each in KINDS if each.values != ("embedding",)], scope="module")
 def test_predict_gives_the_scores_of_the_evaluation(name, kind, whole, tmp_path):
     output_dir, _ = whole
     output = tmp_path / f"out{ {'squad': '.json', 'ner': '.conll'}.get(kind.data.name, '.tsv') }"
@@ -323,7 +327,7 @@ def test_what_earlier_versions_left_is_read(name, kind, tmp_path):
     assert_same_scores(scored(kind, tmp_path / kind.last_file.name), earlier["scores"])
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("name", RUNS, scope="module")
 def test_a_finished_run_writes_lost_files_again(name, kind, whole, checkpoint, tmp_path, capsys):
     output_dir = Path(shutil.copytree(whole[0], tmp_path / "run"))
     files = files_of(kind, output_dir)

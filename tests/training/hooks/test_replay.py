@@ -58,7 +58,9 @@ def test_of_two_ranks_both_are_named_at_the_first_check_and_the_run_goes_back(
         gone_back_to(tmp_path, 6 if found > 6 else 0, words)
 
 
-@pytest.mark.parametrize(("first", "last", "found"), [(4, 4, True), (5, ALWAYS, False)])
+@pytest.mark.parametrize(
+    ("first", "last", "found"), [(4, 4, True), pytest.param(5, ALWAYS, False, marks=pytest.mark.full)]
+)
 def test_one_rank_sees_only_what_differs_between_two_tries(store, tmp_path, first, last, found):
     recipe = toy_recipe(execution=EXECUTION, phase=PHASE)
     text = train_with_fault(World(), store.path, tmp_path, recipe, "tile", first, last)
@@ -96,14 +98,13 @@ def test_ranks_that_differ_from_the_start_are_told_and_repeat_their_own(store, t
 
 
 SENDING = [
-    {"exchange": {"method": "gradients"}},
-    {"exchange": {"method": "parameters", "interval": 2}},
-    {"exchange": {"method": "diloco", "interval": 4}},
-    {"exchange": {"method": "powersgd"}},
+    pytest.param({"exchange": {"method": "gradients"}}, marks=pytest.mark.full),
+    pytest.param({"exchange": {"method": "parameters", "interval": 2}}, marks=pytest.mark.slow),  # full: with a fault
+    pytest.param({"exchange": {"method": "diloco", "interval": 4}}, marks=pytest.mark.slow),  # likewise
+    pytest.param({"exchange": {"method": "powersgd"}}, marks=pytest.mark.full),
 ]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("sections", SENDING, ids=lambda sections: sections["exchange"]["method"])
 def test_each_way_to_send_is_checked_without_a_false_alarm(store, two_ranks, tmp_path, sections):
     execution = EXECUTION | {"replay_steps": 1, "consistency_steps": 6, "checkpoint_steps": 4}
@@ -124,6 +125,7 @@ def test_ranks_with_parameters_of_their_own_find_a_fault_that_comes_and_goes(sto
     gone_back_to(tmp_path, 4, "step 8: rank 1 on ")
 
 
+@pytest.mark.full
 def test_a_run_that_is_asked_to_stop_is_checked_before_it_saves(store, tmp_path):
     (tmp_path / "run").mkdir()
 
