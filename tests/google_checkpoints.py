@@ -25,43 +25,36 @@ CONFIG = {
     "type_vocab_size": 2,
     "vocab_size": len(VOCABULARY),
 }
-ENCODER = {
-    "bert/embeddings/word_embeddings": [len(VOCABULARY), HIDDEN],
-    "bert/embeddings/position_embeddings": [POSITIONS, HIDDEN],
-    "bert/embeddings/token_type_embeddings": [2, HIDDEN],
-    "bert/embeddings/LayerNorm/beta": [HIDDEN],
-    "bert/embeddings/LayerNorm/gamma": [HIDDEN],
-    **{
-        f"bert/encoder/layer_{layer}/{name}": shape
-        for layer in range(LAYERS)
-        for name, shape in {
-            "attention/self/query/kernel": [HIDDEN, HIDDEN],
-            "attention/self/query/bias": [HIDDEN],
-            "attention/self/key/kernel": [HIDDEN, HIDDEN],
-            "attention/self/key/bias": [HIDDEN],
-            "attention/self/value/kernel": [HIDDEN, HIDDEN],
-            "attention/self/value/bias": [HIDDEN],
-            "attention/output/dense/kernel": [HIDDEN, HIDDEN],
-            "attention/output/dense/bias": [HIDDEN],
-            "attention/output/LayerNorm/beta": [HIDDEN],
-            "attention/output/LayerNorm/gamma": [HIDDEN],
-            "intermediate/dense/kernel": [HIDDEN, INNER],
-            "intermediate/dense/bias": [INNER],
-            "output/dense/kernel": [INNER, HIDDEN],
-            "output/dense/bias": [HIDDEN],
-            "output/LayerNorm/beta": [HIDDEN],
-            "output/LayerNorm/gamma": [HIDDEN],
-        }.items()
-    },
-}
-POOLER = {"bert/pooler/dense/kernel": [HIDDEN, HIDDEN], "bert/pooler/dense/bias": [HIDDEN]}
-MASKED = {
-    "cls/predictions/transform/dense/kernel": [HIDDEN, HIDDEN],
-    "cls/predictions/transform/dense/bias": [HIDDEN],
-    "cls/predictions/transform/LayerNorm/beta": [HIDDEN],
-    "cls/predictions/transform/LayerNorm/gamma": [HIDDEN],
-    "cls/predictions/output_bias": [len(VOCABULARY)],
-}
+
+
+def dense(name: str, inputs: int = HIDDEN, outputs: int = HIDDEN) -> dict[str, list[int]]:
+    """The shapes of a layer's kernel and bias."""
+    return {f"{name}/kernel": [inputs, outputs], f"{name}/bias": [outputs]}
+
+
+def norm(name: str, width: int = HIDDEN) -> dict[str, list[int]]:
+    """The shapes of a LayerNorm's variables."""
+    return {f"{name}/{part}": [width] for part in ("beta", "gamma")}
+
+
+def embeddings(width: int) -> dict[str, list[int]]:
+    """Of words, positions and segments, with their LayerNorm."""
+    rows = {"word": len(VOCABULARY), "position": POSITIONS, "token_type": 2}
+    tables = {f"bert/embeddings/{name}_embeddings": [count, width] for name, count in rows.items()}
+    return tables | norm("bert/embeddings/LayerNorm", width)
+
+
+ENCODER = embeddings(HIDDEN)
+for layer in (f"bert/encoder/layer_{number}" for number in range(LAYERS)):
+    for name in ("query", "key", "value"):
+        ENCODER |= dense(f"{layer}/attention/self/{name}")
+    ENCODER |= dense(f"{layer}/attention/output/dense") | norm(f"{layer}/attention/output/LayerNorm")
+    ENCODER |= dense(f"{layer}/intermediate/dense", HIDDEN, INNER) | dense(f"{layer}/output/dense", INNER, HIDDEN)
+    ENCODER |= norm(f"{layer}/output/LayerNorm")
+POOLER = dense("bert/pooler/dense")
+TRANSFORM = "cls/predictions/transform"
+OUTPUT_BIAS = {"cls/predictions/output_bias": [len(VOCABULARY)]}
+MASKED = dense(f"{TRANSFORM}/dense") | norm(f"{TRANSFORM}/LayerNorm") | OUTPUT_BIAS
 PAIRS = {"cls/seq_relationship/output_weights": [2, HIDDEN], "cls/seq_relationship/output_bias": [2]}
 SQUAD = {"cls/squad/output_weights": [2, HIDDEN], "cls/squad/output_bias": [2]}
 CLASSIFIER = {"output_weights": [3, HIDDEN], "output_bias": [3]}
@@ -88,44 +81,14 @@ ALBERT_CONFIG = {
     "type_vocab_size": 2,
     "vocab_size": len(VOCABULARY),
 }
-ALBERT_PRETRAINING = {
-    "bert/embeddings/word_embeddings": [len(VOCABULARY), WIDTH],
-    "bert/embeddings/position_embeddings": [POSITIONS, WIDTH],
-    "bert/embeddings/token_type_embeddings": [2, WIDTH],
-    "bert/embeddings/LayerNorm/beta": [WIDTH],
-    "bert/embeddings/LayerNorm/gamma": [WIDTH],
-    "bert/encoder/embedding_hidden_mapping_in/kernel": [WIDTH, HIDDEN],
-    "bert/encoder/embedding_hidden_mapping_in/bias": [HIDDEN],
-    **{
-        f"bert/encoder/transformer/group_{group}/inner_group_0/{name}": shape
-        for group in range(GROUPS)
-        for name, shape in {
-            "attention_1/self/query/kernel": [HIDDEN, HIDDEN],
-            "attention_1/self/query/bias": [HIDDEN],
-            "attention_1/self/key/kernel": [HIDDEN, HIDDEN],
-            "attention_1/self/key/bias": [HIDDEN],
-            "attention_1/self/value/kernel": [HIDDEN, HIDDEN],
-            "attention_1/self/value/bias": [HIDDEN],
-            "attention_1/output/dense/kernel": [HIDDEN, HIDDEN],
-            "attention_1/output/dense/bias": [HIDDEN],
-            "LayerNorm/beta": [HIDDEN],
-            "LayerNorm/gamma": [HIDDEN],
-            "ffn_1/intermediate/dense/kernel": [HIDDEN, INNER],
-            "ffn_1/intermediate/dense/bias": [INNER],
-            "ffn_1/intermediate/output/dense/kernel": [INNER, HIDDEN],
-            "ffn_1/intermediate/output/dense/bias": [HIDDEN],
-            "LayerNorm_1/beta": [HIDDEN],
-            "LayerNorm_1/gamma": [HIDDEN],
-        }.items()
-    },
-    **POOLER,
-    "cls/predictions/transform/dense/kernel": [HIDDEN, WIDTH],
-    "cls/predictions/transform/dense/bias": [WIDTH],
-    "cls/predictions/transform/LayerNorm/beta": [WIDTH],
-    "cls/predictions/transform/LayerNorm/gamma": [WIDTH],
-    "cls/predictions/output_bias": [len(VOCABULARY)],
-    **PAIRS,
-}
+ALBERT_PRETRAINING = embeddings(WIDTH) | dense("bert/encoder/embedding_hidden_mapping_in", WIDTH)
+for block in (f"bert/encoder/transformer/group_{group}/inner_group_0" for group in range(GROUPS)):
+    for name in ("self/query", "self/key", "self/value", "output/dense"):
+        ALBERT_PRETRAINING |= dense(f"{block}/attention_1/{name}")
+    ALBERT_PRETRAINING |= norm(f"{block}/LayerNorm") | dense(f"{block}/ffn_1/intermediate/dense", HIDDEN, INNER)
+    ALBERT_PRETRAINING |= dense(f"{block}/ffn_1/intermediate/output/dense", INNER) | norm(f"{block}/LayerNorm_1")
+ALBERT_PRETRAINING |= POOLER | dense(f"{TRANSFORM}/dense", HIDDEN, WIDTH) | norm(f"{TRANSFORM}/LayerNorm", WIDTH)
+ALBERT_PRETRAINING |= OUTPUT_BIAS | PAIRS
 
 
 def write_checkpoint(

@@ -1,28 +1,25 @@
 """A toy checkpoint and a token store that was prepared with its vocabulary."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
-from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
+from tests import toy_glue
 from tests.toys import prepare
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
-MODEL = Model(
-    vocab_size=len(WORDS),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-)
+MODEL = replace(toy_glue.MODEL, vocab_size=len(WORDS), hidden_size=8, intermediate_size=16)
+
+
+def command(*words: object) -> int:
+    """Run `bert-horovod WORDS` in this process; its exit code."""
+    return dispatch(parse(["bert-horovod", *map(str, words)]))
 
 
 class Toys(NamedTuple):
@@ -32,19 +29,9 @@ class Toys(NamedTuple):
     store: Path
 
 
-def write_checkpoint(
-    directory: Path, pairs: bool = True, vocabulary: list[str] = WORDS, lowercase: bool = True
-) -> Path:
+def write_checkpoint(directory: Path, pairs: bool = True, words: list[str] = WORDS, lowercase: bool = True) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
-    write_directory(
-        directory,
-        MODEL,
-        Pretraining(pairs),
-        initial_values(pretraining_shapes(MODEL, pairs), MODEL.initializer_range, 0),
-        vocabulary,
-        TokenizerSettings(lowercase),
-    )
-    return directory
+    return toy_glue.write_checkpoint(directory, Pretraining(pairs), MODEL, words, TokenizerSettings(lowercase), 0.02)
 
 
 @pytest.fixture

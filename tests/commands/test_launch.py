@@ -1,10 +1,11 @@
-"""bert-horovod launch: what is refused before anything is started, and where hosts come from."""
+"""bert-horovod hosts and launch: where hosts come from, in real processes with a scheduler's environment."""
 
 import argparse
 import socket
 
 import pytest
 
+from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.launch import _has_mirror
 from tests.horovod_runs import run_command
 
@@ -47,3 +48,33 @@ def test_a_job_that_this_host_is_not_of_gets_a_hint():
     assert "this host has no network interface 'nosuch0'; it has lo" in done.stderr
     here = run_command("launch", *flags, SLURM_JOB_NODELIST=f"{socket.gethostname()},node2")
     assert "left over" not in here.stderr
+
+
+JOB = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS_PER_NODE": "4"}
+
+
+def test_a_hostfile_is_printed_and_where_it_comes_from():
+    done = run_command("hosts", **JOB)
+    assert (done.returncode, done.stdout) == (0, "node1 slots=4\nnode2 slots=4\n")
+    assert done.stderr == "2 hosts, 8 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE\n"
+
+
+def test_a_hostfile_is_written(tmp_path):
+    done = run_command("hosts", "--slots", "8", "--output", str(tmp_path / "hosts"), **JOB)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "hosts").read_text() == "node1 slots=8\nnode2 slots=8\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "message"),
+    [
+        ([], "node[", "SLURM_JOB_NODELIST=node["),
+        (["--slots", "0"], "node1", "--slots 0: expected 1 to 4096"),
+        (["--output", "/nowhere/hosts"], "node1", "--output /nowhere/hosts: there is no directory /nowhere"),
+    ],
+)
+def test_what_cannot_be_is_one_message(monkeypatch, capsys, flags, nodes, message):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", nodes)
+    assert dispatch(parse(["bert-horovod", "hosts", *flags])) == 2
+    told = capsys.readouterr()
+    assert (message in told.err, told.err.count("\n"), told.out) == (True, 1, "")

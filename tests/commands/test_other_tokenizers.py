@@ -7,22 +7,18 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
+from tests.commands.conftest import command
 from tests.toy_runs import metrics, newest, train_recipe
 from tests.toy_tokenizers import KINDS, TEXT, robertas, tokenizer_directory, write_kind, xlm_robertas
 from tests.toys import TOY_MODEL, toy_recipe
 
 OBJECTIVE = {"pair": "none", "whole_word_masking": True}
-
-
-def command(*words):
-    return dispatch(parse(["bert-horovod", *map(str, words)]))
 
 
 def prepare(directory, tokenizer, *words):
@@ -106,12 +102,9 @@ def test_a_sentence_that_follows_another_has_its_space(tmp_path):
 def test_workers_and_their_number_change_nothing(tmp_path):
     tokenizer = write_kind(tmp_path / "tokenizer", "robertas")
     one = prepare(tmp_path, tokenizer)
-    again = tmp_path / "again"
-    assert command(
-        "prepare", "--input", tmp_path / "text", "--tokenizer", tokenizer, "--held_out", 0.3, "--output_dir", again,
-        "--workers", 2,
-    ) == 0  # fmt: skip
-    assert open_store(again).hash == one.hash
+    words = ("--input", tmp_path / "text", "--tokenizer", tokenizer, "--held_out", 0.3, "--workers", 2)
+    assert command("prepare", *words, "--output_dir", tmp_path / "again") == 0
+    assert open_store(tmp_path / "again").hash == one.hash
 
 
 @pytest.mark.full
@@ -155,9 +148,8 @@ def test_another_tokenizer_is_refused(tmp_path, capsys):
     store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "robertas"))
     run = train_recipe(recipe_for(store), store, tmp_path / "run", max_steps=1)
     shutil.rmtree(store.path)
-    other = prepare(
-        tmp_path, tokenizer_directory(tmp_path / "other", robertas(399), tokenizer_class="RobertaTokenizer")
-    )
+    tokenizer = tokenizer_directory(tmp_path / "other", robertas(399), tokenizer_class="RobertaTokenizer")
+    other = prepare(tmp_path, tokenizer)
     words = ("evaluate", "--checkpoint", run, "--data_dir", other.path, "--sequence_length", "16")
     assert command(*words) == 2
     assert f"prepare the data with --vocab {newest(run)}" in capsys.readouterr().err
@@ -178,9 +170,7 @@ def test_pairs_need_a_tokenizer_that_makes_them_alike(tmp_path):
     store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "robertas"))
     model = TOY_MODEL | {"vocab_size": len(store.vocabulary)}
     check_vocabulary(toy_recipe(model=model, objective={"pair": "none"}), store)
-    with pytest.raises(
-        UserError, match=r"objective\.pair = 'next_sentence': the tokenizer .* expected objective\.pair"
-    ):
+    with pytest.raises(UserError, match=r"objective\.pair = 'next_sentence': the tokenizer .* expected"):
         check_vocabulary(toy_recipe(model=model), store)
 
 

@@ -1,17 +1,22 @@
-"""The predict command, as it is typed."""
+"""The predict and fill-mask commands, as they are typed."""
 
 import io
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints as google
+from tests.commands.conftest import WORDS, command
 from tests.toy_glue import write_checkpoint
 
 
@@ -33,7 +38,7 @@ def test_lines_of_standard_input_are_answered_one_by_one(checkpoint, monkeypatch
 
 
 def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
-    (tmp_path / "in.tsv").write_text("text\ngood film\nbad\n")
+    (tmp_path / "in.tsv").write_text("text\ngood film\nbad\n\n")
     before = SimpleNamespace(time=lambda: time.time() - 6000)  # the first rows have taken so long
     monkeypatch.setattr("bert_horovod.commands.predict.time", before)
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
@@ -41,12 +46,6 @@ def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpo
     assert output.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"
     assert "predicting: 100%" in output.err
     assert "2/2 [1:40:" in output.err
-    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
-
-
-def test_a_blank_last_line_is_no_example(checkpoint, tmp_path):
-    (tmp_path / "in.tsv").write_text("text\ngood film\nbad film\n\n")
-    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 
@@ -97,3 +96,49 @@ def test_a_tf1_checkpoint_of_squad_answers_and_one_without_a_head_is_refused(tmp
     google.write_checkpoint(tmp_path / "pretrained")
     assert predict(tmp_path / "pretrained", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.json") == 2
     assert "is a 'BertForPreTraining'; expected BertForSequenceClassification or" in capsys.readouterr().err
+
+
+def test_the_likeliest_word_comes_first(toys, capsys):
+    weights = toys.checkpoint / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["cls.predictions.bias"][[WORDS.index("cat"), WORDS.index("dog")]] = 12.0, 11.0
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert command("fill-mask", "--checkpoint", toys.checkpoint, "The [MASK] sat.", "A [MASK] [MASK]", "--top", 2) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[2]] == ["The [MASK] sat.", "A [MASK] [MASK]"]
+    guesses = [lines[i].split() for i in (1, 3, 4)]
+    assert len(lines) == 5
+    assert all((words[0], words[2]) == ("cat", "dog") for words in guesses)
+    assert all(float(words[1].rstrip("%")) == pytest.approx(73, abs=2) for words in guesses)
+
+
+def test_probabilities_are_those_of_transformers(toys, monkeypatch):
+    monkeypatch.setenv("USE_TF", "0")
+    assert_guesses_of_transformers(toys.checkpoint, "The [MASK] sat on\na [MASK].", WORDS)
+
+
+def assert_guesses_of_transformers(checkpoint: Path, text: str, words: list[str]) -> None:
+    """The probability of each word at each [MASK] is that of transformers."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint).eval()
+    encoded = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        probabilities = model(**encoded).logits.softmax(-1)[0].numpy()
+    expected = probabilities[(encoded["input_ids"][0] == tokenizer.mask_token_id).numpy()]
+    [positions] = MaskedTokenPredictor(checkpoint).guess([text], len(words) + 5)
+    for guesses, row in zip(positions, expected, strict=True):
+        by_word = {guess.token: guess.probability for guess in guesses}
+        np.testing.assert_allclose([by_word[word] for word in words], row, rtol=1e-4, atol=1e-6)
+
+
+def test_as_many_tokens_as_there_are_positions_are_accepted(toys):
+    assert command("fill-mask", "--checkpoint", toys.checkpoint, "[MASK]" + " a cat" * 14 + " sat") == 0
+
+
+def test_bytes_that_are_no_text_are_left_out(toys, capsys):
+    assert command("fill-mask", "--checkpoint", toys.checkpoint, os.fsdecode(b"The \xff [MASK]"), "The [MASK]") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "The \ufffd [MASK]"
+    assert lines[1] == lines[3]

@@ -13,16 +13,13 @@ import sys
 
 import pytest
 
-from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.__main__ import parse
 from bert_horovod.batches.text.rows import open_rows
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
-from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.tasks.pretraining import Pretraining
-from tests.horovod_runs import clean_environment
+from tests.commands.conftest import command
+from tests.horovod_runs import clean_environment, run_python
+from tests.toy_glue import write_checkpoint
 from tests.toys import toy_recipe
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"
@@ -36,10 +33,6 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
     (tmp_path / "a.txt").write_text("A cat. A dog.\n\nThe end.", encoding="utf-8")
     return tmp_path
-
-
-def command(*words):
-    return dispatch(parse(["bert-horovod", *words]))
 
 
 def test_prepare_verify_and_again(files, capsys):
@@ -58,14 +51,10 @@ def test_prepare_verify_and_again(files, capsys):
 def test_with_a_checkpoints_vocabulary_the_next_command_goes_on_from_it(files, capsys):
     vocabulary = (files / "vocab.txt").read_text(encoding="utf-8").split()
     model = dataclasses.replace(toy_recipe().model, vocab_size=len(vocabulary))
-    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(files / "a model", model, Pretraining(True), values, vocabulary, UNCASED)
+    write_checkpoint(files / "a model", model=model, words=vocabulary)
     assert command("prepare", "--input", "a.txt", "--vocab", "a model", "--output_dir", "store") == 0
     out = capsys.readouterr().out
-    assert (
-        f"next: bert-horovod pretrain --recipe domain --init_checkpoint '{files}/a model' --data_dir {files}/store"
-        in out
-    )
+    assert f"next: bert-horovod pretrain --recipe domain --init_checkpoint '{files}/a model' --data_dir {files}" in out
 
 
 def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):
@@ -96,10 +85,8 @@ def test_a_dev_shm_that_cannot_be_written_is_named_and_not_the_output(files, cap
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", no_semaphore)
-    assert (
-        command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store", "--workers", "2")
-        == code
-    )
+    words = ("--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store", "--workers", "2")
+    assert command("prepare", *words) == code
     message = capsys.readouterr().err
     assert f"in /dev/shm: {os.strerror(number)}" in message
     assert "--workers 1" in message
@@ -132,7 +119,7 @@ def test_names_of_any_bytes_and_characters_are_written_in_any_locale(files, loca
     environment = clean_environment(LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="")
     for _ in range(2):  # made, and found finished
         done = subprocess.run(
-            [sys.executable, "-m", "bert_horovod", "prepare", *words], capture_output=True, env=environment, check=False
+            [sys.executable, "-m", "bert_horovod", "prepare", *words], capture_output=True, env=environment
         )
         assert done.returncode == 0, done.stderr
         assert b"finished" in done.stdout
@@ -168,7 +155,7 @@ def test_help_needs_no_tensorflow():
         "import sys; from bert_horovod.commands import prepare, verify, vocab; "
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'tokenizers', 'numpy')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert run_python("-c", program).returncode == 0
 
 
 def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_opens_it(files, capsys):

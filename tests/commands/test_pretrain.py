@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,12 @@ import tomli_w
 from bert_horovod.__main__ import parse
 from bert_horovod.collectives.launched import launch
 from bert_horovod.commands import pretrain
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, UserError
-from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import Start, claim
-from bert_horovod.tasks.pretraining import Pretraining
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
+from tests.horovod_runs import PROJECT, run_python, run_ranks
+from tests.toy_glue import write_checkpoint
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
 
@@ -54,15 +48,8 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
 
 
 def test_a_directory_with_a_name_that_tensorflow_cannot_write_is_refused(files, tmp_path):
-    refuse(
-        files | {"output_dir": tmp_path / os.fsdecode(b"r\xe9sum\xe9")}, "not UTF-8, to which TensorFlow cannot write"
-    )
-
-
-def test_a_truncated_shard_is_refused(files):
-    shard = files["data_dir"] / "shard-00000.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-10])
-    refuse(files, r"shard-00000\.safetensors is missing or damaged .*prepare", error=DamagedData)
+    odd = files | {"output_dir": tmp_path / os.fsdecode(b"r\xe9sum\xe9")}
+    refuse(odd, "not UTF-8, to which TensorFlow cannot write")
 
 
 def test_a_changed_token_ends_the_run_before_it_is_trained_on(files):
@@ -75,34 +62,15 @@ def test_a_changed_token_ends_the_run_before_it_is_trained_on(files):
         arguments.run(arguments)
 
 
-def test_another_vocabulary_than_the_stores_is_refused(files):
-    (files["data_dir"] / "vocab.txt").write_text("\n".join(reversed(SMALL_VOCABULARY)) + "\n", encoding="utf-8")
-    refuse(files, "is not the vocabulary that the store was made with", error=DamagedData)
-
-
 def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp_path):
-    model = toy_recipe().model
     vocabulary = [*SMALL_VOCABULARY[:-2], SMALL_VOCABULARY[-1], SMALL_VOCABULARY[-2]]
-    write_directory(
-        tmp_path / "model",
-        model,
-        Pretraining(True),
-        initial_values(pretraining_shapes(model, True), model.initializer_range, 0),
-        vocabulary,
-        UNCASED,
-    )
-    refuse(
-        files,
-        "another vocabulary than the data in .* first differ at id 62",
-        "--init_checkpoint",
-        str(tmp_path / "model"),
-    )
+    start = write_checkpoint(tmp_path / "model", model=toy_recipe().model, words=vocabulary)
+    refuse(files, "another vocabulary than the data in .* first differ at id 62", "--init_checkpoint", str(start))
 
 
 def test_what_a_recipe_leaves_out_of_model_is_the_checkpoints(files, tmp_path):
     model = toy_recipe().model
-    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), UNCASED)
+    write_checkpoint(tmp_path / "model", model=model, words=SMALL_VOCABULARY)
     table = toy_recipe_table()
     del table["model"]
     files["recipe"].write_text(tomli_w.dumps(table), encoding="utf-8")
@@ -119,56 +87,12 @@ def test_what_a_recipe_leaves_out_of_model_is_the_checkpoints(files, tmp_path):
 
 
 def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):
-    model = toy_recipe().model
-    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), UNCASED)
+    write_checkpoint(tmp_path / "model", model=toy_recipe().model, words=SMALL_VOCABULARY)
     start = Start("--init_checkpoint", "/models/one", "1" * 64)
     os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash, start=start))
     (files["output_dir"] / "checkpoints" / "step-00000002").mkdir(parents=True)
-    message = (
-        r"was started from --init_checkpoint /models/one \(weights 1{12}\), not from --init_checkpoint .*/model \("
-    )
+    message = r"from --init_checkpoint /models/one \(weights 1{12}\), not from --init_checkpoint .*/model \("
     refuse(files, message, "--init_checkpoint", str(tmp_path / "model"))
-
-
-@pytest.mark.full
-def test_a_second_run_on_the_same_directory_is_refused(files):
-    script = f"""
-import time
-from pathlib import Path
-from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.corpus.store import open_store
-from bert_horovod.runs.directory import claim
-recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})
-lock = claim(Path({str(files["output_dir"])!r}), recipe, store.hash)
-print("locked", flush=True)
-time.sleep(60)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment()
-    ) as holder:
-        try:
-            assert holder.stdout.readline() == "locked\n"
-            refuse(files, "another run writes to --output_dir")
-        finally:
-            holder.kill()
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("optimizer.name='lamb'", r"another recipe: optimizer.name: 'adamw' -> 'lamb'"),
-        ("phase.0.steps=9", r"phase.0.steps: 20 -> 9"),
-    ],
-)
-def test_a_resume_with_another_recipe_names_the_key(files, override, message):
-    os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash))
-    refuse(files, message, "--set", override)
-
-
-def test_a_resume_on_another_store_is_refused(files, tmp_path):
-    os.close(claim(files["output_dir"], toy_recipe(), "0" * 64))
-    refuse(files, "belongs to a run on other data")
 
 
 @pytest.mark.full
@@ -176,14 +100,8 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
     horovod = pytest.importorskip("horovod.tensorflow")
     if horovod.mpi_built():
         pytest.skip("this Horovod has MPI")
-    done = subprocess.run(
-        [sys.executable, PROJECT / "run" / "run_pretraining.py", *flags(files)],
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
-    )
+    world = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    done = run_python(PROJECT / "run" / "run_pretraining.py", *flags(files), **world)
     assert done.returncode == 2
     assert "mpirun started 2 processes, but Horovod made a world of 1" in done.stderr
     assert "built without MPI" in done.stderr
@@ -203,37 +121,21 @@ def test_under_horovodrun_a_mistake_is_said_once(files):
     assert not files["output_dir"].exists()
 
 
+WITHOUT_HOROVOD = (
+    "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
+    "from bert_horovod.__main__ import main; main()"
+)
+
+
 def test_one_process_works_without_horovod(files):
-    block = (
-        "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
-        "from bert_horovod.__main__ import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", block, *flags(files, "--max_steps", "1")],
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env=clean_environment(),
-        check=False,
-    )
+    done = run_python("-c", WITHOUT_HOROVOD, *flags(files, "--max_steps", "1"))
     assert done.returncode == 0, done.stderr
     assert (files["output_dir"] / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
 
 
 @pytest.mark.full
 def test_two_processes_without_horovod_are_told_how_to_get_it(files):
-    block = (
-        "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
-        "from bert_horovod.__main__ import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", block, *flags(files)],
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env=clean_environment(HOROVOD_RANK="0", HOROVOD_SIZE="2"),
-        check=False,
-    )
+    done = run_python("-c", WITHOUT_HOROVOD, *flags(files), HOROVOD_RANK="0", HOROVOD_SIZE="2")
     assert done.returncode == 2
     assert "Horovod cannot be imported" in done.stderr
     assert "run/setup.sh" in done.stderr

@@ -1,15 +1,11 @@
 """bert-horovod recipes: the list with a plan of each, in a clone and installed, and one recipe printed."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.recipe_files.loading import TAKE, load_recipe, shipped_recipes
-from tests.horovod_runs import PATIENCE_S, PROJECT
 
 
 def recipes(capsys, *words: str) -> str:
@@ -64,29 +60,3 @@ def test_a_device_without_bfloat16_trains_in_float16(capsys):
 
 def test_one_recipe_is_printed_as_it_is(capsys):
     assert recipes(capsys, "bert-base") == shipped_recipes()["bert-base"].read_text(encoding="utf-8")
-
-
-def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(tmp_path):
-    build = ["setup.py", "-q", "build", "--build-base", str(tmp_path)]
-    subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=PATIENCE_S)
-    program = (
-        "import sys\n"
-        "from bert_horovod.__main__ import dispatch, parse\n"
-        "code = dispatch(parse(['bert-horovod', 'recipes', '--json']))\n"
-        "assert not {'tensorflow', 'horovod'} & set(sys.modules)\n"
-        "sys.exit(code)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "lib")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    paths = {entry["name"]: entry["path"] for entry in json.loads(done.stdout)}
-    assert paths == {
-        name: str(tmp_path / "lib" / "bert_horovod" / "recipes" / path.name) for name, path in shipped_recipes().items()
-    }

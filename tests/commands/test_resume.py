@@ -11,26 +11,15 @@ import pytest
 
 from bert_horovod.runs.status_files import COMMAND, Command, read_command
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import clean_environment, run_command
 from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
 PROGRAM = [sys.executable, "-m", "bert_horovod"]
 
 
-def ask(*words) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*PROGRAM, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=clean_environment(),
-        check=False,
-    )
-
-
 def status(run: Path) -> dict:
-    done = ask("status", run, "--json")
+    done = run_command("status", run, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -52,7 +41,7 @@ def test_a_run_is_seen_running_killed_and_stopped_and_resume_is_the_same_command
         process.await_output("step 9/")
         report = status(run)
         assert (report["state"], report["sign"]["last_step"], report["sign"]["ranks"]) == ("running", 100_000, 1)
-        refused = ask("resume", run)
+        refused = run_command("resume", run)
         assert (refused.returncode, "is running on" in refused.stderr) == (2, True)
         process.process.kill()
         process.process.wait()
@@ -104,6 +93,6 @@ def test_no_module_in_the_recorded_directory_is_run(tmp_path):
     for name in ("json", "bert_horovod", "absl"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of another')\n")
     Command(["recipes"], str(tmp_path), str(tmp_path), None, 1).write(tmp_path)
-    done = ask("resume", tmp_path)
+    done = run_command("resume", tmp_path)
     assert (done.returncode, "of another" in done.stderr) == (0, False), done.stderr
     assert "bert-mini" in done.stdout

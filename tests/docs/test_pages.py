@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import dataclasses
 import importlib.util
 import json
 import re
@@ -15,7 +16,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bert_horovod.__main__ import parse
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+from bert_horovod.recipe.fields import OneOf
+from bert_horovod.recipe_files.loading import SECTIONS
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_python
 
 DOCS = PROJECT / "docs"
 MADE = ("recipe.md", "metrics.md")
@@ -103,6 +106,25 @@ def test_the_site_makes_the_pages_of_commands_and_of_lines():
     assert int(rows["exchange"].replace(",", "")) == sum(len(file.read_text().splitlines()) for file in exchange)
 
 
+def test_the_page_of_recipes_is_current_and_tells_values_with_their_limits():
+    maker = load(DOCS / "make_recipe_page.py")
+    page = maker.page()
+    assert maker.PAGE.read_text(encoding="utf-8") == page, "run: python docs/make_recipe_page.py"
+    assert '| `dense` | `onebit_adam`, `onebit_lamb`, `zero_one_adam` | `0.2` | number from 0 to 1; `"auto"` |' in page
+    assert '| `bucket_bytes` | `"auto"` | whole number from 1; `"auto"` |' in page
+    assert "| `timeline` | `[]` | list of whole numbers |" in page
+    assert '| `pair` | `"next_sentence"` | `"next_sentence"`, `"sentence_order"`, `"none"` |' in page
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_says_what_it_means(section):
+    of = SECTIONS[section]
+    for kind in of.kinds.values() if isinstance(of, OneOf) else of if isinstance(of, list) else [of]:
+        meanings = load(DOCS / "make_recipe_page.py").in_source(kind)
+        assert set(meanings) == {entry.name for entry in dataclasses.fields(kind)}
+        assert [each.name for each in dataclasses.fields(kind) if each.init and len(meanings[each.name][1]) < 8] == []
+
+
 @pytest.fixture(scope="module")
 def pictures() -> ModuleType:
     return load(DOCS / "pictures" / "make.py")
@@ -136,12 +158,8 @@ def test_the_slow_link_shows_the_hours_of_the_table(pictures):
     there, hours = pictures.curves(), {}
     for name, key in pictures.ON_SLOW_LINK.items():
         hours[name] = pictures.seconds_of(there[key]["held_out"][-1][0], there[key], step_s, 1 / 3600)
-    assert {name: round(value, 2) for name, value in hours.items()} == {
-        "float16": 0.83,
-        "int8": 0.52,
-        "1-bit Adam": 0.44,
-        "DreamDDP": 0.22,
-    }
+    expected = {"float16": 0.83, "int8": 0.52, "1-bit Adam": 0.44, "DreamDDP": 0.22}
+    assert {name: round(value, 2) for name, value in hours.items()} == expected
 
 
 def commands(page: Path) -> list[str]:
@@ -267,21 +285,15 @@ def test_links_of_the_first_page_fit_the_site(link, on_the_site):
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("material", reason="needs mkdocs-material: pip install '.[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "tutorials" / "classifier" / "index.html").is_file()
 
 
 @pytest.mark.full
 def test_the_hubs_own_command_has_the_flags_that_the_page_gives_it():
-    flags = set(
-        re.findall(
-            r"(?<= )--\w+", " ".join(re.findall(r"^ *hf upload .*", (DOCS / "checkpoints.md").read_text(), re.M))
-        )
-    )
-    command = [sys.executable, "-m", "huggingface_hub.cli.hf", "upload", "--help"]
-    shown = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=clean_environment(), timeout=PATIENCE_S
-    )
+    lines = re.findall(r"^ *hf upload .*", (DOCS / "checkpoints.md").read_text(), re.M)
+    flags = set(re.findall(r"(?<= )--\w+", " ".join(lines)))
+    shown = run_python("-m", "huggingface_hub.cli.hf", "upload", "--help")
     assert flags == {"--private", "--exclude", "--revision"}
     assert all(flag in shown.stdout for flag in flags)

@@ -1,6 +1,7 @@
 """Small random Hugging Face models; no network."""
 
 import os
+import re
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"
@@ -11,30 +12,23 @@ VOCABULARY = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     *("the", "cat", "sat", "café", "Cat", "##s", "on", "a", "mat", ".", "é", "!", "北", "京", "##at", "c"),
 ]
-SIZES = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 20,
-    "max_position_embeddings": 24,
-    "type_vocab_size": 2,
-}
-ALBERT_SIZES = {"num_hidden_layers": 4, "embedding_size": 8, "num_hidden_groups": 2}  # beside those of SIZES
+SIZES = {"vocab_size": len(VOCABULARY), "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 20, "max_position_embeddings": 24, "type_vocab_size": 2}
+ALBERT_SIZES = {"num_hidden_layers": 4, "embedding_size": 8, "num_hidden_groups": 2}
+SIZES_OF = {"Bert": SIZES, "Albert": SIZES | ALBERT_SIZES}
 
 
-def random_model(kind: str, **settings):
+def random_model(kind: str, scale: float = 0.2, **settings):
     """A transformers model with every parameter random, biases and LayerNorm included, in evaluation mode."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes, configuration = SIZES, transformers.BertConfig
-    if kind.startswith("Albert"):
-        sizes, configuration = SIZES | ALBERT_SIZES, transformers.AlbertConfig
-    model = getattr(transformers, kind)(configuration(**{**sizes, **settings})).eval()
+    name = re.split("For|Model$", kind)[0]
+    config = getattr(transformers, f"{name}Config")(**{**SIZES_OF.get(name, {}), **settings})
+    model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.add_(torch.randn_like(parameter) * scale)
     return model
 
 

@@ -4,7 +4,6 @@ import base64
 import json
 import struct
 
-import numpy as np
 import pytest
 from tokenizers import AddedToken, processors
 
@@ -15,20 +14,16 @@ from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.any_tokenizer import general_config
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from tests.interchange.test_tokenizer_files import TEMPLATE, tokenizer_json, write
-from tests.toy_tokenizers import KINDS, NAMES, TEXT, config_of, robertas, tokenizer_directory, write_kind
+from tests.toy_tokenizers import KINDS, NAMES, TEXT, config_of, robertas, rows, tokenizer_directory, write_kind
 
+ROLES = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 TEXTS = [*TEXT, "", " ", "a <mask> [MASK] </s>", "x\ty  z", "ﬁ Ａ \u200b 🙂"]
-
-
-def rows(ids_and_counts):
-    ids, counts = ids_and_counts
-    return [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_are_found_by_their_roles(tmp_path, kind):
     found = read_tokenizer(write_kind(tmp_path / "directory", kind), None)
-    expected = SpecialTokens() if kind == "modernberts" else SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    expected = SpecialTokens() if kind == "modernberts" else ROLES
     assert found.settings.special_tokens == expected
     special = special_ids(found.vocabulary, found.settings)
     assert [found.vocabulary[number] for number in list(vars(special).values())[:5]] == list(expected)
@@ -143,23 +138,6 @@ def test_what_is_written_says_what_version_4_of_transformers_obeys(tmp_path, kin
     assert written.get("add_prefix_space") is (False if kind in ("robertas", "modernberts") else None)
 
 
-def test_a_damaged_file_is_told(tmp_path):
-    directory = write_kind(tmp_path / "directory", "xlm_robertas")
-    content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
-    content["model"]["vocab"] = [5]
-    (directory / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ReportedError, match=r"tokenizer\.json is damaged: the tokenizers library cannot read it"):
-        read_tokenizer(directory, None)
-
-
-def unnamed_row(content):
-    content["post_processor"]["special_tokens"] = {}
-
-
-def unread_map(content):
-    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-
-
 def without_mask(content):
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
     content["model"]["vocab"].pop("[MASK]", None)
@@ -171,7 +149,7 @@ def far_token(content):
 
 def change_of(part, value):
     def change(content):
-        content[part] = content[part] | value if part == "model" else value
+        content[part] = content[part] | value if part in ("model", "post_processor") else value
 
     return change
 
@@ -187,6 +165,7 @@ def repeated(character, count, times):
 
 
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+UNREAD = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
 MEASURELESS = base64.b64encode(struct.pack("<I", 4) + bytes(4) + bytes([97]) * 1000).decode()
 
 
@@ -196,18 +175,17 @@ MEASURELESS = base64.b64encode(struct.pack("<I", 4) + bytes(4) + bytes([97]) * 1
         (change_of("model", {"dropout": 0.1}), "model.dropout = 0.1 cuts words at random"),
         (change_of("model", {"merges": []}), "its BPE has no merges, so that no text is ever cut into"),
         (change_of("model", {"vocab": {}}), "has an empty vocabulary"),
+        (change_of("model", {"vocab": [5]}), "is damaged: the tokenizers library cannot read it"),
         (special_tokens_alone, "makes no token of any text but special ones (it has 6 tokens, 0 of them ordinary)"),
         (change_of("normalizer", {"type": "Prepend", "prepend": "a" * 300}), "puts 300 characters before it"),
         (change_of("normalizer", repeated("a", 100, 8)), "makes a text up to 10,000,000,000,000,000 times as long"),
         (change_of("decoder", repeated("a", 100, 1)), "its decoder makes a text up to 100 times as long"),
-        (
-            change_of("normalizer", {"type": "Precompiled", "precompiled_charsmap": MEASURELESS}),
-            "puts 1,000 characters",
-        ),
+        (change_of("normalizer", UNREAD | {"precompiled_charsmap": MEASURELESS}), "puts 1,000 characters"),
         (change_of("normalizer", {"type": "Replace"}), "is damaged: its normalizer or decoder: KeyError"),
         (change_of("pre_tokenizer", SPLIT), "is damaged: the tokenizers library cannot use it"),
-        (unnamed_row, "is damaged: the tokenizers library cannot read it"),  # the library panics here, and in the next
-        (unread_map, "is damaged: the tokenizers library cannot read it"),
+        # The library panics here, and in the next.
+        (change_of("post_processor", {"special_tokens": {}}), "is damaged: the tokenizers library cannot read it"),
+        (change_of("normalizer", UNREAD), "is damaged: the tokenizers library cannot read it"),
         (without_mask, "no token of it is mask_token; expected each in tokenizer_config.json"),
         (far_token, "has ids up to 4,294,967,295; expected ids below 16,777,216"),
     ],
@@ -237,9 +215,7 @@ def test_a_text_that_the_library_cannot_cut_is_told(tmp_path):
     directory = write_kind(tmp_path / "directory", "robertas")
     content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT | {"pattern": {"Regex": "(x+)+$"}}]}
-    settings = JsonTokenizer(
-        text=json.dumps(content), special_tokens=SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    )
+    settings = JsonTokenizer(text=json.dumps(content), special_tokens=ROLES)
     for tokenizer in (Tokenizer, LocatingTokenizer):
         with pytest.raises(ReportedError, match=r"the tokenizer tokenizer\.json \(BPE\) .* cannot cut a text"):
             tokenizer(settings.facts.vocabulary, settings)(["x" * 50 + "!"])

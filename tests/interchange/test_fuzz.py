@@ -1,8 +1,8 @@
 """A damaged or hostile Hugging Face directory is refused with one message, and nothing else happens."""
 
 import json
-import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import ReportedError
-from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
-from bert_horovod.model.parameters import initial_values
+from bert_horovod.interchange.huggingface import Pretrained, read_directory
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Model
-from bert_horovod.tasks.pretraining import Pretraining
-from tests.corpus.test_damaged_store import Payload
+from tests import toy_glue
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox
+from tests.toy_glue import write_checkpoint
 
-MODEL = Model(
-    vocab_size=len(VOCABULARY),
-    hidden_size=4,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    max_position_embeddings=16,
-)
+MODEL = replace(toy_glue.MODEL, vocab_size=len(VOCABULARY), hidden_size=4, intermediate_size=8)
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
 FILES = ["config.json", "config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"]
@@ -39,16 +29,7 @@ SHARDED_FILES = ["config.json", INDEX, INDEX, SHARD, "tokenizer.json", "tokenize
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """A directory as the program writes it."""
-    path = tmp_path_factory.mktemp("original") / "whole"
-    write_directory(
-        path,
-        MODEL,
-        Pretraining(True),
-        initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0),
-        VOCABULARY,
-        UNCASED,
-    )
-    return path
+    return write_checkpoint(tmp_path_factory.mktemp("original") / "whole", model=MODEL, words=VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +98,6 @@ def read_changed(box, made) -> None:
         assert_is_whole(pretrained)
 
 
-def test_both_layouts_are_read_as_one(whole, sharded):
-    one, other = read_directory(whole), read_directory(sharded)
-    assert one.vocabulary == other.vocabulary
-    for name, values in one.parameters.items():
-        assert np.allclose(values, other.parameters[name], atol=1e-3)
-
-
 def test_a_directory_of_links_as_hugging_face_caches_it_is_read(whole, tmp_path):
     for path in whole.iterdir():
         (tmp_path / path.name).symlink_to(path)
@@ -136,19 +110,6 @@ def test_weights_outside_of_the_directory_are_refused(tmp_path, sharded, name):
         path = box.directory / INDEX
         path.write_text(json.dumps({"weight_map": {"x": name}}), encoding="utf-8")
         assert INDEX in str(box.read(read_directory, box.directory))
-
-
-def test_a_pickle_is_refused_and_does_not_run(tmp_path, whole):
-    with sandbox(whole, tmp_path / "box") as box:
-        ran = tmp_path / "ran"
-        content = pickle.dumps(Payload(ran))
-        (box.directory / "model.safetensors").unlink()
-        (box.directory / "pytorch_model.bin").write_bytes(content)
-        pytest.importorskip("torch")
-        assert "may be code, or is damaged: it is not read" in str(box.read(read_directory, box.directory))
-        (box.directory / "model.safetensors").write_bytes(content)
-        assert "is damaged" in str(box.read(read_directory, box.directory))
-        assert not ran.exists()
 
 
 def test_a_tensor_that_the_model_has_not_takes_no_memory(tmp_path, whole):

@@ -9,13 +9,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
-from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
+from tests.toy_glue import write_checkpoint
 
 HEADS = {"BertForPreTraining": True, "BertForMaskedLM": False}
 
@@ -24,17 +24,9 @@ def small_model(**settings):
     return Model(**{**SIZES, **settings})
 
 
-def write_small(directory, pairs=True, lowercase=True, **settings):
-    model = small_model(**settings)
-    parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=1)
-    write_directory(directory, model, Pretraining(pairs), parameters, VOCABULARY, TokenizerSettings(lowercase))
-    return parameters
-
-
-def rewrite(directory, change):
-    """Apply `change` to the tensors of a directory."""
-    tensors = load_file(directory / "model.safetensors")
-    save_file(change(tensors), directory / "model.safetensors", {"format": "pt"})
+def write_small(directory, pairs=True, lowercase=True, vocabulary=VOCABULARY, **settings):
+    tokenizer = TokenizerSettings(lowercase)
+    return write_checkpoint(directory, Pretraining(pairs), small_model(**settings), vocabulary, tokenizer)
 
 
 def assert_equal_parameters(found, expected):
@@ -53,9 +45,8 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act,
     assert pretrained.model == small_model(hidden_act=act, layer_norm_eps=1e-6, attention_probs_dropout_prob=0.25)
     assert pretrained.pairs is HEADS[kind]
     assert pretrained.vocabulary is None
-    assert {name: x.shape for name, x in pretrained.parameters.items()} == pretraining_shapes(
-        pretrained.model, pretrained.pairs
-    )
+    shapes = {name: x.shape for name, x in pretrained.parameters.items()}
+    assert shapes == pretraining_shapes(pretrained.model, pretrained.pairs)
 
     pairs = Pretraining(pretrained.pairs)
     write_directory(tmp_path / "ours", pretrained.model, pairs, pretrained.parameters, VOCABULARY, UNCASED)
@@ -85,39 +76,9 @@ def test_auto_classes_find_nothing_missing(tmp_path, transformers):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transformers):
-    write_small(tmp_path, lowercase=lowercase)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(VOCABULARY)}
-    assert tokenizer.model_max_length == SIZES["max_position_embeddings"]
-    tokens = (
-        ["the", "cat", "##s", "c", "[UNK]", "北", "京", "!"]
-        if lowercase
-        else ["the", "Cat", "##s", "café", "é", "北", "京", "!"]
-    )
-    encoded = tokenizer("the Cats", "café é 北京!")
-    pair = ["[CLS]", *tokens[:3], "[SEP]", *tokens[3:], "[SEP]"]
-    if lowercase:
-        pair[5:7] = ["[UNK]", "[UNK]"]  # without accents neither "cafe" nor "e" is in the vocabulary
-    assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == pair
-    assert encoded["token_type_ids"] == [0] * 5 + [1] * (len(pair) - 5)
-    assert tokenizer.mask_token_id == VOCABULARY.index("[MASK]")
-    assert read_directory(tmp_path).tokenizer_settings.lowercase is lowercase
-
-
-@pytest.mark.full
 def test_special_tokens_may_have_any_id(tmp_path, transformers):
     vocabulary = VOCABULARY[5:] + VOCABULARY[:5]
-    model = small_model()
-    write_directory(
-        tmp_path,
-        model,
-        Pretraining(False),
-        initial_values(pretraining_shapes(model, False), model.initializer_range, 1),
-        vocabulary,
-        UNCASED,
-    )
+    write_small(tmp_path, pairs=False, vocabulary=vocabulary)
     assert transformers.AutoConfig.from_pretrained(tmp_path).pad_token_id == vocabulary.index("[PAD]")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer("the")["input_ids"] == [vocabulary.index(token) for token in ("[CLS]", "the", "[SEP]")]
@@ -151,12 +112,10 @@ def test_writing_refuses_what_is_not_the_model_s(tmp_path):
         write_directory(tmp_path, model, Pretraining(True), wrong, VOCABULARY, UNCASED)
     with pytest.raises(ValueError, match="vocab_size"):
         write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY, "more"], UNCASED)
-    with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
-        write_directory(
-            tmp_path, model, Pretraining(True), parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], UNCASED
-        )
-    with pytest.raises(ValueError, match="line break"):
-        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY[:-1], "a\nb"], UNCASED)
+    without_mask = ["x" if token == "[MASK]" else token for token in VOCABULARY]
+    for words, message in ((without_mask, r"lacks \[MASK\]"), ([*VOCABULARY[:-1], "a\nb"], "line break")):
+        with pytest.raises(ValueError, match=message):
+            write_directory(tmp_path, model, Pretraining(True), parameters, words, UNCASED)
     assert not list(tmp_path.iterdir())
 
 
@@ -176,18 +135,14 @@ def test_heads_of_other_tasks_are_left_out(tmp_path):
 
 def test_gamma_beta_decoder_and_position_ids_of_old_files(pretraining_directory):
     expected = read_directory(pretraining_directory).parameters
-
-    def age(tensors):
-        old = {
-            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
-            for name, values in tensors.items()
-        }
-        old["bert.embeddings.position_ids"] = np.arange(24)[None]
-        old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
-        old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
-        return old
-
-    rewrite(pretraining_directory, age)
+    path = pretraining_directory / "model.safetensors"
+    tensors, old = load_file(path), {}
+    for name, values in tensors.items():
+        old[name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")] = values
+    old["bert.embeddings.position_ids"] = np.arange(24)[None]
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    save_file(old, path, {"format": "pt"})
     assert_equal_parameters(read_directory(pretraining_directory).parameters, expected)
 
 
@@ -207,28 +162,8 @@ def test_sharded_files_are_put_together(tmp_path):
     original.save_pretrained(tmp_path / "whole")
     original.save_pretrained(tmp_path / "sharded", max_shard_size="4KB")
     assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
-    assert_equal_parameters(
-        read_directory(tmp_path / "sharded").parameters, read_directory(tmp_path / "whole").parameters
-    )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_vocabulary_from_tokenizer_json(tmp_path, lowercase, transformers):
-    write_small(tmp_path / "ours", lowercase=lowercase)
-    random_model("BertForPreTraining").save_pretrained(tmp_path / "theirs")
-    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    (tmp_path / "theirs" / "vocab.txt").unlink(missing_ok=True)  # transformers 5 saves none
-    settings = tmp_path / "theirs" / "tokenizer_config.json"
-    for _ in range(2):
-        pretrained = read_directory(tmp_path / "theirs")
-        assert pretrained.vocabulary == VOCABULARY
-        assert pretrained.tokenizer_settings.lowercase is lowercase
-        settings.unlink(missing_ok=True)
-        if not lowercase:  # then transformers lower-cases, though tokenizer.json says the opposite
-            with pytest.raises(UserError, match="its normalizer has do_lower_case = false"):
-                read_directory(tmp_path / "theirs")
-            break
+    whole, sharded = (read_directory(tmp_path / name).parameters for name in ("whole", "sharded"))
+    assert_equal_parameters(sharded, whole)
 
 
 @pytest.mark.full

@@ -6,26 +6,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.errors import DamagedData, ReportedError
-from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.errors import DamagedData, ReportedError, UserError
+from bert_horovod.interchange.huggingface import read_directory, read_model
 from tests.interchange.conftest import VOCABULARY, random_model
+from tests.toys import TOY_MODEL
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
-
-
-def set_config(directory, **values):
-    path = directory / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def change_tensors(directory, **changes):
-    """Replace tensors (None: remove); names with __ for dots."""
-    tensors = load_file(directory / "model.safetensors")
-    for name, values in changes.items():
-        tensors[name.replace("__", ".")] = values
-    present = {name: values for name, values in tensors.items() if values is not None}
-    save_file(present, directory / "model.safetensors", {"format": "pt"})
 
 
 def assert_refused(directory, *words):
@@ -41,7 +28,7 @@ def test_missing_directory_and_missing_config(tmp_path):
     assert_refused(tmp_path, "no config.json")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "", "\xff"])
+@pytest.mark.parametrize("text", ["{", "[]", "", "\xff", "[" * 100_000])
 def test_damaged_config(pretraining_directory, text):
     (pretraining_directory / "config.json").write_text(text, encoding="latin-1")
     assert_refused(pretraining_directory, "config.json", "damaged")
@@ -64,8 +51,34 @@ def test_damaged_config(pretraining_directory, text):
     ids=str,
 )
 def test_config_of_another_model(pretraining_directory, values, words):
-    set_config(pretraining_directory, **values)
+    path = pretraining_directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
     assert_refused(pretraining_directory, *words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "message"),
+    [
+        ("modernbert", {"norm_bias": True}, "norm_bias = True is not supported: expected False"),
+        ("modernbert", {"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported: expected 'gelu'"),
+        ("modernbert", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .*expected 'full_attention' for"),
+        ("modernbert", {"layer_types": ["full_attention"]}, "layer_types = .*not supported"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type = 'yarn'"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, "global_rope_theta = 'x': "),
+        ("modernbert", {"num_attention_heads": 32}, "model.num_attention_heads = 32: its heads of 1 numbers"),
+        ("roberta", {"pad_token_id": 0}, "pad_token_id = 0 is not supported: expected 1"),
+        ("roberta", {"type_vocab_size": 2}, "type_vocab_size = 2 is not supported: expected 1"),
+        ("roberta", {"position_embedding_type": "relative_key"}, "type = 'relative_key' is not supported"),
+        ("roberta", {"max_position_embeddings": "x"}, "model.max_position_embeddings = 'x': expected"),
+        ("roberta", {"max_position_embeddings": 4}, "model.max_position_embeddings = 2: expected"),
+        ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_kind_is_refused(tmp_path, kind, entry, message):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "type_vocab_size": 1} | TOY_MODEL | entry))
+    with pytest.raises(UserError, match=message):
+        read_model(tmp_path / "config.json")
 
 
 def test_weights_that_are_not_there_and_a_pointer_in_their_place(pretraining_directory):
@@ -82,43 +95,25 @@ def test_damaged_weights(pretraining_directory, kept):
     assert_refused(pretraining_directory, "model.safetensors", "damaged")
 
 
-def test_missing_tensor(pretraining_directory):
-    change_tensors(pretraining_directory, **{QUERY: None})
-    assert_refused(pretraining_directory, "1 encoder tensors are missing", QUERY)
+SQUARE = np.zeros((12, 12), np.float32)
+TENSORS = [
+    ({QUERY: None}, ["1 encoder tensors are missing", QUERY]),
+    ({QUERY: SQUARE[:, :11].copy()}, [QUERY, "[12, 11]", "[12, 12]"]),
+    *(({QUERY: np.diag([value, *[0.0] * 11])}, [QUERY, "1 values", "not finite"]) for value in (np.nan, np.inf, 1e300)),
+    ({QUERY: SQUARE.astype(np.int8)}, [QUERY, "I8"]),
+    ({"cls.predictions.decoder.weight": np.ones((len(VOCABULARY), 12))}, ["decoder.weight", EMBEDDINGS, "tied"]),
+    ({"cls.predictions.decoder.bias": np.ones(len(VOCABULARY))}, ["decoder.bias", "cls.predictions.bias"]),
+    ({"embeddings.word_embeddings.weight": np.zeros(1)}, ["two tensors", EMBEDDINGS]),
+]
 
 
-def test_wrong_shape(pretraining_directory):
-    change_tensors(pretraining_directory, **{QUERY: np.zeros((12, 11), np.float32)})
-    assert_refused(pretraining_directory, QUERY, "[12, 11]", "[12, 12]")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_values_that_are_not_finite(pretraining_directory, value):
-    values = np.zeros((12, 12))
-    values[3, 4] = value
-    change_tensors(pretraining_directory, **{QUERY: values})
-    assert_refused(pretraining_directory, QUERY, "1 values", "not finite")
-
-
-def test_quantised_weights(pretraining_directory):
-    change_tensors(pretraining_directory, **{QUERY: np.zeros((12, 12), np.int8)})
-    assert_refused(pretraining_directory, QUERY, "I8")
-
-
-def test_untied_decoder(pretraining_directory):
-    weights = load_file(pretraining_directory / "model.safetensors")
-    change_tensors(pretraining_directory, cls__predictions__decoder__weight=weights[EMBEDDINGS] + 1)
-    assert_refused(pretraining_directory, "decoder.weight", EMBEDDINGS, "tied")
-
-
-def test_two_different_biases(pretraining_directory):
-    change_tensors(pretraining_directory, cls__predictions__decoder__bias=np.ones(len(VOCABULARY), np.float32))
-    assert_refused(pretraining_directory, "decoder.bias", "cls.predictions.bias")
-
-
-def test_the_same_tensor_under_two_names(pretraining_directory):
-    change_tensors(pretraining_directory, embeddings__word_embeddings__weight=np.zeros((1,), np.float32))
-    assert_refused(pretraining_directory, "two tensors", EMBEDDINGS)
+@pytest.mark.parametrize(("changes", "words"), TENSORS)
+def test_tensors_that_lack_differ_or_are_no_numbers(pretraining_directory, changes, words):
+    """`changes`: tensors in place of those of their names; None removes one."""
+    path = pretraining_directory / "model.safetensors"
+    tensors = load_file(path) | changes
+    save_file({name: value for name, value in tensors.items() if value is not None}, path, {"format": "pt"})
+    assert_refused(pretraining_directory, *words)
 
 
 @pytest.mark.parametrize(

@@ -14,28 +14,20 @@ from bert_horovod.interchange.huggingface import Pretrained, read_directory, wri
 from bert_horovod.interchange.new_pieces import find_new_pieces, with_vocabulary
 from bert_horovod.model.parameters import DECODER_BIAS, WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
+from tests import toy_glue
 
 OLD = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "car", "##dio", "##gram", "gram", "a", "##a", "."]
 NEW = [OLD[0], "cardiogram", *OLD[2:], "##diogram", "grama", "éa"]
 ORIGINS = {1: ["car", "##dio", "##gram"], 13: ["##dio", "##gram"], 14: ["gram", "##a"], 15: ["[UNK]"]}
-MODEL = Model(
-    vocab_size=len(OLD),
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-)
+MODEL = replace(toy_glue.MODEL, vocab_size=len(OLD))
 
 
 def pretrained(vocab_size: int = len(OLD)) -> Pretrained:
     draw, model = np.random.default_rng(0), replace(MODEL, vocab_size=vocab_size)
     shapes = pretraining_shapes(model, True)
-    return Pretrained(
-        model, {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, OLD, UNCASED
-    )
+    values = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return Pretrained(model, values, OLD, UNCASED)
 
 
 @pytest.mark.parametrize("vocab_size", [len(OLD), len(OLD) + 1, len(OLD) + 9])

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +11,7 @@ from safetensors.numpy import load_file
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import map_torch_file
-
-
-class Code:
-    """What a pickle runs when it is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
+from tests.corpus.test_damaged_store import Payload
 
 
 @pytest.fixture
@@ -58,7 +48,7 @@ def test_shards_and_narrow_numbers(pretraining_directory, tensors, torch):
 @pytest.mark.full
 def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, torch):
     ran = tmp_path / "ran"
-    for number, content in enumerate(({"a": Code(ran)}, Code(ran))):
+    for number, content in enumerate(({"a": Payload(ran)}, Payload(ran))):
         path = tmp_path / f"{number}.bin"
         torch.save(content, path)
         with pytest.raises(UserError, match=r"may be code, or is damaged: it is not read; take the model.safetensors"):
@@ -69,9 +59,7 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, torch):
     assert not ran.exists()
 
 
-@pytest.mark.parametrize(
-    ("version", "found"), [(None, "found no torch"), ("2.5.1", "found torch 2.5.1")], ids=["none", "old"]
-)
+@pytest.mark.parametrize(("version", "found"), [(None, "found no torch"), ("2.5.1", "found torch 2.5.1")])
 def test_without_a_pytorch_that_reads_safely_it_is_refused(tmp_path, monkeypatch, version, found):
     def installed(name: str) -> str:
         if version is None:

@@ -9,6 +9,7 @@ from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.tokenizer_files import read_tokenizer, tokenizer_config
+from tests.toy_tokenizers import rows
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -89,10 +90,7 @@ READ = {
     "Unicode blanks": {"vocabulary": [*SPECIAL, "\u2028", "##\u2028", "\u3000", *WORDS, "\u00a0"]},
     "added": {"added_tokens": {"xy": len(ONCE)}, "vocabulary": ONCE},
     "an added entry": {"settings": {"added_tokens_decoder": decoder((VOCABULARY.index("ab"), "ab", {}))}},
-    "special": {
-        "settings": {"additional_special_tokens": ["ABC"]},
-        "vocabulary": ONCE,
-    },
+    "special": {"settings": {"additional_special_tokens": ["ABC"]}, "vocabulary": ONCE},
     "json alone": {"vocabulary": None, "tokenizer": tokenizer_json()},
     "json before vocab.txt": {"vocabulary": [*SPECIAL, "other"], "tokenizer": tokenizer_json()},
     "json and settings": {
@@ -102,9 +100,7 @@ READ = {
     },
     "json of transformers' general class": {
         "vocabulary": None,
-        "tokenizer": tokenizer_json(
-            normalizer={"lowercase": False, "handle_chinese_chars": False}, post_processor=TEMPLATE
-        ),
+        "tokenizer": tokenizer_json(normalizer={"lowercase": False}, post_processor=TEMPLATE),
         "settings": {"tokenizer_class": "PreTrainedTokenizerFast"},
     },
     "json with an added token": {
@@ -134,30 +130,21 @@ def test_a_tokenizer_is_read_as_transformers_reads_it(tmp_path, transformers, na
     assert [peer(text, add_special_tokens=False).input_ids for text in TEXTS] == expected
 
 
-def rows(ids_and_counts):
-    ids, counts = ids_and_counts
-    ends = counts.cumsum().tolist()
-    return [ids[end - count : end].tolist() for end, count in zip(ends, counts.tolist(), strict=True)]
-
-
 def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
     plain = read_tokenizer(write(tmp_path / "plain"), ROWS)
     marked = write(tmp_path / "marked", vocabulary=("\ufeff" + "\n".join(VOCABULARY)).encode())
     assert read_tokenizer(marked, ROWS) == plain
 
 
+def class_of(name):
+    return {"tokenizer_class": f"{name}Tokenizer"}
+
+
 REFUSED = {
-    "tokenizer_class = 'BertJapaneseTokenizer'": {"settings": {"tokenizer_class": "BertJapaneseTokenizer"}},
-    "config.json: tokenizer_class = 'BertJapaneseTokenizer'": {
-        "config": {"model_type": "bert", "vocab_size": ROWS, "tokenizer_class": "BertJapaneseTokenizer"}
-    },
-    "tokenizer_class = 'AlbertTokenizer' is not supported without tokenizer.json: write that file": {
-        "settings": {"tokenizer_class": "AlbertTokenizer"},
-        "vocabulary": None,
-    },
-    "'TapasTokenizer' is not supported without tokenizer.json: take another checkpoint": {
-        "settings": {"tokenizer_class": "TapasTokenizer"}
-    },
+    "tokenizer_class = 'BertJapaneseTokenizer'": {"settings": class_of("BertJapanese")},
+    "config.json: tokenizer_class = 'BertJapanese": {"config": {"vocab_size": ROWS} | class_of("BertJapanese")},
+    "'AlbertTokenizer' is not supported without tokenizer.json": {"settings": class_of("Albert"), "vocabulary": None},
+    "'TapasTokenizer' is not supported without tokenizer.json: take": {"settings": class_of("Tapas")},
     "unk_token = '<unk>' is not supported: expected '[UNK]'": {"settings": {"unk_token": "<unk>"}},
     "pad_token = None": {"settings": {"pad_token": None}},
     "special_tokens_map.json: cls_token = '<s>'": {"special_tokens_map": {"cls_token": {"content": "<s>"}}},
@@ -174,35 +161,22 @@ REFUSED = {
     "model.continuing_subword_prefix = '@@'": {"tokenizer": tokenizer_json(continuing_subword_prefix="@@")},
     "normalizer.type = 'Sequence'": {"tokenizer": tokenizer_json(normalizer={"type": "Sequence"})},
     "pre_tokenizer.type = 'Whitespace'": {"tokenizer": tokenizer_json() | {"pre_tokenizer": {"type": "Whitespace"}}},
-    "its normalizer has do_lower_case = false, but tokenizer_config.json does not": {
-        "tokenizer": tokenizer_json(normalizer={"lowercase": False})
-    },
-    "its normalizer has tokenize_chinese_chars = false": {
-        "tokenizer": tokenizer_json(normalizer={"handle_chinese_chars": False})
-    },
+    "its normalizer has do_lower_case = false, but": {"tokenizer": tokenizer_json(normalizer={"lowercase": False})},
+    "tokenize_chinese_chars = false": {"tokenizer": tokenizer_json(normalizer={"handle_chinese_chars": False})},
     "post_processor = ": {"tokenizer": tokenizer_json(post_processor=TEMPLATE | {"single": [A, SEP]})},
-    "without a post_processor": {
-        "tokenizer": tokenizer_json(),
-        "settings": {"tokenizer_class": "TokenizersBackend"},
-    },
+    "without a post_processor": {"tokenizer": tokenizer_json(), "settings": {"tokenizer_class": "TokenizersBackend"}},
     "the added token 'new' has the id 30": {"added_tokens": {"new": 30}, "vocabulary": [*SPECIAL, "a"]},
     "single_word = true": {"settings": {"added_tokens_decoder": decoder((18, "ab", {"single_word": True}))}},
     "has 25 places for 23 different tokens": {"added_tokens": {"new": 25}},
-    "has 41 tokens, but config.json has vocab_size = 40": {
-        "vocabulary": [*SPECIAL, *(f"w{number}" for number in range(36))]
-    },
+    "has 41 tokens, but config.json has vocab_size = 40": {"vocabulary": [*SPECIAL, *map(str, range(36))]},
     "normalizer.type = None": {"tokenizer": tokenizer_json() | {"normalizer": None}},
     "additional_special_tokens is 5: expected tokens": {"settings": {"additional_special_tokens": 5}},
-    "tokenizer.json, id 5: 'a\\n' has blanks around it or a line break": {
-        "tokenizer": tokenizer_json([*SPECIAL, "a\n"])
-    },
+    "tokenizer.json, id 5: 'a\\n' has blanks around it or": {"tokenizer": tokenizer_json([*SPECIAL, "a\n"])},
     "has no [MASK]": {"vocabulary": VOCABULARY[:4]},
     "vocab.txt has special tokens alone": {"vocabulary": [*SPECIAL, "[unused1]"]},
     "tokenizer.json has special tokens alone": {"tokenizer": tokenizer_json(SPECIAL)},
     "tokenizer.json has an empty vocabulary": {"tokenizer": tokenizer_json(vocab={})},
-    "tokenizer.json is damaged: its model is None: expected a WordPiece": {
-        "tokenizer": tokenizer_json() | {"model": None}
-    },
+    "tokenizer.json is damaged: its model is None": {"tokenizer": tokenizer_json() | {"model": None}},
     "line 6: 'a ' has blanks around it": {"vocabulary": [*SPECIAL, "a "]},
     "line 6: 'a\\xa0' has blanks around it": {"vocabulary": [*SPECIAL, "a\u00a0"]},
 }

@@ -1,15 +1,20 @@
-"""A model that grows: what is refused, by the name of the setting.
+"""Settings that cannot go together, or that nothing reads, are refused by name: nothing is accepted and ignored."""
 
-A setting that nothing reads is refused, or told where an override made it idle: nothing is accepted and ignored.
-"""
-
+import dataclasses
 import re
 
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
+from bert_horovod.recipe.sections import Recipe, reductions
+from bert_horovod.recipe_files.loading import (
+    differences,
+    load_recipe,
+    recipe_from_table,
+    recipe_to_table,
+    recipe_to_toml,
+)
+from tests.toys import toy_recipe
 
 
 def recipe(layers: int, *phases: dict, **sections: dict) -> Recipe:
@@ -75,42 +80,24 @@ def test_an_albert_is_refused(name, value, phases):
 
 COSINE = '[[phase]]\ndecay = "cosine"\n'
 LANS = '[optimizer]\nname = "lans"\n'
-POWERSGD = '[exchange]\nmethod = "powersgd"\n'
 # A recipe's text, an override, and words of the refusal.
 IDLE = [
-    (
-        "",
-        "numerics.initial_loss_scale=1024",
-        "numerics.initial_loss_scale = 1024.0: it is read only with numerics.precision",
-    ),
+    ("", "numerics.initial_loss_scale=1024", "numerics.initial_loss_scale = 1024.0: it is read only with"),
     ("", "numerics.loss_scale_growth_steps=7", "'float16'; expected 2000, or that"),
     ("", "objective.orthogonality=0.5", "objective.orthogonality = 0.5: pre-training does not read it; expected 1.0"),
     ("", "objective.heads=3", "objective.heads = 3: pre-training does not read it; expected 1"),
     ("", "objective.class_weights=balanced", "objective.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.label_attention=2", "objective.label_attention = 2: pre-training does not read it"),
-    (
-        '[optimizer]\nname = "sgd"\n',
-        "optimizer.beta_1=0.5",
-        "which 'sgd' and exchange.method = 'mt_dao' have not; expected 0.9",
-    ),
+    ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "which 'sgd' and exchange.method = 'mt_dao' have not"),
     (LANS, "optimizer.max_grad_norm=0.5", "optimizer.max_grad_norm = 0.5: it is read only with a rule that clips"),
     (LANS + "max_grad_norm = 0.5\n", "phase.0.steps=7", "optimizer.max_grad_norm = 0.5: it is read only with"),
     ("[optimizer]\nmax_grad_norm = 0\n", "optimizer.clipping=bucket", "only with optimizer.max_grad_norm above 0"),
-    (
-        "[[phase]]\nwarmup = 0.5\nhold = 0.5\n",
-        "phase.0.end_learning_rate=1e-5",
-        "= 1e-05: it is read only with a decay",
-    ),
+    ("[[phase]]\nwarmup = 0.5\nhold = 0.5\n", "phase.0.end_learning_rate=1e-5", "= 1e-05: it is read only with a"),
     (COSINE, "phase.0.decay_power=0.5", "it is read only with decay = 'power'"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay=one_minus_sqrt", "a decay: phase.N.warmup"),
+    ("[objective]\nlabel_attention = 2\n", "data.packing=false", "it is read only with objective.label_attention = 0"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay_power=0.5", "in a phase whose warmup + hold is below 1"),
 ]
-
-
-def test_rows_of_documents_are_not_packed_so_that_packing_is_idle(tmp_path):
-    words = "data.packing = False: it is read only with objective.label_attention = 0"
-    with pytest.raises(UserError, match=re.escape(words)):
-        load_recipe(written(tmp_path, "[objective]\nlabel_attention = 2\n"), ["data.packing=false"])
 
 
 def written(tmp_path, text):
@@ -153,3 +140,74 @@ def test_the_file_of_a_run_lists_all_settings_and_is_read_whatever_is_idle(tmp_p
     again = load_recipe(written(tmp_path, recipe_to_toml(idle)))
     assert again == idle
     assert len(again.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("wire", "execution", "expected"),
+    [
+        ("float32", {"bucket_bytes": "auto"}, ("ring",)),
+        ("float16", {"bucket_bytes": "auto"}, ("ring", "two_step")),
+        ("float16", {"bucket_bytes": 1000}, ("ring",)),
+        ("float16", {"bucket_bytes": 1000, "reduction": "two_step"}, ("two_step",)),
+        ("float16", {"bucket_bytes": "auto", "reduction": "ring"}, ("ring",)),
+        ("int8", {"bucket_bytes": 1000}, ("two_step",)),
+    ],
+)
+def test_ways_to_sum_are_open_where_they_are_measured_and_the_recipe_names_none(wire, execution, expected):
+    assert reductions(toy_recipe(numerics={"wire": wire}, execution=execution)) == expected
+
+
+def modernbert(model: dict | None = None, phases: tuple[dict, ...] = ({},), **sections: dict) -> Recipe:
+    objective = sections.pop("objective", {"pair": "none"})
+    table = {"model": {"architecture": "modernbert"} | (model or {}), "objective": objective, "phase": list(phases)}
+    return recipe_from_table(table | sections)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": {"pair": "next_sentence"}}, "objective.pair = 'next_sentence': a ModernBERT has no segment"),
+        ({"model": {"hidden_size": 36}}, r"model.num_attention_heads = 12: its heads of 3 numbers cannot be turned"),
+        ({"model": {"attention_output_dropout_prob": 0.001}}, r"attention_output_dropout_prob = 0.001: expected 0, or"),
+        ({"model": {"type_vocab_size": 3}}, r"model.type_vocab_size = 3: model.architecture = 'modernbert' has no"),
+        ({"model": {"hidden_dropout_prob": 0.2}}, r"model.hidden_dropout_prob = 0.2: model.architecture ="),
+        ({"model": {"shared_layers": 1}}, r"model.shared_layers = 1: model.architecture = 'modernbert' has no such"),
+        ({"model": {"local_attention": 1}}, r"model.local_attention = 1: expected at least 2"),
+        ({"phases": ({"num_hidden_layers": 6}, {"grow": "stack"})}, "its layers are not alike .* expected no"),
+        ({"phases": ({"trained_layers": 2},)}, "its layers are not alike"),
+        ({"phases": ({"global_rope_theta": 0.5},)}, r"phase.0.global_rope_theta = 0.5: expected more than 1, or 0"),
+        ({"phases": ({"sequence_length": 8193},)}, r"expected at most model.max_position_embeddings = 8192"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        modernbert(**arguments)
+
+
+def test_other_models_have_none_of_its_settings():
+    with pytest.raises(UserError, match=r"model.local_attention = 64: model.architecture = 'bert' has no such setting"):
+        recipe_from_table({"model": {"local_attention": 64}})
+    with pytest.raises(UserError, match=r"or model.architecture = bert$"):
+        recipe_from_table({"model": {"architecture": "modernbert", "shared_layers": 1}})
+    with pytest.raises(UserError, match=r"phase.0.global_rope_theta = 10000: model.architecture = 'bert' has no"):
+        recipe_from_table({"phase": [{"global_rope_theta": 10_000.0}]})
+
+
+def test_a_phase_may_have_a_theta_of_its_own():
+    two = modernbert({"global_rope_theta": 10_000.0}, ({}, {"global_rope_theta": 160_000.0}))
+    assert two.whole
+    assert two.in_phase(two.phase[0]) is two
+    longer = two.of_phase(1)
+    assert longer.model.global_rope_theta == 160_000.0
+    assert [longer.model.theta(layer) for layer in range(4)] == [160_000.0, 10_000.0, 10_000.0, 160_000.0]
+    assert recipe_from_table(recipe_to_table(longer)) == longer
+    assert recipe_from_table(recipe_to_table(two)) == two
+    assert differences(two, dataclasses.replace(two, phase=longer.phase * 2))[0] == (
+        "phase.0.global_rope_theta: 0.0 -> 160000.0"
+    )
+
+
+def test_a_window_is_computed_in_blocks_where_that_is_worth_it():
+    model = modernbert({"local_attention": 128}).model
+    assert [model.blocks(length) for length in (128, 383, 384, 1000, 8192)] == [1, 1, 6, 16, 128]
+    assert [model.score_blocks(layer, 1024) for layer in (0, 1)] == [(1, 1024, 1024), (16, 64, 192)]

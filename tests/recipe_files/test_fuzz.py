@@ -21,17 +21,8 @@ TEXTS = ["", "true", '"adamw"', "adamw", "[", "[" * 5000, "{a = 1}", "[1, 2]", '
 HOSTILE_TOML = [
     *("[" * 20_000, "a = " + "[" * 20_000, "a = " + "{a = " * 20_000, "a = " + "9" * 5000, "[a" + ".a" * 9000 + "]"),
     *("model" + ".a" * 900 + " = 1", "model." + "a" * 9000 + " = 1", "[model]\nvocab_size = 0x" + "f" * 9000),
-    *(
-        "[[model]]",
-        "[phase]",
-        "phase = 1",
-        "phase = []",
-        "phase = [[]]",
-        "\0",
-        "\ufeff",
-        "model = nan",
-        "[[phase]]\n" * 9,
-    ),
+    *("[[model]]", "[phase]", "phase = 1", "phase = []", "phase = [[]]", "[[phase]]\n" * 9),
+    *("\0", "\ufeff", "model = nan"),
     *("[model]\nvocab_size = 1979-05-27", "[model]\nvocab_size = 07:32:00", "[execution]\ntimeline = [nan, 1]"),
     *("[data]\nseed = " + "[" * 90 + "]" * 90, "[model]\nnum_hidden_layers = 1000000000000"),
 ]

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.reading import Verified, identity, read_given_json
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import run_python
 
 
 def test_a_json_file_that_a_flag_names_is_read_or_told_with_the_flag(tmp_path):
@@ -40,15 +38,7 @@ def test_a_mapped_file_that_is_cut_ends_the_process_by_sigbus_with_the_place_tha
         "__main__.dispatch, sys.argv = read, ['bert-horovod', 'hosts']\n"
         "__main__.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        timeout=PATIENCE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (-signal.SIGBUS, "")
     assert done.stderr.startswith("Fatal Python error: Bus error")
     assert "in read" in done.stderr

@@ -114,9 +114,7 @@ def test_mistakes_are_named_without_secrets(servers, monkeypatch, tmp_path):
         remote.read(parse(f"{http.url}/none", "--input"))
     assert "hidden" not in str(caught.value)
     http.redirect = ""
-    with pytest.raises(
-        UserError, match=r"gs://lab/x needs gcsfs, .*pip install gcsfs.*pip install 'bert_horovod\[remote\]'"
-    ):
+    with pytest.raises(UserError, match=r"gs://lab/x needs gcsfs, .*pip install gcsfs.*'bert_horovod\[remote\]'"):
         remote.entry(parse("gs://lab/x", "--input"))
     with pytest.raises(Missing):
         remote.read(parse("s3://none-such/x", "--input"))
