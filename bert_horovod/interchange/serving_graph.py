@@ -20,7 +20,7 @@ from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER
+from bert_horovod.model.parameters import CLASSIFIER, SPAN_HEAD
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -136,7 +136,7 @@ def trained_outputs(
     flat, first, name = tf.reshape(hidden, [count * length, -1]), hidden[:, 0], architecture.name
     outputs = {"last_hidden_state": hidden}
     if name == ANSWERS:
-        start, end = tf.unstack(tf.reshape(heads.span_logits(forward, flat), [count, length, 2]), axis=-1)
+        start, end = tf.unstack(tf.reshape(heads.place_logits(forward, flat, SPAN_HEAD), [count, length, 2]), axis=-1)
         outputs = {"start_logits": start, "end_logits": end}
     elif name == LABEL_ATTENTION_MODEL:
         tokens = tf.reshape(hidden, [documents, -1, model.hidden_size])
@@ -144,7 +144,7 @@ def trained_outputs(
     elif name == CLASSIFICATION:
         outputs = {"logits": dense(heads.text_features(forward, batch), *forward.affine(CLASSIFIER))}
     elif name == TAGS:
-        outputs = {"logits": tf.reshape(heads.tag_logits(forward, flat), [count, length, -1])}
+        outputs = {"logits": tf.reshape(heads.place_logits(forward, flat, CLASSIFIER), [count, length, -1])}
     elif name in (MASKED_TOKENS, PRETRAINING):
         logits = tf.reshape(heads.masked_token_logits(forward, flat), [count, length, -1])
         outputs = {"logits": logits}

@@ -10,12 +10,10 @@ from bert_horovod.model.forward import Forward, dropped, random_bytes
 from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
 from bert_horovod.model.lookups import joined, reshaped
 from bert_horovod.model.parameters import (
-    CLASSIFIER,
     DECODER_BIAS,
     DECODER_WEIGHT_COPY,
     PAIR_CLASSIFIER,
     POOLER,
-    SPAN_HEAD,
     TRANSFORM,
     TRANSFORM_NORM,
 )
@@ -90,18 +88,11 @@ def sequence_means(hidden: tf.Tensor, sequence_ids: tf.Tensor, sequences: int) -
     return tf.reshape(means, [-1, hidden.shape[-1]])
 
 
-def span_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores as an answer's start and as its end, from the last layer's output: [n, hidden] to float32 [n, 2]."""
+def place_logits(forward: Forward, hidden: tf.Tensor, head: str) -> tf.Tensor:
+    """The outputs of SPAN_HEAD or of words' CLASSIFIER, from the last layer's: [n, hidden] to float32 [n, outputs]."""
     if family_of(forward.model).shared_head:
         hidden = transformed(forward, hidden)
-    return tf.cast(dense(hidden, *forward.affine(SPAN_HEAD)), tf.float32)
-
-
-def tag_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores of each label of words, from the last layer's output: [n, hidden] to float32 [n, labels]."""
-    if family_of(forward.model).shared_head:
-        hidden = transformed(forward, hidden)
-    return tf.cast(dense(hidden, *forward.affine(CLASSIFIER)), tf.float32)
+    return tf.cast(dense(hidden, *forward.affine(head)), tf.float32)
 
 
 def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:

@@ -10,8 +10,8 @@ from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.heads import span_logits
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.heads import place_logits
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes
 from bert_horovod.model.shapes import encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -57,7 +57,7 @@ class Span(Means):
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rows, length = batch["input_ids"].shape
         hidden = tf.reshape(encode(forward, batch)[-1], [-1, forward.model.hidden_size])
-        logits = tf.reshape(span_logits(forward, hidden), [rows, length, 2])
+        logits = tf.reshape(place_logits(forward, hidden, SPAN_HEAD), [rows, length, 2])
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -12,8 +12,8 @@ from bert_horovod.costs.derived import HEAD, Product
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.heads import head_dropout, label_sums, tag_logits
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.heads import head_dropout, label_sums, place_logits
+from bert_horovod.model.parameters import CLASSIFIER, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -44,7 +44,7 @@ class TokenClassification(Means):
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         x = encode(forward, batch)[-1]  # (rows, length, hidden)
         x = head_dropout(forward, x, x.shape.as_list())
-        logits = tag_logits(forward, tf.reshape(x, [-1, forward.model.hidden_size]))
+        logits = place_logits(forward, tf.reshape(x, [-1, forward.model.hidden_size]), CLASSIFIER)
         return {"logits": tf.reshape(logits, [*batch["input_ids"].shape, len(self.labels)])}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
