@@ -49,7 +49,6 @@ class Predictor:
         self.special = special_ids(self.vocabulary, self.tokenizer_settings)
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
-        self.policy = ComputePolicy()
         self.computes: OnnxOutputs | None = None  # in place of the model
         self.prepare()
 
@@ -130,7 +129,7 @@ class Predictor:
             return self.computes(self._parameters, rows, progress)
         if rows.length not in self._outputs:
             at_once = block_rows(rows.positions) if packing else 1
-            self._outputs[rows.length] = RowOutputs(self.task, self.model, self.policy, at_once, World())
+            self._outputs[rows.length] = RowOutputs(self.task, self.model, ComputePolicy(), at_once, World())
         return self._outputs[rows.length](self._parameters, rows, progress)
 
     @classmethod
