@@ -196,6 +196,7 @@ def interrupted(store, tmp_path_factory) -> tuple[Recipe, Path]:
     return recipe, train_recipe(recipe, store, tmp_path_factory.mktemp("run"), LoneRank(2), max_steps=2)
 
 
+@pytest.mark.full
 def test_the_parameters_that_are_saved_are_the_common_ones(interrupted):
     _, run = interrupted
     common = load_file(newest(run) / "model.safetensors")

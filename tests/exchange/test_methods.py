@@ -29,6 +29,7 @@ def toy(monkeypatch) -> str:
     return METHOD
 
 
+@pytest.mark.full
 def test_it_trains_with_its_setting_and_resumes(toy, store, tmp_path):
     plain = train(store, tmp_path / "plain", max_steps=2, **SECTIONS)
     sections = SECTIONS | {"exchange": {"method": toy, "factor": 0.25}}

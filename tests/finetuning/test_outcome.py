@@ -205,6 +205,7 @@ def test_two_ranks_end_after_the_same_step(files, two_ranks, tmp_path):
     assert json.loads((tmp_path / "run" / "best.json").read_text())["ended"]
 
 
+@pytest.mark.full
 def test_the_low_rate_of_a_small_model_is_told_at_the_start(files, tmp_path, capsys):
     train(job(files, tmp_path / "run", None, max_steps=1), World())
     said = capsys.readouterr().out

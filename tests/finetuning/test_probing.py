@@ -84,6 +84,7 @@ def test_a_request_to_stop_while_probing_stops_the_run(store, data, tmp_path, mo
     assert not probes(tmp_path / "run")
 
 
+@pytest.mark.full
 def test_a_probe_is_short(data, tmp_path):
     long = glue_data("sst2", Files(write_glue(tmp_path / "glue", 8 * 32 * STEPS, 10)))
     finetuning = Finetuning(Texts(long), write_checkpoint(tmp_path / "checkpoint"))

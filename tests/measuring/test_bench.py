@@ -61,6 +61,7 @@ def test_steps_in_a_row_are_all_done_and_counted(monkeypatch, gpu):
     assert step.seconds(0) == []
 
 
+@pytest.mark.full
 def test_forward_and_backward_alone_change_no_parameter():
     step = timed(toy())
     before = step.state.hash()
@@ -86,6 +87,7 @@ def test_micro_batches_that_are_left_out_take_as_long_as_the_first_one(monkeypat
     assert (measured["micro_batches"], len(bench.step.rows.micro_batches)) == (5, 2)
 
 
+@pytest.mark.full
 def test_a_lone_rank_does_its_share():
     bench = Bench(toy(phase=[{"sequence_length": 32, "global_batch": 16}]), LoneRank(4), ("on", "off"))
     measured = bench.run(1, warm_up=1)

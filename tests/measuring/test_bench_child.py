@@ -27,6 +27,7 @@ def words(tmp_path) -> list[str]:
     return ["bench", "step", "--recipe", str(recipe), "--json", "--steps", "1", "--communication", "on"]
 
 
+@pytest.mark.full
 def test_a_child_that_needs_more_memory_than_it_may_take_is_an_answer(words):
     with pytest.raises(OutOfMemory, match="this process holds"):
         run_bench([*words, "--memory", "150MiB"], 300)

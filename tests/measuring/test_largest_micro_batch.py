@@ -121,6 +121,7 @@ def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
     assert 0.85 <= attempt.ratio <= 1.15
 
 
+@pytest.mark.full
 def test_a_try_far_above_the_limit_is_ended():
     attempt = measure(toy_recipe(), 0, 1, 100 << 20)
     assert attempt.ended

@@ -55,6 +55,7 @@ def test_a_step_trains_on_its_rows(precision, size):
     assert step.state.progress.step == step.state.progress.updates == 3
 
 
+@pytest.mark.full
 def test_a_step_works_on_the_rows_that_it_is_given():
     recipe = toy_recipe()
     batch = phase_batch(recipe, recipe.phase[0])

@@ -22,6 +22,7 @@ def reports(store, two_ranks, tmp_path_factory) -> list[dict]:
     return [answer.value for answer in answers]
 
 
+@pytest.mark.full
 def test_ranks_with_other_parameters_are_noticed_and_mended_by_the_broadcast(two_ranks):
     for answer in two_ranks.run(compare_unequal_states, toy_recipe()):
         assert answer.value == {"before": [1], "after": []}

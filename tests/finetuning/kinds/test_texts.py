@@ -83,6 +83,7 @@ def test_heads_above_the_mean_end_but_never_the_first():
     assert survivors([1, 1, 1], [1.0, 1.0, 1.1], 0.1) == [1, 1, 1]
 
 
+@pytest.mark.full
 def test_heads_become_orthogonal_and_some_end(files, tmp_path):
     train(job_of(files, tmp_path, HEADS, STRICT, max_steps=20), World())
     lines = metrics(tmp_path)

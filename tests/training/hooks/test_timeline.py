@@ -72,6 +72,7 @@ def test_a_range_of_steps_is_traced_and_the_place_is_said(store, tmp_path, capsy
     assert output.count(f"trace of steps 2 to 3: tensorboard --logdir {tmp_path / 'tensorboard'}") == 1
 
 
+@pytest.mark.full
 def test_no_range_traces_nothing(store, tmp_path, capsys):
     train_profiled(store, tmp_path, 2, [])
     assert traced(tmp_path) == []
