@@ -3,12 +3,10 @@
 import doctest
 import importlib
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PROJECT, run_python
 
 MODULES = [
     ".".join(path.relative_to(PROJECT).with_suffix("").parts)
@@ -27,7 +25,7 @@ def test_the_examples_of_a_module_give_what_they_show(name):
 @pytest.mark.full
 def test_the_arithmetic_with_examples_needs_no_tensorflow():
     program = f"import sys, {', '.join(MODULES)}; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0
+    assert run_python("-c", program).returncode == 0
 
 
 def test_files_that_the_package_names_are_there():

@@ -19,20 +19,9 @@ from bert_horovod.commands import bench
 from bert_horovod.commands.shared.parser import _ORDER, command_names
 from bert_horovod.errors import DamagedData, RunError, UserError, file_error
 from tests.golden import flags
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment, run_command, run_python
 
 FLAGS = flags.promised()
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env=clean_environment(),
-    )
 
 
 def test_commands_and_flags_are_those_that_were_promised():
@@ -55,7 +44,7 @@ def test_without_a_directory_for_temporary_files_the_message_names_those_that_we
 
 
 def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
-    done = run(
+    done = run_python(
         "-c",
         "import sys\n"
         "from bert_horovod import commands\n"
@@ -89,7 +78,7 @@ def test_files_that_help_names_exist(monkeypatch):
 
 @pytest.mark.full
 def test_help_names_every_command_with_its_purpose():
-    done = run("-m", "bert_horovod", "--help")
+    done = run_command("--help")
     assert (done.returncode, done.stderr) == (0, "")
     for command in FLAGS:
         if " " in command:  # in the help of the command that it is part of
@@ -129,10 +118,7 @@ def test_the_version_is_the_packages(capsys):
         (["zzz"], "invalid choice: 'zzz'; expected one of"),
         (["verify", "--data-dir", "x"], "unrecognized arguments: --data-dir; --data-dir: did you mean --data_dir?"),
         (["verify", "--data", "x"], "--data: did you mean --data_dir?"),
-        (
-            ["verify", "--data_dir", "x", "--dat", "y"],
-            "not allowed with argument --data_dir; --dat: did you mean --data_dir?",
-        ),
+        (["verify", "--data_dir", "x", "--dat", "y"], "not allowed with argument --data_dir; --dat: did you mean"),
         (["verify", "--data_dir", ""], "--data_dir: expected a value, found an empty one: is a variable not set?"),
         (["verify", "--data_dir="], "--data_dir: expected a value, found an empty one"),
         (["bench", "stp"], "did you mean step?"),
@@ -181,32 +167,27 @@ def raiser(error: BaseException) -> argparse.Namespace:
     return argparse.Namespace(run=fail)
 
 
-def test_a_users_mistake_is_one_message_and_exit_code_2(capsys):
-    assert dispatch(raiser(UserError("no such thing; make one"))) == 2
-    assert capsys.readouterr() == ("", "bert-horovod: error: no such thing; make one\n")
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserError("no such thing; make one"), 2, "no such thing; make one"),
+        (RunError("a bit flipped; look at that host"), 1, "a bit flipped; look at that host"),
+        (DamagedData("a bit flipped; look at that host"), 1, "a bit flipped; look at that host"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl"),
+            1,
+            "no room on the disk for metrics.jsonl: No space left on device; make room and run the same command again",
+        ),
+    ],
+)
+def test_an_error_is_one_message_and_exit_code_2_where_it_is_the_users_mistake(capsys, error, code, words):
+    assert dispatch(raiser(error)) == code
+    assert capsys.readouterr() == ("", f"bert-horovod: error: {words}\n")
 
 
-@pytest.mark.parametrize("kind", [RunError, DamagedData])
-def test_what_fails_by_no_fault_of_the_user_is_one_message_and_exit_code_1(capsys, kind):
-    assert dispatch(raiser(kind("a bit flipped; look at that host"))) == 1
-    assert capsys.readouterr() == ("", "bert-horovod: error: a bit flipped; look at that host\n")
-
-
-def test_a_full_disk_is_one_message_and_exit_code_1(capsys):
-    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
-    assert dispatch(raiser(error)) == 1
-    assert capsys.readouterr().err == (
-        "bert-horovod: error: no room on the disk for metrics.jsonl: No space left on device; make room and run the "
-        "same command again\n"
-    )
-
-
-def test_an_interrupt_exits_as_shells_expect(capsys):
+def test_an_interrupt_exits_as_shells_expect_and_a_fault_of_the_program_is_not_hidden(capsys):
     assert dispatch(raiser(KeyboardInterrupt())) == 130
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_fault_of_the_program_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         dispatch(raiser(ZeroDivisionError()))
 
@@ -227,7 +208,7 @@ def test_a_closed_standard_stream_is_no_fault(tmp_path, closed):
 
 
 def test_a_users_mistake_in_a_real_process_is_one_line_without_a_traceback(tmp_path):
-    done = run("-m", "bert_horovod", "verify", "--data_dir", str(tmp_path / "absent"))
+    done = run_command("verify", "--data_dir", tmp_path / "absent")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("bert-horovod: error: ")

@@ -1,4 +1,4 @@
-"""The project's own files: one version, packages that are whole, pipelines that call what is here."""
+"""The project's own files: one version, packages that are whole, pipelines that call what is here; the test run."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bert_horovod
-from tests.horovod_runs import PATIENCE_S, PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT, run_python
 
 BUILD = "from setuptools import build_meta; print(build_meta.build_{kind}({where!r}))"
 SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "bert_horovod", "run")
@@ -50,7 +50,7 @@ def test_pipelines_and_forms_name_what_is_here():
 def built(kind: str, tree: Path, where: Path) -> Path:
     """A package of a tree, built without a network."""
     command = [sys.executable, "-c", BUILD.format(kind=kind, where=str(where))]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return where / done.stdout.splitlines()[-1]
 
@@ -97,9 +97,7 @@ def test_the_wheel_works_in_an_environment_without_the_checkout(wheel, tmp_path)
 
     def run(*command: object) -> str:
         words = list(map(str, command))
-        done = subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -112,17 +110,8 @@ def test_the_wheel_works_in_an_environment_without_the_checkout(wheel, tmp_path)
     (own / "packages.pth").write_text(f"{there}\n")
     assert run(program, "--version").strip() == bert_horovod.__version__
     assert "bert-base" in run(program, "recipes")
-    words = [
-        "--recipe",
-        own / "bert_horovod" / "recipes" / "bert-base.toml",
-        "--device",
-        "A100",
-        "--link",
-        "10Gb/s",
-        "--world_size",
-        "8",
-    ]
-    assert "days" in run(program, "plan", *words)
+    recipe = own / "bert_horovod" / "recipes" / "bert-base.toml"
+    assert "days" in run(program, "plan", "--recipe", recipe, "--device", "A100")
     code = (
         "from bert_horovod.model.gpu_kernels import catalogue; import bert_horovod\n"
         "print(bert_horovod.__file__, len([text.read('bf16') for text in catalogue.all_texts()]))"
@@ -130,3 +119,26 @@ def test_the_wheel_works_in_an_environment_without_the_checkout(wheel, tmp_path)
     where, texts = run(python, "-c", code).split()
     assert Path(where).is_relative_to(own)
     assert int(texts) > 40
+
+
+WORDS = ("-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/test_wording.py")
+
+
+@pytest.mark.full
+def test_no_test_begins_after_the_time_given_and_the_summary_counts_them():
+    done = run_python(*WORDS, "--begin-until", "0", cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    (left,) = re.findall(r"^not begun: (\d+) tests, because the time given was over", done.stdout, re.M)
+    assert int(left) > 0
+    assert f"{left} skipped" in done.stdout
+    assert "passed" not in done.stdout
+
+
+@pytest.mark.full
+def test_the_tests_of_a_file_are_done_by_one_worker_so_that_they_share_its_fixtures():
+    files = ["tests/test_wording.py", "tests/costs/test_exchanges.py", "tests/costs/test_clusters.py"]
+    words = ("-m", "pytest", "-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider")
+    done = run_python(*words, *files, cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    places = set(re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.M))
+    assert sorted(file for _, file in places) == sorted(files)

@@ -112,22 +112,13 @@ def test_every_command_runs(tmp_path):
     (programs / "bert-horovod").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bert_horovod "$@"\n')
     (programs / "bert-horovod").chmod(0o755)
     python = Path(sys.executable).parent
-    environment = clean_environment() | {
-        "PATH": f"{programs}:{python}:{os.environ['PATH']}",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    places = {"cwd": tmp_path, "env": clean_environment(PATH=f"{programs}:{python}:{os.environ['PATH']}")}
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     shutil.copytree(PROJECT / "run", tmp_path / "run")  # where a clone has it
 
     def run(line: str) -> str:
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        words = ["bash", "-o", "pipefail", "-c", line]
+        done = subprocess.run(words, **places, capture_output=True, text=True, timeout=PATIENCE_S)
         if not line.startswith("bert-horovod doctor"):  # it may find a fault of this host
             assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
         return done.stdout

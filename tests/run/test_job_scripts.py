@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.launches import QUICK, launched
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PROJECT, clean_environment, run_command
 from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
@@ -75,12 +75,10 @@ def test_the_line_of_the_page_for_pyxis_is_a_rank_of_sruns(flags):
     """What srun starts inside the container, with the variables that pyxis hands over."""
     page = (PROJECT / "docs" / "cluster.md").read_text(encoding="utf-8")
     words = re.search(r"srun (?:--\S+ )*--container-image(?:.*\\\n)*.*", page)[0].replace("\\\n", "").split()
-    words = [str(Path(sys.executable)), "-m", "bert_horovod", words[words.index("bert-horovod") + 1], *flags]
+    words = [words[words.index("bert-horovod") + 1], *flags, "--max_steps", "1"]
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     rank = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0"}
-    done = subprocess.run(
-        [*words, "--max_steps", "1"], env=clean_environment(**job, **rank), capture_output=True, text=True, check=False
-    )
+    done = run_command(*words, **job, **rank)
     assert done.returncode == 0, done.stderr
     assert "world: 1 rank(s)" in done.stdout
 
@@ -106,14 +104,12 @@ def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh"])
 def test_a_script_without_arguments_says_how_it_is_used(script):
-    done = subprocess.run([RUN / script], capture_output=True, text=True, check=False)
+    done = subprocess.run([RUN / script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"run/{script} HOSTFILE --recipe R --data_dir D --output_dir O" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "script", ["multi_node.sh", "mpi_job.sh", "slurm.sbatch", "pbs.sh", "bert_horovod.def"], ids=str
-)
+@pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh", "slurm.sbatch", "pbs.sh", "bert_horovod.def"])
 def test_a_script_is_short_and_begins_with_its_use(script):
     lines = (RUN / script).read_text().splitlines()
     assert len(lines) <= 25

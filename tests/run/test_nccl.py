@@ -34,7 +34,7 @@ def test_horovod_with_nccl_is_built_without_a_toolkit(tmp_path):
 
     def run(*command: str | Path) -> str:
         done = subprocess.run(
-            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert done.returncode == 0, done.stdout
         return done.stdout

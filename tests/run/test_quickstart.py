@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.horovod_runs import PROJECT, run_python
 from tests.reporting.toy_record import write_run
 
-PROJECT = Path(__file__).resolve().parents[2]
 QUICKSTART = PROJECT / "run" / "quickstart.py"
+SCRIPT = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 LONG = " ".join(["A sentence that says something."] * 10)
 MODULE = f'''"""Module. {LONG}"""
@@ -28,15 +29,16 @@ class Thing:
 '''
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess:
     """Run a program beside quickstart.py, in a fresh interpreter."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=QUICKSTART.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python("-c", program, *arguments, cwd=QUICKSTART.parent)
+
+
+def run_in_bash(commands: str, *arguments: str) -> str:
+    """What commands print that come behind the function `run` of quickstart.sh."""
+    function = re.search(r"^run\(\) \{.*?^\}$", SCRIPT, re.DOTALL | re.MULTILINE)[0]
+    words = ["bash", "-c", f"{function}\n{commands}", "bash", *arguments]
+    return subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
@@ -67,33 +69,17 @@ def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
         "[0]<stdout>:step 50/900  loss 7.5",
         "I0000 of our own",
     ]
-    script = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
-    function = re.search(r"^run\(\) \{.*?^\}$", script, re.DOTALL | re.MULTILINE)[0]
-    shown = subprocess.run(
-        ["bash", "-c", f'{function}\nrun printf "%s\\n" "$@"', "bash", *lines],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
+    shown = run_in_bash('run printf "%s\\n" "$@"', *lines)
+    assert shown.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
 
 
 @pytest.mark.full
 def test_it_ends_by_writing_and_naming_its_report_page(tmp_path):
     write_run(tmp_path / "run")
-    script = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
-    function = re.search(r"^run\(\) \{.*?^\}$", script, re.DOTALL | re.MULTILINE)[0]
     program = f'bert-horovod() {{ "{sys.executable}" -m bert_horovod "$@"; }}\n'
-    last = script.splitlines()[-1]
-    shown = subprocess.run(
-        ["bash", "-c", f"output=$1\n{program}{function}\n{last}", "bash", str(tmp_path)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.startswith(f"{tmp_path / 'report.html'}: ")
-    assert "open it in a browser" in shown.stdout
+    shown = run_in_bash(f"output=$1\n{program}{SCRIPT.splitlines()[-1]}", str(tmp_path))
+    assert shown.startswith(f"{tmp_path / 'report.html'}: ")
+    assert "open it in a browser" in shown
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -154,6 +140,6 @@ def test_a_library_without_documentation_is_one_message(library, tmp_path):
 
 
 def test_quickstart_refuses_an_unknown_argument():
-    done = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True, check=False)
+    done = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "unknown argument '--fast'" in done.stderr
