@@ -1,7 +1,4 @@
-"""Checkpoints: whole or not there, found by their hashes, and the state bit for bit.
-
-best.json names the best checkpoint; a damaged one counts as none, and ends nothing.
-"""
+"""Checkpoints: whole or not there, found by their hashes, and the state bit for bit; best.json names the best one."""
 
 import dataclasses
 import json
@@ -44,13 +41,8 @@ TASK = Pretraining(pairs=True)
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}
 FILES = (
-    "config.json",
-    "model.safetensors",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "training/optimizer.safetensors",
-    "training/state.json",
-    "training/hashes.json",
+    *("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
+    *("training/optimizer.safetensors", "training/state.json", "training/hashes.json"),
 )
 
 
@@ -124,6 +116,7 @@ def test_a_checkpoint_holds_parameters_and_slots_and_nothing_else(saved):
     assert set(safetensors.numpy.load_file(directory / "model.safetensors")) == set(shapes)
     slots = safetensors.numpy.load_file(directory / "training" / "optimizer.safetensors")
     assert set(slots) == {f"{slot}/{name}" for slot in ("m", "v") for name in shapes}
+    assert len({(directory / name).stat().st_mode for name in FILES}) == 1  # all may read what some may
 
 
 def test_a_checkpoint_says_where_the_run_is_and_what_it_is(saved, store, states):
@@ -134,20 +127,13 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_is(saved, store, states)
     assert record["progress"] == dataclasses.asdict(states[20].progress)
 
 
-def test_every_file_is_readable_for_whom_the_configuration_is(saved):
-    directory = saved / "checkpoints" / "step-00000020"
-    assert {(directory / name).stat().st_mode for name in FILES} == {(directory / "config.json").stat().st_mode}
-
-
-def test_without_checkpoints_there_is_nothing_to_load(tmp_path):
+def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(tmp_path):
     assert load_newest(tmp_path, TASK) is None
     (tmp_path / "checkpoints").mkdir()
     assert load_newest(tmp_path, TASK) is None
-
-
-def test_the_newest_ones_are_kept(saved, states, store):
-    save(saved, states[30], RECIPE, store, POSITION)
-    assert names(saved) == ["step-00000020", "step-00000030"]
+    for step in (99_999_999, 100_000_000, 5):
+        path_of(tmp_path, step).mkdir()
+    assert [step_of(path.name) for path in paths(tmp_path)] == [5, 99_999_999, 100_000_000]
 
 
 def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, states, store):
@@ -178,14 +164,8 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
     assert names(saved) == ["step-00000020", "step-00000030"]
 
 
-OTHERS = (
-    "step-00000020-best",
-    "step-20",
-    "step-00000021x",
-    "step-0000000020",
-    ".step-00000020-mine.partial",
-    ".part-mine",
-)
+OTHERS = ("step-00000020-best", "step-20", "step-00000021x", "step-0000000020")
+OTHERS += (".step-00000020-mine.partial", ".part-mine")
 
 
 def test_what_a_user_puts_beside_checkpoints_is_not_counted_not_mentioned_and_not_touched(saved, states, store, capsys):
@@ -203,12 +183,6 @@ def test_what_a_user_puts_beside_checkpoints_is_not_counted_not_mentioned_and_no
         files = {str(path.relative_to(checkpoints / name)) for path in (checkpoints / name).rglob("*.*")}
         assert files == {*FILES, CARD}
     assert capsys.readouterr() == ("", "")
-
-
-def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(tmp_path):
-    for step in (99_999_999, 100_000_000, 5):
-        path_of(tmp_path, step).mkdir(parents=True)
-    assert [step_of(path.name) for path in paths(tmp_path)] == [5, 99_999_999, 100_000_000]
 
 
 @pytest.mark.parametrize("name", FILES)

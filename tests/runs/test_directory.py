@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,13 +13,14 @@ from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from bert_horovod.runs.directory import Start, claim, refuse_other_things, stop_requested
 from bert_horovod.storage.writing import lock, write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import run_python
 from tests.toy_runs import pretrain_arguments
 from tests.toys import toy_recipe
 
 RECIPE = toy_recipe()
 STORE = "ab" * 32
 FRESH = Start()
+NESTED = '{"format": 1, "store": ' + "[" * 100 + "]" * 100 + "}"
 CLAIM = """
 import sys
 from pathlib import Path
@@ -75,15 +74,13 @@ def test_a_new_directory_is_made_with_recipe_and_run(tmp_path):
     }
 
 
-def test_an_empty_directory_is_taken(tmp_path):
-    claim_and_leave(tmp_path)
-    assert (tmp_path / "run.json").is_file()
-
-
-def test_a_start_that_was_killed_before_it_was_ours_can_be_repeated(tmp_path):
+def test_an_empty_directory_is_taken_and_a_start_that_was_killed_before_it_was_ours_can_be_repeated(tmp_path):
+    (tmp_path / "empty").mkdir()
+    claim_and_leave(tmp_path / "empty")
+    (tmp_path / "killed").mkdir()
     for name in (".lock", "recipe.toml", ".run.json.partial"):
-        (tmp_path / name).touch()
-    claim_and_leave(tmp_path)
+        (tmp_path / "killed" / name).touch()
+    claim_and_leave(tmp_path / "killed")
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "checkpoints", "metrics.jsonl", "config.json"])
@@ -105,17 +102,13 @@ def test_a_file_and_a_place_below_a_file_are_refused(tmp_path):
     assert "cannot write to --output_dir" in refusal(tmp_path / "file" / "run")
 
 
-def test_the_same_run_is_resumed(earlier):
+def test_the_same_run_is_resumed_also_beside_notes_and_a_page_about_it(earlier):
     (earlier / "tensorboard").mkdir()
-    claim_and_leave(earlier)
-    assert load_recipe(earlier / "recipe.toml") == RECIPE
-
-
-def test_notes_and_a_page_about_the_run_may_stand_in_its_directory(earlier):
     for name in ("notes.txt", "report.html"):
         (earlier / name).write_text("tried a smaller rate")
     claim_and_leave(earlier)
     assert (earlier / "notes.txt").read_text() == "tried a smaller rate"
+    assert load_recipe(earlier / "recipe.toml") == RECIPE
 
 
 def test_the_link_to_the_newest_checkpoint_may_stand_there_and_a_directory_of_its_name_may_not(earlier):
@@ -134,13 +127,8 @@ def test_execution_may_change_on_resume_and_is_recorded(earlier):
 
 
 def test_another_recipe_is_refused_by_the_names_of_its_keys(earlier):
-    changed = toy_recipe(
-        data={"packing": False},
-        objective={"pair": "none"},
-        optimizer={"beta_1": 0.8},
-        phase={"steps": 21},
-        execution={"micro_batch": 8},
-    )
+    what = {"data": {"packing": False}, "objective": {"pair": "none"}, "optimizer": {"beta_1": 0.8}}
+    changed = toy_recipe(**what, phase={"steps": 21}, execution={"micro_batch": 8})
     text = refusal(earlier, changed)
     assert "data.packing: True -> False; objective.pair: 'next_sentence' -> 'none'; " in text
     assert "optimizer.beta_1: 0.9 -> 0.8; phase.0.steps: 20 -> 21" in text
@@ -148,49 +136,41 @@ def test_another_recipe_is_refused_by_the_names_of_its_keys(earlier):
 
 
 ONE, OTHER = Start("--checkpoint", "/models/one", "1" * 64), Start("--checkpoint", "/models/other", "2" * 64)
+INIT = dataclasses.replace(ONE, flag="--init_checkpoint")
 
 
-@pytest.fixture
-def started(tmp_path):
-    """The directory of a run that was started from ONE and has saved a checkpoint."""
-    directory = tmp_path / "started"
-    claim_and_leave(directory, start=ONE)
-    (directory / "checkpoints" / "step-00000003").mkdir(parents=True)
-    return directory
+BOTH = (
+    " belongs to a run that was started from --checkpoint /models/one (weights 111111111111), not from --checkpoint "
+    "/models/other (weights 222222222222); give --checkpoint /models/one again, or give a new directory"
+)
 
 
-def test_a_run_that_was_started_from_another_checkpoint_is_refused_by_both_names(started):
-    assert refusal(started, start=OTHER) == (
-        f"--output_dir {started} belongs to a run that was started from --checkpoint /models/one (weights "
-        "111111111111), not from --checkpoint /models/other (weights 222222222222); give --checkpoint /models/one "
-        "again, or give a new directory"
-    )
-
-
-def test_the_same_weights_by_another_path_resume(started):
-    claim_and_leave(started, start=dataclasses.replace(ONE, checkpoint="/elsewhere/one"))
-    assert json.loads((started / "run.json").read_text())["start"] == dataclasses.asdict(ONE)
-
-
-def test_a_run_with_a_checkpoint_of_its_own_resumes_without_the_first_one_and_from_its_own(started):
-    claim_and_leave(started)
-    own = started / "checkpoints" / "step-00000003"
-    claim_and_leave(started, start=dataclasses.replace(OTHER, checkpoint=str(own)))
-    assert "give --checkpoint /models/one again" in refusal(started, start=OTHER)  # what it was started from is kept
-
-
-def test_a_run_without_a_checkpoint_of_its_own_needs_the_first_one_again(tmp_path):
-    claim_and_leave(tmp_path / "run", start=ONE)
-    text = refusal(tmp_path / "run")
-    assert "not from fresh parameters; give --checkpoint /models/one again" in text
-    claim_and_leave(tmp_path / "run", start=ONE)
-
-
-def test_a_run_from_fresh_parameters_takes_no_checkpoint_later(earlier):
-    given = dataclasses.replace(ONE, flag="--init_checkpoint")
-    text = refusal(earlier, start=given)
-    assert "was started from fresh parameters, not from --init_checkpoint /models/one (weights 111111111111)" in text
-    assert "leave --init_checkpoint out" in text
+@pytest.mark.parametrize(
+    ("first", "saved", "second", "words"),
+    [
+        (ONE, True, OTHER, [BOTH]),
+        (ONE, True, dataclasses.replace(ONE, checkpoint="/elsewhere/one"), []),
+        (ONE, True, FRESH, []),
+        (ONE, True, dataclasses.replace(OTHER, checkpoint="OWN"), []),
+        (ONE, False, ONE, []),
+        (ONE, False, FRESH, ["not from fresh parameters; give --checkpoint /models/one again"]),
+        (FRESH, False, INIT, ["not from --init_checkpoint /models/one (weights 1", "leave --init_checkpoint out"]),
+    ],
+)
+def test_a_run_goes_on_from_what_it_was_started_from_or_from_its_own(tmp_path, first, saved, second, words):
+    directory = tmp_path / "run"
+    claim_and_leave(directory, start=first)
+    own = directory / "checkpoints" / "step-00000003"
+    if saved:
+        own.mkdir(parents=True)
+    if second.checkpoint == "OWN":
+        second = dataclasses.replace(second, checkpoint=str(own))
+    if words:
+        text = refusal(directory, start=second)
+        assert all(each in text for each in words)
+    else:
+        claim_and_leave(directory, start=second)
+    assert json.loads((directory / "run.json").read_text())["start"] == dataclasses.asdict(first)
 
 
 def test_an_earlier_run_whose_start_was_not_recorded_resumes(earlier):
@@ -221,13 +201,14 @@ def test_a_run_that_began_while_this_one_waited_for_the_lock_is_found(tmp_path):
     [
         *(
             ("run.json", content, "run.json is missing or damaged")
-            for content in ("", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff")
+            for content in ("", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff", NESTED)
         ),
         ("run.json", '{"store": "x", "start": 1}', "run.json is missing or damaged"),
         ("run.json", json.dumps({"store": STORE, "format": 2}), "a run of format 2, this program writes format 1"),
-        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "other data"),
-        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "abababababab"),
-        ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), "cdcdcdcdcdcd"),
+        *(
+            ("run.json", json.dumps({"store": "cd" * 32, "format": 1}), words)
+            for words in ("other data", "abababababab", "cdcdcdcdcdcd")
+        ),
         ("recipe.toml", None, "cannot read the recipe"),
         ("thesis.tex", "", "holds other things (thesis.tex)"),
     ],
@@ -243,17 +224,12 @@ def test_what_is_damaged_or_of_another_run_is_refused(earlier, name, content, me
 def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path):
     directory = tmp_path / "run"
     lock = claim(directory, RECIPE, STORE)
-    command = [sys.executable, "-c", CLAIM, directory]
-    second = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False
-    )
+    second = run_python("-c", CLAIM, directory)
     assert second.returncode == 2, second.stderr
     assert f"another run writes to --output_dir {directory}" in second.stdout
     assert str(directory / "stop") in second.stdout
     os.close(lock)
-    third = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False
-    )
+    third = run_python("-c", CLAIM, directory)
     assert third.returncode == 0, third.stdout + third.stderr
 
 

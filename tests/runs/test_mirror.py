@@ -77,6 +77,12 @@ class Box:
         """Put a checkpoint of `saved` into the run's directory."""
         return shutil.copytree(path_of(self.saved, step), path_of(self.output_dir, step))
 
+    def copy(self, copying: Mirror, *steps: int) -> None:
+        """Save these checkpoints one after another, each until its copy is there."""
+        for step in steps:
+            copying.offer(self.save(step))
+            settle(copying)
+
     def steps(self) -> list[int]:
         return [copy.step for copy in copies(parse(self.url, ""))]
 
@@ -99,9 +105,7 @@ def settle(copying: Mirror) -> None:
 
 def test_a_start_elsewhere_goes_on_from_the_newest_copy(box, capsys):
     copying = box.open()
-    for step in STEPS:
-        copying.offer(box.save(step))
-        settle(copying)
+    box.copy(copying, *STEPS)
     copying.close()
     assert box.steps() == [30, 40]  # as on disk, the newest two
     fetched = box.bring()
@@ -146,8 +150,7 @@ def test_a_server_that_is_killed_is_told_and_gets_the_newest_later(saved, store,
     monkeypatch.setattr(mirroring, "RETRY_S", 0.3)
     box = Box(saved, tmp_path, "s3://lab/killed", store)
     copying = box.open()
-    copying.offer(box.save(10))
-    settle(copying)
+    box.copy(copying, 10)
     write, killed = remote.write, []
 
     def kill_in_the_middle(place, content):
@@ -171,8 +174,7 @@ def test_a_server_that_is_killed_is_told_and_gets_the_newest_later(saved, store,
 
 def test_a_kill_between_two_objects_leaves_the_checkpoint_before(box, monkeypatch):
     copying, write = box.open(), remote.write
-    copying.offer(box.save(10))
-    settle(copying)
+    box.copy(copying, 10)
 
     def die(place, content):
         if place.name == "complete.json":
@@ -198,9 +200,7 @@ def test_a_kill_between_two_objects_leaves_the_checkpoint_before(box, monkeypatc
 
 def test_what_may_be_wrong_is_withdrawn(box):
     copying = box.open()
-    for step in (10, 20, 30):
-        copying.offer(box.save(step))
-        settle(copying)
+    box.copy(copying, 10, 20, 30)
     assert box.steps() == [20, 30]
     copying.withdraw(20)
     assert box.steps() == [20]
@@ -223,9 +223,7 @@ def change(box: Box, name: str, content: bytes | None) -> None:
 def test_a_damaged_copy_is_named_and_the_one_before_is_taken(saved, store, tmp_path, capsys, name, content, message):
     box = Box(saved, tmp_path, str(tmp_path / "mirror"), store)
     copying = box.open()
-    for step in (10, 20):
-        copying.offer(box.save(step))
-        settle(copying)
+    box.copy(copying, 10, 20)
     copying.close()
     change(box, f"step-00000020/{name}", content)
     assert step_of(box.bring().name) == 10
@@ -292,8 +290,7 @@ def test_of_two_starts_at_once_one_is_refused(box, monkeypatch):
 
 def test_commands_take_a_mirrors_url(box, capsys):
     copying = box.open()
-    copying.offer(box.save(10))
-    settle(copying)
+    box.copy(copying, 10)
     copying.close()
     for path in (box.url, f"{box.url}/checkpoints/step-00000010"):
         assert read_checkpoint(Path(path), lambda directory: len(read_pretrained(directory).parameters)) > 10

@@ -109,13 +109,9 @@ def test_a_run_that_began_with_a_checkpoint_names_it_without_its_directory(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("language", ["English"]), ("language", ["EN"]), ("license", "MIT License"), ("license", "-")]
+    ("key", "value"),
+    [("language", ["English"]), ("language", ["EN"]), ("language", "en"), ("license", "MIT License"), ("license", "-")],
 )
 def test_words_that_the_hub_cannot_know_are_refused_by_the_name_of_the_key(key, value):
     with pytest.raises(UserError, match=rf"card\.{key} = .*expected"):
         recipe_from_table({"card": {key: value}})
-
-
-def test_a_language_that_is_no_list_is_refused():
-    with pytest.raises(UserError, match=r"card\.language = 'en': expected a list of strings"):
-        recipe_from_table({"card": {"language": "en"}})

@@ -29,13 +29,7 @@ STEPS, STOP = 20, 9
 
 
 def parts_recipe(method: str) -> Recipe:
-    execution = {
-        "micro_batch": 8,
-        "bucket_bytes": 40000,
-        "evaluate_steps": 0,
-        "checkpoint_steps": 3,
-        "keep_checkpoints": 2,
-    }
+    execution = {"micro_batch": 8, "bucket_bytes": 40000, "checkpoint_steps": 3, "keep_checkpoints": 2}
     return toy_recipe(phase={"steps": STEPS, "warmup": 0.1}, execution=execution, **METHODS[method])
 
 

@@ -2,14 +2,12 @@
 
 import contextlib
 import dataclasses
-import gc
 import io
 import json
-import os
-import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +24,7 @@ from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S
+from tests.rights import small_file_system
 from tests.runs.test_checkpoint import POSITION, random_state
 from tests.toy_runs import metrics, newest, save, train
 from tests.toys import toy_recipe
@@ -44,28 +43,25 @@ def names(output_dir: Path) -> list[str]:
 
 
 @pytest.fixture
-def small_disk(tmp_path, store) -> Path:
+def small_disk(tmp_path, store) -> Iterator[Path]:
     """A file system with room for one checkpoint and a half."""
     save(tmp_path / "elsewhere", random_state(10), RECIPE, store, POSITION)
     size = sum(path.stat().st_size for path in (tmp_path / "elsewhere").rglob("*") if path.is_file())
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size * 3 // 2}", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("needs the right to mount a small file system")
-    yield disk
-    # Not at once: mapped arrays live in cycles, and the thread that saves, which has the lowest priority, may let go of
-    # the directory after its result is known.
-    end = time.monotonic() + PATIENCE_S
-    while subprocess.run(["umount", str(disk)], check=False).returncode:
-        assert time.monotonic() < end
-        gc.collect()
-        time.sleep(0.1)
+    with small_file_system(tmp_path / "disk", size * 3 // 2) as disk:
+        yield disk
 
 
 def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
     messages: list[str] = []
     return Saver(random_state(0), output_dir, recipe, TASK, StoreDataset(store, recipe), messages.append), messages
+
+
+def save_until_it_fails(writer: Saver, *steps: int) -> None:
+    """Save these steps, and wait until the last of them is to be tried again."""
+    for step in steps:
+        writer.save(random_state(step), POSITION)
+    while not writer.retry_due():
+        time.sleep(0.02)
 
 
 def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
@@ -94,9 +90,7 @@ def test_no_checkpoint_is_whole_before_what_must_come_before_it(tmp_path, store,
 
     writer, messages = saver(tmp_path, store)
     writer.before = before
-    writer.save(random_state(5), POSITION)
-    while not writer.retry_due():
-        time.sleep(0.02)
+    save_until_it_fails(writer, 5)
     assert not (tmp_path / "checkpoints").exists()
     writer.again()
     writer.finish(lambda: None)
@@ -104,18 +98,23 @@ def test_no_checkpoint_is_whole_before_what_must_come_before_it(tmp_path, store,
     assert messages == ["warning: no room for lines. The run goes on, and tries again in 0 s"]
 
 
-def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, store, monkeypatch):
-    may_go_on = threading.Event()
-    write = saving.write
+@pytest.fixture
+def may_write(monkeypatch) -> threading.Event:
+    """Nothing is written before it is set."""
+    event, write = threading.Event(), saving.write
 
     def late(*arguments):
-        may_go_on.wait()
+        assert event.wait(PATIENCE_S)
         return write(*arguments)
 
     monkeypatch.setattr(saving, "write", late)
+    return event
+
+
+def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, store, may_write):
     writer, _ = saver(tmp_path, store)
     writer.save(random_state(5), POSITION)
-    threading.Timer(0.2, may_go_on.set).start()
+    threading.Timer(0.2, may_write.set).start()
     writer.close()
     assert names(tmp_path) == ["step-00000005"]
 
@@ -124,10 +123,7 @@ def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, s
 def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
     writer, messages = saver(small_disk, store)
-    for step in (10, 20):
-        writer.save(random_state(step), POSITION)
-    while not writer.retry_due():
-        time.sleep(0.02)
+    save_until_it_fails(writer, 10, 20)
     (warning,) = messages
     assert "No space left on device" in warning
     assert "earlier checkpoints are whole: make room. The run goes on, and tries again in 0 s" in warning
@@ -144,10 +140,7 @@ def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(smal
 def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
     writer, messages = saver(small_disk, store, with_execution(max_unsaved_hours=1.5))
-    for step in (10, 20):
-        writer.save(random_state(step), POSITION)
-    while not writer.retry_due():
-        time.sleep(0.02)
+    save_until_it_fails(writer, 10, 20)
     assert messages
     writer._last_good -= 1.5 * 3600  # so long ago was the last good one
     with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 1.5"):
@@ -232,19 +225,12 @@ def test_the_newest_one_from_before_the_last_good_check_of_gradients_is_kept(tmp
     assert names(tmp_path) == ["step-00000004", "step-00000008"]
 
 
-def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, monkeypatch):
-    go, began = threading.Event(), saving.write
-
-    def write_later(*arguments):
-        assert go.wait(PATIENCE_S)
-        return began(*arguments)
-
-    monkeypatch.setattr(saving, "write", write_later)
+def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, may_write):
     state, task = random_state(10), Counted(pairs=True)
     saver = Saver(state, tmp_path, RECIPE, task, StoreDataset(store, RECIPE), print)
     saver.save(state, POSITION)
     object.__setattr__(task, "evaluations", 1)  # as an evaluation changes a threshold
-    go.set()
+    may_write.set()
     saver.finish(lambda: None)
     saver.close()
     assert json.loads((newest(tmp_path) / "config.json").read_text())["evaluations"] == 0

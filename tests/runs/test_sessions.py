@@ -88,9 +88,8 @@ def test_status_and_report_show_it_with_a_price(run, capsys, tmp_path):
 def test_a_run_and_its_resume_are_two_starts_and_the_summary_tells(store, tmp_path, capsys):
     begun = time.time()
     train(store, tmp_path, max_steps=2, execution={"checkpoint_steps": 1, "log_steps": 1})
-    assert re.search(
-        r"effective training time [\d.]+% of .* h since the first start; starts 1;", capsys.readouterr().out
-    )
+    told = capsys.readouterr().out
+    assert re.search(r"effective training time [\d.]+% of .* h since the first start; starts 1;", told)
     train(store, tmp_path, max_steps=4, execution={"checkpoint_steps": 1, "log_steps": 1})
     assert "starts 2; device-hours so far" in capsys.readouterr().out
     taken = spent(tmp_path)

@@ -182,10 +182,9 @@ def test_mlflow_has_one_run_with_settings_losses_and_scores_after_a_resume(offli
     assert tracked.data.params["data_sha256"] == store.hash
     losses = {entry.step: entry.value for entry in client.get_metric_history(tracked.info.run_id, "loss")}
     assert losses == {line["step"]: line["loss"] for line in metrics(run)}
-    held_out = {
-        entry.step: entry.value for entry in client.get_metric_history(tracked.info.run_id, "held_out_mlm_loss")
-    }
-    assert held_out == {line["step"]: line["held_out_mlm_loss"] for line in logged(run) if "held_out_mlm_loss" in line}
+    name = "held_out_mlm_loss"
+    held_out = {entry.step: entry.value for entry in client.get_metric_history(tracked.info.run_id, name)}
+    assert held_out == {line["step"]: line[name] for line in logged(run) if name in line}
     client.delete_run(tracked.info.run_id)  # a run that is gone there begins a new one
     train(store, run, 8, execution=execution)
     assert len(client.search_runs([experiment.experiment_id])) == 1
@@ -244,16 +243,10 @@ def test_wandb_offline_has_settings_and_losses_under_one_id_and_no_key(offline, 
 def test_a_run_whose_trackers_cannot_be_reached_ends_well_and_soon(tmp_path, store):
     with socket.create_server(("127.0.0.1", 0)) as server:  # never answers
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        words = pretrain_arguments(
-            tmp_path, store, tmp_path / "run", phase={"steps": 3}, execution={"trackers": ["wandb", "mlflow"]}
-        )
-        done = run_command(
-            "pretrain",
-            *words,
-            WANDB_BASE_URL=f"http://{address}",
-            WANDB_API_KEY=KEY,
-            MLFLOW_TRACKING_URI=f"http://me:hidden-word@{address}",
-        )
+        sections = {"phase": {"steps": 3}, "execution": {"trackers": ["wandb", "mlflow"]}}
+        words = pretrain_arguments(tmp_path, store, tmp_path / "run", **sections)
+        servers = {"WANDB_BASE_URL": f"http://{address}", "MLFLOW_TRACKING_URI": f"http://me:hidden-word@{address}"}
+        done = run_command("pretrain", *words, **servers, WANDB_API_KEY=KEY)
     assert done.returncode == 0, done.stderr
     assert "at step 3 of 3" in done.stdout
     for name in ("wandb", "mlflow"):
