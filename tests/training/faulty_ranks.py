@@ -33,7 +33,7 @@ from bert_horovod.training.step import TrainStep
 from tests.toy_runs import train_rank
 
 WRONG_DEVICES = ("gradient-bit", "tile", "stale")
-PARAMETER = "bert.encoder.layer.1.output.dense.weight"
+PARAMETER = "bert.encoder.layer.0.output.dense.weight"
 
 
 class FlipBit(Hook):

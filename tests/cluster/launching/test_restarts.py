@@ -92,7 +92,7 @@ def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_di
         code, output, errors = run.end()
     assert code == 0, errors
     assert (tmp_path / "flipped").exists()
-    flipped = "step 6: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not"
+    flipped = "step 6: ranks no longer hold the same state: bert.encoder.layer.0.output.dense.weight of rank 1 is not"
     assert errors.count(f"bert-horovod: error: {flipped}") == 1, errors
     assert "the same command resumes from it\n" in errors
     assert "restart 1 of 1 with 2 rank(s) on localhost:2\n" in errors

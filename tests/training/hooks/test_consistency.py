@@ -14,7 +14,7 @@ from tests.training.faulty_ranks import train_with_fault
 
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "consistency_steps": 4}
 WORDS = (
-    "step 8: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not that "
+    "step 8: ranks no longer hold the same state: bert.encoder.layer.0.output.dense.weight of rank 1 is not that "
     "of rank 0. "
 )
 

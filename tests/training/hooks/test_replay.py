@@ -16,6 +16,7 @@ from tests.training.faulty_ranks import PARAMETER, train_with_fault
 EXECUTION = {"micro_batch": 8, "replay_steps": 4, "checkpoint_steps": 6, "consistency_steps": 3}
 ALWAYS = 1000  # the last step of a fault that stays
 PHASE = {"steps": 12}
+MODEL = {"num_hidden_layers": 1}
 
 
 def gone_back_to(output_dir: Path, step: int, words: str) -> None:
@@ -43,7 +44,7 @@ def gone_back_to(output_dir: Path, step: int, words: str) -> None:
 def test_of_two_ranks_both_are_named_at_the_first_check_and_the_run_goes_back(
     store, two_ranks, tmp_path, kind, first, last, found
 ):
-    recipe = toy_recipe(execution=EXECUTION, phase=PHASE)
+    recipe = toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL)
     answers = two_ranks.run(train_with_fault, store.path, tmp_path, recipe, kind, first, last)
     words = f"step {found}: rank 0 on "
     for answer in answers:
@@ -62,7 +63,7 @@ def test_of_two_ranks_both_are_named_at_the_first_check_and_the_run_goes_back(
     ("first", "last", "found"), [(4, 4, True), pytest.param(5, ALWAYS, False, marks=pytest.mark.full)]
 )
 def test_one_rank_sees_only_what_differs_between_two_tries(store, tmp_path, first, last, found):
-    recipe = toy_recipe(execution=EXECUTION, phase=PHASE)
+    recipe = toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL)
     text = train_with_fault(World(), store.path, tmp_path, recipe, "tile", first, last)
     assert (text is not None) == found
     if found:
@@ -76,7 +77,8 @@ def test_one_rank_sees_only_what_differs_between_two_tries(store, tmp_path, firs
 def test_of_three_ranks_the_one_that_differs_from_two_is_named(store, tmp_path, kind, last):
     output_dir = tmp_path / "run"
     execution = EXECUTION | {"micro_batch": 4}
-    _, recipe, _, data_dir, *_ = pretrain_arguments(tmp_path, store, output_dir, execution=execution, phase=PHASE)
+    sections = {"execution": execution, "phase": PHASE, "model": MODEL}
+    _, recipe, _, data_dir, *_ = pretrain_arguments(tmp_path, store, output_dir, **sections)
     script = Path(__file__).parents[1] / "faulty_ranks.py"
     done = run_ranks(3, script, recipe, data_dir, str(output_dir), kind, "8", last)
     assert "step 8: rank 1 on " in done.stderr, done.stderr
@@ -87,7 +89,7 @@ def test_of_three_ranks_the_one_that_differs_from_two_is_named(store, tmp_path, 
 
 @pytest.mark.full
 def test_ranks_that_differ_from_the_start_are_told_and_repeat_their_own(store, two_ranks, tmp_path):
-    recipe = toy_recipe(execution=EXECUTION, phase=PHASE)
+    recipe = toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL)
     answers = two_ranks.run(train_with_fault, store.path, tmp_path, recipe, "tile", 0, ALWAYS)
     assert [answer.value for answer in answers] == [None, None]
     (incident,) = [line["incident"] for line in logged(tmp_path) if "incident" in line]
@@ -108,7 +110,7 @@ SENDING = [
 @pytest.mark.parametrize("sections", SENDING, ids=lambda sections: sections["exchange"]["method"])
 def test_each_way_to_send_is_checked_without_a_false_alarm(store, two_ranks, tmp_path, sections):
     execution = EXECUTION | {"replay_steps": 1, "consistency_steps": 6, "checkpoint_steps": 4}
-    recipe = toy_recipe(execution=execution, phase=PHASE, **sections)
+    recipe = toy_recipe(execution=execution, phase=PHASE, model=MODEL, **sections)
     two_ranks.run(train_rank, store.path, tmp_path, recipe)
     assert not [line for line in logged(tmp_path) if "incident" in line]
     assert training_state(tmp_path)["progress"]["checked"] == 12
@@ -118,7 +120,7 @@ def test_each_way_to_send_is_checked_without_a_false_alarm(store, two_ranks, tmp
 @pytest.mark.parametrize("method", [{"method": "parameters", "interval": 2}, {"method": "diloco", "interval": 4}])
 def test_ranks_with_parameters_of_their_own_find_a_fault_that_comes_and_goes(store, two_ranks, tmp_path, method):
     execution = EXECUTION | {"consistency_steps": 6, "checkpoint_steps": 4}
-    recipe = toy_recipe(execution=execution, phase=PHASE, exchange=method)
+    recipe = toy_recipe(execution=execution, phase=PHASE, model=MODEL, exchange=method)
     for answer in two_ranks.run(train_with_fault, store.path, tmp_path, recipe, "gradient-bit", 8, 8):
         assert answer.value.startswith("step 8: rank 1 on ")
         assert "computes wrongly" in answer.value
@@ -134,7 +136,7 @@ def test_a_run_that_is_asked_to_stop_is_checked_before_it_saves(store, tmp_path)
         hook.step = lambda event: (tmp_path / "run" / "stop").touch() if event.step == 5 else None
         return hook
 
-    train_recipe(toy_recipe(execution=EXECUTION, phase=PHASE), store, tmp_path / "run", hooks=(stop,))
+    train_recipe(toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL), store, tmp_path / "run", hooks=(stop,))
     state = training_state(tmp_path / "run")["progress"]
     assert state["step"] == state["checked"] == 5
 
