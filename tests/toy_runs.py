@@ -1,6 +1,7 @@
 """Runs on a toy store, and what they leave behind: the tests' only way to what trains and saves."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from bert_horovod.runs.saving import buffers_for, take_snapshot, write
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training import loop
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.job import pretraining_job
+from bert_horovod.training.run import Run
 from tests.toys import toy_recipe, toy_recipe_table
 
 
@@ -35,6 +38,17 @@ def train_recipe(recipe: Recipe, store: Store, output_dir: Path, world: World | 
 def train_rank(world: World, store: Path, output_dir: Path, recipe: Recipe, **job: Any) -> None:
     """As train_recipe: a job for two_ranks."""
     train_recipe(recipe, open_store(store), output_dir, world, **job)
+
+
+def at_step(number: int, work: Callable[[Run], object]) -> type[Hook]:
+    """A hook that does something after a step of its run."""
+
+    class AtStep(Hook):
+        def step(self, event: StepEvent) -> None:
+            if event.step == number:
+                work(self.run)
+
+    return AtStep
 
 
 def new_state(
@@ -73,6 +87,16 @@ def metrics(output_dir: Path) -> list[dict]:
     return [line for line in logged(output_dir) if "loss" in line]
 
 
+def losses(output_dir: Path) -> list[float]:
+    """The loss of each step that is logged."""
+    return [line["loss"] for line in metrics(output_dir)]
+
+
+def incidents(output_dir: Path) -> list[str]:
+    """What is told of a run beside its metrics."""
+    return [line["incident"] for line in logged(output_dir) if "incident" in line]
+
+
 def training_state(output_dir: Path) -> dict:
     """state.json of the newest checkpoint."""
     return json.loads((newest(output_dir) / "training" / "state.json").read_text(encoding="utf-8"))
@@ -81,3 +105,9 @@ def training_state(output_dir: Path) -> dict:
 def newest(output_dir: Path) -> Path:
     """The newest checkpoint."""
     return max((output_dir / "checkpoints").glob("step-*"))
+
+
+def assert_same_files(one: Path, other: Path, *more: str) -> None:
+    """The newest checkpoints of two runs have the same bytes of parameters, of slots and of more files."""
+    for file in ("model.safetensors", "training/optimizer.safetensors", *more):
+        assert (newest(one) / file).read_bytes() == (newest(other) / file).read_bytes(), file

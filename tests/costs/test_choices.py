@@ -206,16 +206,18 @@ def test_a_slow_link_pays_until_a_step_has_more_micro_batches():
     assert warning(recipe, slow, enough - 2) == ""
 
 
-@pytest.mark.parametrize("wire", ["float32", "float16"])
-def test_gradients_that_cost_no_learning_are_not_judged(wire):
-    recipe = toy_recipe(numerics={"wire": wire})
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"numerics": {"wire": "float32"}},
+        {"numerics": {"wire": "float16"}},
+        {"exchange": {"method": "dreamddp", "full_interval": 20}, "execution": RARE},  # judged by its own steps
+    ],
+)
+def test_gradients_that_cost_no_learning_and_dreamddp_are_not_judged(sections):
+    recipe = toy_recipe(**sections)
     assert recipe.exchange.sends_less(recipe) == ""
     assert warning(recipe, 0.0) == ""
-
-
-def test_dreamddp_is_judged_by_its_own_steps():
-    recipe = toy_recipe(exchange={"method": "dreamddp", "full_interval": 20}, execution=RARE)
-    assert recipe.exchange.sends_less(recipe) == ""
 
 
 def test_one_rank_is_told_of_a_method_for_several():

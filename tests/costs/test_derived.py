@@ -8,10 +8,12 @@ import dataclasses
 import pytest
 
 from bert_horovod.costs.derived import Product, derive, describe, flops_per_row, matrix_products
+from bert_horovod.costs.memory_estimate import kernel_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import Execution, Numerics, Objective, Phase
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.toys import recipe_of
 
 SMALL = Model(
@@ -22,10 +24,6 @@ SMALL = Model(
     intermediate_size=20,
     max_position_embeddings=16,
 )
-
-
-def test_a_products_operations_are_two_per_multiply_add():
-    assert Product("x", count=5, batch=7, m=2, n=3, k=4).flops == 2 * 5 * 7 * 2 * 3 * 4
 
 
 def test_operations_are_those_counted_by_hand():
@@ -109,15 +107,10 @@ def with_execution(**settings) -> Recipe:
 
 
 def test_operations_of_a_row_are_those_of_its_matrix_products():
-    # Multiply-adds of a layer: query, key, value, output: 4 of 8 x 4 x 4; scores and context: 2 of 8 x 8 x 4;
-    # feed-forward: 8 x 4 x 6 and 8 x 6 x 4. The last layer computes the masked token and the sequence's first alone,
-    # but keys and values of all. The head sees 1 masked token: 4 x 4, and 4 x 64 for the vocabulary, rounded up; the
-    # pair's 4 x 4 and 4 x 2.
-    layer = 4 * (8 * 4 * 4) + 2 * (8 * 8 * 4) + 2 * (8 * 4 * 6)
-    last = 2 * (8 * 4 * 4) + 2 * (2 * 4 * 4) + 2 * (2 * 8 * 4) + 2 * (2 * 4 * 6)
-    forward = layer + last + (4 * 4 + 4 * 64) + (4 * 4 + 4 * 2)
-    assert flops_per_row(MODEL, 8, 1, 1, True) == 2 * 3 * forward  # 2 operations each, backward twice forward
-    assert derive(RECIPE, PHASE, 1).flops_per_row == 2 * 3 * forward
+    products = matrix_products(MODEL, 1, 8, 1, 1, pairs=True)
+    forward = sum(product.flops for product in products)
+    assert flops_per_row(MODEL, 8, 1, 1, True) == 3 * forward  # backward twice forward
+    assert derive(RECIPE, PHASE, 1).flops_per_row == 3 * forward
 
 
 def test_operations_are_those_of_the_rows_that_there_are():
@@ -137,12 +130,9 @@ def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_th
     [(1, 40, 1), (1, 39, 2), (1, 8, 5), (2, 20, 1), (2, 8, 3), (3, 8, 2), (40, 8, 1), (1, 64, 1)],
 )
 def test_micro_batches_are_as_many_as_the_global_batch_needs(world_size, micro_batch, expected):
-    assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).micro_batches == expected
-
-
-@pytest.mark.parametrize(("world_size", "micro_batch"), [(1, 40), (2, 8), (3, 7)])
-def test_tokens_of_a_step_are_those_of_the_global_batch_whatever_the_layout(world_size, micro_batch):
-    assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).tokens_per_step == 40 * 8
+    derived = derive(with_execution(micro_batch=micro_batch), PHASE, world_size)
+    assert derived.micro_batches == expected
+    assert derived.tokens_per_step == 40 * 8  # whatever the layout
 
 
 def test_parameters_are_counted_with_the_heads_that_the_objective_needs():
@@ -173,14 +163,6 @@ def test_estimated_memory_grows_with_what_takes_memory():
     assert base_memory(micro_batch=32, precision="bfloat16") < memory_bytes
     assert base_memory(micro_batch=16, world_size=2) - base_memory(micro_batch=16) == -4 * parameters  # accumulators
     assert base_memory(micro_batch=8, world_size=2) > base_memory(micro_batch=8, world_size=4)
-
-
-@pytest.mark.parametrize("length", [128, 512])
-def test_recomputation_keeps_less(length):
-    none, attention, layer = (
-        base_memory(length, micro_batch=32, recompute=recompute) for recompute in ("none", "attention", "layer")
-    )
-    assert layer < attention < none
 
 
 STAGED = recipe_of(
@@ -226,3 +208,46 @@ def test_a_run_says_how_deep_its_phases_are():
         "phase 1: 6 of 6 layers, the upper 3 train; 67,579,196 parameters, of which 22,478,396 train",
     ]
     assert "layers" not in describe(recipe_of(), 1)
+
+
+# A ModernBERT, whose layers attend differently
+
+
+def modernbert(length: int, **model: int) -> Recipe:
+    sizes = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+    return recipe_from_table(
+        {
+            "model": {"architecture": "modernbert", **sizes, "intermediate_size": 96, "local_attention": 16, **model},
+            "objective": {"pair": "none"},
+            "phase": [{"sequence_length": length}],
+            "execution": {"micro_batch": 2},
+        }
+    )
+
+
+def test_windows_save_operations_and_memory_of_long_rows():
+    def of(every: int, length: int) -> tuple[float, int]:
+        settings = modernbert(length, global_attn_every_n_layers=every)
+        derived = derive(settings, settings.phase[0], 1)
+        return derived.flops_per_row, derived.memory_bytes
+
+    (sliding, little), (full, much) = of(3, 1024), of(1, 1024)
+    # Two layers compute 24 keys of each query in place of 1,024; forward and backward are 3 x 2 products.
+    assert full - sliding == 3 * 2 * 2 * 2 * 1024 * (1024 - 24) * 64
+    # What forward keeps: their probabilities, but three copies of keys and values.
+    assert much - little == 2 * 2 * 4 * 1024 * (4 * (1024 - 24) - 4 * 64)
+    assert of(3, 32) == of(1, 32)
+
+
+def test_gates_and_the_mean_of_scores_are_counted():
+    place, scores = 16 * 64 + 3 * 96, 2 * 4 * (2 * 1024 + 2 * 24) / 4
+    row = 1024 * (4 * 3 * (place + scores) + 3 * 5 * 64) + 5 * 3 * 1000
+    assert kernel_bytes(modernbert(1024), 1024, 5) == pytest.approx(2 * 4 * row)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("modernbert-mini", 11.1e6), ("ettin-17m", 11.8e6), ("modernbert-base", 134.4e6)]
+)
+def test_shipped_recipes_have_the_published_sizes(name, parameters):
+    shipped = load_recipe(name)
+    assert derive(shipped, shipped.phase[0], 1).parameters == pytest.approx(parameters, rel=0.005)

@@ -29,23 +29,14 @@ from tests.exchange.moments import BUCKETS, SHAPES, Toy
 from tests.toys import exchange_of, toy_recipe
 
 
-def test_a_ring_has_the_latency_of_its_hops_and_sends_a_payload_almost_twice():
+def test_a_ring_sends_a_payload_almost_twice_and_two_steps_as_much_with_fewer_hops():
     link = ring(4, 1e9, 0.001)
     assert link.seconds(8e9) == pytest.approx(6 * 0.001 + 2 * 3 / 4 * 8)
     assert link.bytes_per_s(4) == pytest.approx(1e9)
-
-
-def test_a_ring_of_one_takes_no_time():
+    in_two_steps = two_step(4, 1e9, 0.001)
+    assert in_two_steps.s_per_byte == link.s_per_byte
+    assert in_two_steps.latency_s == pytest.approx((1 + 3) * 0.001)  # all at once, and a ring
     assert ring(1, 1e9, 0.001) == Link(0, 0) == two_step(1, 1e9, 0.001)
-
-
-def test_two_steps_send_a_rings_bytes_with_fewer_hops():
-    link = two_step(4, 1e9, 0.001)
-    assert link.s_per_byte == ring(4, 1e9, 0.001).s_per_byte
-    assert link.latency_s == pytest.approx((1 + 3) * 0.001)  # all at once, and a ring
-
-
-def test_each_way_to_sum_has_a_link():
     assert set(LINKS) == {way for ways in REDUCTIONS.values() for way in ways}
 
 

@@ -11,15 +11,14 @@ from safetensors.numpy import load_file
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.planner import Device, Network, plan_phase
-from bert_horovod.errors import UserError
 from bert_horovod.measuring.synthetic import LoneRank
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
-from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.runs.rank_parts import part_file
 from tests.exchange.exchange_jobs import PLAIN, RATE, SHAPES, Tensors, initial, share, trained
 from tests.exchange.promises import SGD, STREAMING, outer
 from tests.exchange.transcribed import diloco, flat
-from tests.toy_runs import logged, metrics, newest, train_rank, train_recipe
+from tests.toy_runs import assert_same_files, at_step, metrics, newest, train_rank, train_recipe
 from tests.toys import toy_recipe, toy_recipe_table
 
 SLOW = pytest.mark.slow
@@ -93,45 +92,14 @@ TOY = {
     "phase": {"learning_rate": 0.01},
     "execution": {"micro_batch": 8, "consistency_steps": 5, "checkpoint_steps": 5, "evaluate_steps": 5},
 }
-FILES = ("model.safetensors", "training/optimizer.safetensors")
-
-
-def assert_same_files(whole: Path, stopped: Path, ranks: int) -> None:
-    for file in (*FILES, *(f"training/rank-{rank:05d}.safetensors" for rank in range(ranks))):
-        one, other = (load_file(newest(run) / file) for run in (whole, stopped))
-        np.testing.assert_equal(one, other, file)
-
-
-@pytest.mark.full
-@SLOW
-@pytest.mark.parametrize("wire", ["float16", "int8"])
-def test_a_toy_learns_and_resumes_where_its_ranks_differ(two_ranks, store, tmp_path, wire):
-    recipe = toy_recipe(**TOY, numerics={"wire": wire})
-    two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
-    for steps in (7, 20):  # 7: a sum has sent 3 of 4 rows
-        two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
-    assert_same_files(tmp_path / "whole", tmp_path / "stopped", ranks=2)
-    held_out = [
-        [line["held_out_mlm_loss"] for line in logged(tmp_path / run) if "held_out_mlm_loss" in line]
-        for run in ("whole", "stopped")
-    ]
-    assert held_out[0][-1] == held_out[1][-1]
-    lines = metrics(tmp_path / "whole")
-    assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]]) - 0.03
 
 
 def killed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: int) -> None:
     """Train until rank 1 is killed after `step`: a job for two_ranks."""
-
-    class Kill(Hook):
-        def step(self, event: StepEvent) -> None:
-            if event.step == step and world.rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    train_rank(world, store, output_dir, recipe, hooks=(Kill,))
+    kill = at_step(step, lambda _: os.kill(os.getpid(), signal.SIGKILL) if world.rank == 1 else None)
+    train_rank(world, store, output_dir, recipe, hooks=(kill,))
 
 
-@pytest.mark.full
 @SLOW
 def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, store, tmp_path):
     recipe = toy_recipe(**TOY | {"execution": TOY["execution"] | {"checkpoint_steps": 2}}, numerics={"wire": "int8"})
@@ -140,37 +108,7 @@ def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, st
         with pytest.raises(AssertionError, match=r"rank \d (ended|raised)"):
             two_ranks.run(killed, store.path, tmp_path / "killed", recipe, step)
     two_ranks.run(train_rank, store.path, tmp_path / "killed", recipe)
-    assert_same_files(tmp_path / "whole", tmp_path / "killed", ranks=2)
-
-
-def kept_when_resumed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: int) -> dict[str, np.ndarray]:
-    """Resume the run; what this rank keeps when `step` begins: a job for two_ranks."""
-    kept: dict[str, np.ndarray] = {}
-
-    class Look(Hook):
-        def begin(self, number: int) -> None:
-            if number == step:
-                kept.update({name: each.numpy() for name, each in self.run.state.per_rank.items()})
-
-    train_rank(world, store, output_dir, recipe, hooks=(Look,), max_steps=step)
-    return kept
-
-
-@pytest.mark.full
-@SLOW
-def test_another_number_of_ranks_begins_with_the_means(two_ranks, store, tmp_path):
-    recipe = toy_recipe(**TOY, numerics={"wire": "int8"})
-    two_ranks.run(train_rank, store.path, tmp_path / "run", recipe, max_steps=7)
-    parts = [load_file(newest(tmp_path / "run") / f"training/rank-0000{rank}.safetensors") for rank in range(2)]
-    assert any((parts[0][name] != parts[1][name]).any() for name in parts[0] if name.startswith("m/"))
-    kept = kept_when_resumed(World(), store.path, tmp_path / "run", recipe, 8)
-    assert kept.keys() | {"errors"} == parts[0].keys()
-    for name, each in kept.items():
-        np.testing.assert_array_equal(each, (parts[0][name] + parts[1][name]) / 2, err_msg=name)
-    [alone] = [load_file(newest(tmp_path / "run") / "training/rank-00000.safetensors")]
-    for answer in two_ranks.run(kept_when_resumed, store.path, tmp_path / "run", recipe, 9):
-        for name, each in alone.items():
-            np.testing.assert_array_equal(answer.value[name], each, err_msg=name)
+    assert_same_files(tmp_path / "whole", tmp_path / "killed", part_file(0), part_file(1))
 
 
 @SLOW
@@ -182,9 +120,9 @@ def test_a_copy_and_its_moments_go_through_phases(store, tmp_path):
     for steps in (6, 12):
         train_recipe(recipe, store, tmp_path / "stopped", max_steps=steps)
         if steps == 6:
-            moments = load_file(newest(tmp_path / "stopped") / "training/rank-00000.safetensors")
+            moments = load_file(newest(tmp_path / "stopped") / part_file(0))
             assert any(each.any() for name, each in moments.items() if name.startswith("v/"))
-    assert_same_files(tmp_path / "whole", tmp_path / "stopped", ranks=1)
+    assert_same_files(tmp_path / "whole", tmp_path / "stopped", part_file(0))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +138,7 @@ def interrupted(store, tmp_path_factory) -> tuple[Recipe, Path]:
 def test_the_parameters_that_are_saved_are_the_common_ones(interrupted):
     _, run = interrupted
     common = load_file(newest(run) / "model.safetensors")
-    own = load_file(newest(run) / "training/rank-00001.safetensors")
+    own = load_file(newest(run) / part_file(1))
     assert any((common[name] != own[f"parameters/{name}"]).any() for name in common)
     assert load_file(newest(run) / "training/optimizer.safetensors").keys() == {f"outer_momentum/{n}" for n in common}
 
@@ -215,21 +153,3 @@ def test_a_plan_has_the_bytes_of_the_metrics_and_hides_a_delay(interrupted):
     at_once = toy_recipe(**TOY | {"exchange": {"method": "diloco", "interval": 4}})
     exposed = plan_phase(at_once, 0, 2, device, network)
     assert exposed.exposed_s == exposed.communication_s == pytest.approx(plan.communication_s)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"interval": 0}, r"exchange\.interval = 0: expected at least 1"),
-        ({"outer_rate": 0.0}, r"exchange\.outer_rate = 0\.0: expected "),
-        ({"outer_momentum": 1.0}, r"exchange\.outer_momentum = 1\.0: expected "),
-        ({"fragments": 0}, r"exchange\.fragments = 0: expected at least 1"),
-        ({"delay": -1}, r"exchange\.delay = -1: expected at least 0"),
-        ({"mixing": 1.5}, r"exchange\.mixing = 1\.5: expected "),
-        ({"fragments": 7}, r"exchange\.fragments = 7: .*exchange\.interval = 30 steps; expected a divisor of it"),
-        ({"fragments": 6, "delay": 6}, r"exchange\.delay = 6: .* 5 steps later .*expected at most that"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_by_its_key(settings, message):
-    with pytest.raises(UserError, match=message):
-        toy_recipe(exchange={"method": "diloco"} | settings)

@@ -1,5 +1,6 @@
-"""Local updates: with sgd and an interval of 1 they are averaged gradients; ranks are equal where one looks."""
+"""Methods that average parameters: what each does not share with others, and with which settings two are the same."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,20 +8,21 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.exchange.local.dreamddp import judged
+from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.base import Hook, StepEvent
-from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, trained
-from tests.toy_runs import metrics, newest, train, train_rank, training_state
+from tests.exchange.exchange_jobs import RATE, SHAPES, exchange_recipe, initial, trained
+from tests.exchange.promises import PROMISES, SGD, dream
+from tests.toy_runs import at_step, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
-SGD = {"name": "sgd", "max_grad_norm": 0.0}
 EVERY = {"checkpoint_steps": 8, "evaluate_steps": 4, "consistency_steps": 4}
 
 
 def local_recipe(interval: int, **execution) -> Recipe:
     return toy_recipe(
-        optimizer=SGD,
+        optimizer={"name": "sgd", "max_grad_norm": 0.0},
         phase={"learning_rate": 0.2},
         exchange={"method": "parameters", "interval": interval},
         execution={"micro_batch": 16, "evaluate_steps": 0, "consistency_steps": 0, **execution},
@@ -41,7 +43,9 @@ def hashes_by_step(world: World, store: Path, output_dir: Path, recipe: Recipe, 
 
 @pytest.mark.full
 def test_with_an_interval_of_1_it_is_averaged_gradients_to_rounding(two_ranks, store, tmp_path):
-    whole = train(store, tmp_path / "whole", optimizer=SGD, phase={"learning_rate": 0.2})
+    whole = train(
+        store, tmp_path / "whole", optimizer={"name": "sgd", "max_grad_norm": 0.0}, phase={"learning_rate": 0.2}
+    )
     two_ranks.run(train_rank, store.path, tmp_path / "local", local_recipe(1))
     lines = list(zip(metrics(whole), metrics(tmp_path / "local"), strict=True))
     assert len(lines) == 20
@@ -76,52 +80,16 @@ def test_a_world_of_one_sends_nothing_and_is_no_other_training(method):
         np.testing.assert_array_equal(record["parameters"][-1][name], plain["parameters"][-1][name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "rate", "settings"),
-    [("adamw", 0.03, {}), ("lamb", 0.03, {}), ("lans", 0.03, {}), ("came", 0.003, {"beta_3": 0.99})],
-)
-def test_any_optimizer_learns_resumes_and_is_equal_after_averages(two_ranks, store, tmp_path, name, rate, settings):
-    recipe = toy_recipe(
-        optimizer={"name": name, "max_grad_norm": 0.5} | settings,
-        phase={"learning_rate": rate},
-        exchange={"method": "parameters", "interval": 4},
-        execution={"micro_batch": 8, **EVERY},
-    )
-    mine, others = (answer.value for answer in two_ranks.run(hashes_by_step, store.path, tmp_path / "whole", recipe))
-    assert [step for step in mine if mine[step] == others[step]] == [4, 8, 12, 16, 20]
-    for steps in (8, 20):
-        two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
-    for file in ("model.safetensors", "training/optimizer.safetensors"):
-        whole, stopped = ((newest(tmp_path / run) / file).read_bytes() for run in ("whole", "stopped"))
-        assert whole == stopped
-    lines = metrics(tmp_path / "whole")
-    assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]]) - 0.01
-
-
 def metrics_bytes(output_dir: Path) -> int:
     """Bytes of all parameters."""
     tensors = safetensors.numpy.load_file(newest(output_dir) / "model.safetensors")
     return sum(value.nbytes for value in tensors.values())
 
 
-@pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
-    recipe = local_recipe(4, **EVERY)
-    two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
-    for steps in (8, 20):
-        two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
-    files = [newest(tmp_path / name) / "model.safetensors" for name in ("whole", "stopped")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def stop_soon(world: World, store: Path, output_dir: Path, recipe: Recipe) -> None:
-    class Stopping(Hook):
-        def begin(self, step: int) -> None:
-            if step == 6:
-                (output_dir / "stop").touch()
-
-    train_rank(world, store, output_dir, recipe, hooks=(Stopping,))
+    """A job for two_ranks."""
+    stop = at_step(5, lambda _: (output_dir / "stop").touch())
+    train_rank(world, store, output_dir, recipe, hooks=(stop,))
 
 
 @pytest.mark.full
@@ -130,48 +98,42 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
     assert training_state(tmp_path / "run")["progress"]["step"] == 8
 
 
+def test_a_number_moves_from_its_second_gradient_on():
+    x = [step["a.weight"] for step in trained(World(), PROMISES["mt_dao"].recipe, 4)["parameters"]]
+    undecayed = 1 - RATE * 0.1
+    for step in range(3):  # rows 0 to 2 have no gradient before step 3
+        np.testing.assert_allclose(x[step][:3], initial()["a.weight"][:3] * undecayed ** (step + 1), rtol=1e-6)
+    assert np.abs(x[3][:3] / x[2][:3] - undecayed).max() > 1e-3
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"exchange": {"interval": 2}}, r"exchange\.interval = 2: .*'gradients' has no such setting; expected 1"),
-        (
-            {"execution": {"reduction": "two_step"}},
-            r"execution\.reduction = 'two_step': .*'float32' goes by ring alone",
-        ),
-        (
-            {"execution": {"reduction": "ring"}, "numerics": {"wire": "int8"}},
-            r"execution\.reduction = 'ring': .*'int8' goes by two_step alone; expected auto",
-        ),
-        (
-            {"exchange": {"method": "largest_chunks"}, "numerics": {"wire": "int8"}},
-            r"numerics\.wire = 'int8': .*'largest_chunks' sums its chunks by ring; expected float32 or float16",
-        ),
-        (
-            {"exchange": {"method": "parameters"}, "optimizer": SGD, "numerics": {"wire": "float16"}},
-            r"numerics\.wire = 'float16'.*expected float32",
-        ),
-        (
-            {"exchange": {"method": "parameters", "interval": 3}, "optimizer": SGD},
-            r"phase\.0\.steps = 20: .*every 3 steps \(exchange\.interval = 3\); expected a multiple",
-        ),
-        (
-            {
-                "exchange": {"method": "parameters", "interval": 4},
-                "optimizer": SGD,
-                "execution": {"checkpoint_steps": 10, "consistency_steps": 0},
-            },
-            r"execution\.checkpoint_steps = 10: .*expected a multiple",
-        ),
-        ({"exchange": {"method": "letters"}}, r"exchange\.method = 'letters': expected one of gradients, "),
-        ({"exchange": {"method": "parameters", "interval": 0}}, r"exchange\.interval = 0: expected at least 1"),
-    ],
+    "optimizer", [SGD, pytest.param({"name": "adamw", "max_grad_norm": 1.0}, marks=pytest.mark.slow)]
 )
-def test_what_does_not_go_together_is_refused_by_its_key(sections, message):
-    with pytest.raises(UserError, match=message):
-        toy_recipe(**sections)
+def test_a_full_average_each_step_is_that_of_local_updates(two_ranks, optimizer):
+    every_step = dream(optimizer, interval=1, full_interval=1)
+    local = exchange_recipe(216, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
+    record, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
+    for name in SHAPES:
+        np.testing.assert_array_equal(record["parameters"][-1][name], expected["parameters"][-1][name])
 
 
-def test_max_steps_where_ranks_differ_are_refused(store, tmp_path):
-    sections = {"exchange": {"method": "parameters", "interval": 4}, "execution": {"consistency_steps": 0}}
-    with pytest.raises(UserError, match=r"--max_steps 6: .*every 4 steps"):
-        train(store, tmp_path, 6, optimizer=SGD, **sections)
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+def test_parts_hold_each_number_once_and_differ_by_a_row_at_most(parts):
+    partition = cut(SHAPES, parts)
+    assert len(partition) == parts
+    counts = {name: np.zeros(shape[0], int) for name, shape in SHAPES.items()}
+    sizes = []
+    for part in partition:
+        sizes.append(sum((end - begin) * math.prod(SHAPES[name][1:]) for name, begin, end in part))
+        for name, begin, end in part:
+            counts[name][begin:end] += 1
+    assert all((count == 1).all() for count in counts.values())
+    total = sum(math.prod(shape) for shape in SHAPES.values())
+    assert max(abs(size - total / parts) for size in sizes) <= 7  # the longest row
+
+
+def test_the_log_says_which_interval_hides_averages():
+    assert "hidden; the smallest exchange.interval that hides it is 4" in judged(8, all_s=3.5, step_s=1.0)
+    assert "warning: " in judged(2, all_s=3.5, step_s=1.8)
+    assert "exchange.interval = 2 is too small to hide it; try 4" in judged(2, all_s=3.5, step_s=1.8)

@@ -1,8 +1,5 @@
 """A new exchange is a file and a line: recipe, checks, plan, memory, training and resume then know it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from bert_horovod.costs.exchanges import stages
@@ -11,7 +8,6 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.exchange.methods import METHODS
 from tests.exchange.toy_method import ScaledGradientsSettings
-from tests.horovod_runs import PROJECT
 from tests.toy_runs import metrics, train
 from tests.toys import toy_recipe
 
@@ -52,12 +48,7 @@ def test_it_is_planned_and_checked_by_what_it_says(toy):
         toy_recipe(exchange={"factor": 2.0})
 
 
-def test_methods_are_known_without_tensorflow_and_have_code():
-    code = (
-        "import sys, tests.exchange.toy_method, tests.optimizers.toy_rule, bert_horovod.recipe_files.loading; "
-        "sys.exit('tensorflow' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT)
+def test_methods_have_their_names_and_code():
     for name, method in METHODS.items():
         assert method().method == name
         assert issubclass(method.code, Exchange)

@@ -1,4 +1,4 @@
-"""PowerSGD: what it does not share with others, which test_promises.py has."""
+"""PowerSGD and the largest chunks: what they do not share with others, which test_promises.py has."""
 
 import math
 import pickle
@@ -12,20 +12,19 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_horovod.costs.exchanges import sent_bytes, sent_shapes
-from bert_horovod.errors import UserError
 from bert_horovod.exchange.compressed.payload_parts import LEFT
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.rank_parts import part_file
-from tests.exchange.exchange_jobs import trained
-from tests.exchange.promises import low_rank
+from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, initial, trained
+from tests.exchange.promises import chunks, low_rank
 from tests.exchange.transcribed import WORDS, WORDS_SHAPES, powersgd, words_initial, words_share
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_script
-from tests.toy_runs import metrics, newest, pretrain_arguments, train_rank
+from tests.toy_runs import assert_same_files, metrics, newest, pretrain_arguments, train_rank
 from tests.toys import toy_recipe
 
-SLOW = pytest.mark.slow
+SLOW, STEPS = pytest.mark.slow, 20
 
 
 @pytest.mark.slow
@@ -115,8 +114,7 @@ def test_a_killed_run_resumes_to_the_bits_of_one_that_was_not(store, tmp_path):
         else:
             done = run_script(2, *words)
             assert done.returncode == 0, done.stdout + done.stderr
-    for file in ("model.safetensors", "training/optimizer.safetensors", part_file(0), part_file(1)):
-        assert (newest(killed) / file).read_bytes() == (newest(whole) / file).read_bytes(), file
+    assert_same_files(killed, whole, part_file(0), part_file(1))
 
 
 @pytest.mark.slow
@@ -156,30 +154,21 @@ def test_three_ranks_and_hosts_of_two_ranks_are_the_transcription_too(tmp_path):
                 np.testing.assert_allclose(moved + owed, exact, rtol=1e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "message"),
-    [
-        ({"rank": 0}, r"exchange\.rank = 0: expected at least 1"),
-        ({"rank": 65}, r"exchange\.rank = 65: expected .*at most 64"),
-        ({"dense": 1.5}, r"exchange\.dense = 1\.5: expected .*at most 1"),
-        ({"dense": "auto"}, r"exchange\.dense = 'auto': expected a number or 'warmup'"),
-        ({"dense_wire": "signs"}, r"exchange\.dense_wire = 'signs': expected one of same, float32, float16, int8"),
-        ({"words": "dense"}, r"exchange\.words = 'dense': expected one of low_rank, largest_chunks, int8"),
-        ({"words_rank": 65}, r"exchange\.words_rank = 65: expected .*at most 64"),
-        ({"words_rank": -1}, r"exchange\.words_rank = -1: expected at least 0"),
-        ({"words": "largest_chunks", "fraction": 0.0}, r"exchange\.fraction = 0\.0: expected more than 0"),
-        ({"words": "largest_chunks", "chunk": 8}, r"exchange\.chunk = 8: expected at least 16"),
-        ({"interval": 4}, r"exchange\.interval = 4: exchange\.method = 'powersgd' has no such setting"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_by_its_key(exchange, message):
-    with pytest.raises(UserError, match=message):
-        toy_recipe(exchange={"method": "powersgd", **exchange})
+@pytest.mark.full
+def test_a_fraction_of_1_is_the_exchange_of_gradients_to_rounding(two_ranks):
+    adamw = {"name": "adamw", "max_grad_norm": 5.0}
+    all_of_them = two_ranks.run(trained, chunks(optimizer=adamw, fraction=1.0), STEPS)[0].value
+    plain = two_ranks.run(trained, exchange_recipe(STEPS, optimizer=adamw), STEPS)[0].value
+    for step in range(STEPS):
+        for name in SHAPES:
+            computed, expected = (each["parameters"][step][name] for each in (all_of_them, plain))
+            np.testing.assert_allclose(computed, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(all_of_them["norms"], plain["norms"], rtol=1e-5)
 
 
-def test_narrow_sums_in_two_steps_are_refused():
-    with pytest.raises(
-        UserError, match=r"execution\.reduction = 'two_step': .*'powersgd' sums float16 numbers by ring"
-    ):
-        toy_recipe(exchange={"method": "powersgd"}, numerics={"wire": "float16"}, execution={"reduction": "two_step"})
-    toy_recipe(exchange={"method": "powersgd"}, numerics={"wire": "int8"}, execution={"reduction": "two_step"})
+@pytest.mark.slow
+def test_float16_on_the_wire_is_near(two_ranks):
+    wide, narrow = (two_ranks.run(trained, chunks(wire, dense=0.25), 8)[0].value for wire in ("float32", "float16"))
+    for name in SHAPES:
+        difference = np.abs(wide["parameters"][7][name] - narrow["parameters"][7][name]).max()
+        assert 0 < difference < 0.01 * np.abs(wide["parameters"][7][name] - initial()[name]).max(), name

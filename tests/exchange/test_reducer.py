@@ -28,6 +28,8 @@ from tests.exchange.jobs import (
     tables,
 )
 
+PADDED = 3 * RANKS * BLOCK  # numbers of the three buckets, each of which takes a block of each rank
+
 
 @pytest.fixture(scope="module")
 def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
@@ -67,6 +69,7 @@ def test_bytes_are_those_of_the_wires_dtype(ranks):
     share = 2 * (RANKS - 1) / RANKS
     for arrays in ranks:
         assert list(arrays["bytes"]) == [4 * elements, share * 4 * elements, 2 * elements, share * 2 * elements]
+        assert list(arrays["two_step.bytes"]) == [2 * PADDED, 2 * PADDED * 2 * (RANKS - 1) / RANKS]
 
 
 def with_lookup(rank: int) -> np.ndarray:
@@ -155,25 +158,21 @@ def test_the_float32_wire_gives_the_sum_over_ranks(ranks):
             assert array.shape == SHAPES[name]
 
 
-def test_the_float16_wire_is_within_its_bound_once_the_maxima_are_known(ranks):
+@pytest.mark.parametrize("way", ["float16", "two_step"])
+def test_the_float16_wire_is_within_its_bound_once_the_maxima_are_known_and_knows_them(ranks, way):
     # Half a unit in the last place, 2^-11 of a number, is lost on each of two ranks and in their sum. A rank's numbers
     # are at most about the sum's maximum here: 3 x 2^-11 = 1.5 x 2^-10 of the bucket's maximum bounds the error.
     for step in range(1, STEPS):
         expected = summed(lambda rank, step=step: gradients(rank, step))
-        for bucket in BUCKETS:
-            maximum = max(np.abs(expected[name]).max() for name in bucket)
-            for arrays in ranks:
+        for arrays in ranks:
+            sums = part(arrays, f"{way}.{step}")
+            for bucket in BUCKETS:
+                maximum = max(np.abs(expected[name]).max() for name in bucket)
                 for name in bucket:
-                    error = np.abs(part(arrays, f"float16.{step}")[name] - expected[name]).max()
-                    assert error <= 1.5 * 2**-10 * maximum
-
-
-def test_the_float16_wire_knows_the_maxima_of_the_reduced_buckets(ranks):
-    for arrays in ranks:
-        for step in range(STEPS):
-            reduced = part(arrays, f"float16.{step}")
-            expected = [max(np.abs(reduced[name]).max() for name in bucket) for bucket in BUCKETS]
-            np.testing.assert_array_equal(arrays[f"float16.{step}.maxima"], np.array(expected, np.float32))
+                    assert np.abs(sums[name] - expected[name]).max() <= 1.5 * 2**-10 * maximum
+                    np.testing.assert_array_equal(sums[name], ranks[0][f"{way}.{step}.{name}"])
+            largest = [max(np.abs(sums[name]).max() for name in bucket) for bucket in BUCKETS]
+            np.testing.assert_array_equal(arrays[f"{way}.{step}.maxima"], np.array(largest, np.float32))
 
 
 def test_the_float16_wire_loses_nothing_where_the_numbers_fit_because_its_scale_is_a_power_of_two(ranks):
@@ -199,24 +198,6 @@ def test_an_overflow_of_the_float16_wire_is_seen_and_mended_by_all_ranks_alike(r
 def test_a_gradient_that_is_not_a_number_on_one_rank_is_seen_by_all(ranks):
     for arrays in ranks:
         assert np.isnan(arrays["broken.b"][3])
-
-
-PADDED = 3 * RANKS * BLOCK  # numbers of the three buckets, each of which takes a block of each rank
-
-
-def test_float16_in_two_steps_is_rounded_twice_and_knows_the_maxima(ranks):
-    for step in range(1, STEPS):
-        expected = summed(lambda rank, step=step: gradients(rank, step))
-        for arrays in ranks:
-            sums = part(arrays, f"two_step.{step}")
-            for bucket in BUCKETS:
-                maximum = max(np.abs(expected[name]).max() for name in bucket)
-                for name in bucket:
-                    assert np.abs(sums[name] - expected[name]).max() <= 1.5 * 2**-10 * maximum
-                    np.testing.assert_array_equal(sums[name], ranks[0][f"two_step.{step}.{name}"])
-            largest = [max(np.abs(sums[name]).max() for name in bucket) for bucket in BUCKETS]
-            np.testing.assert_array_equal(arrays[f"two_step.{step}.maxima"], np.array(largest, np.float32))
-        assert list(ranks[0]["two_step.bytes"]) == [2 * PADDED, 2 * PADDED * 2 * (RANKS - 1) / RANKS]
 
 
 def test_an_overflow_in_two_steps_is_seen_by_all_ranks_alike(ranks):

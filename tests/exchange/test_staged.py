@@ -8,38 +8,19 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
 from bert_horovod.exchange.compressed.staged import limited
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.xla import compiled
 from tests.exchange.moments import LEARNING_RATE, SHAPES, Toy, moments_recipe
-from tests.toy_runs import metrics, newest, train, train_rank, training_state
-from tests.toys import toy_recipe, toy_recipe_table
+from tests.toy_runs import losses, metrics, train, train_rank
+from tests.toys import toy_recipe_table
 
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 2, "variance_updates": 3}},
 }
-
-
-def losses(run) -> list[float]:
-    return [line["loss"] for line in metrics(run)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_resumed_in_either_stage_equals_an_uninterrupted_one(method, store, tmp_path):
-    sections = METHODS[method] | {"execution": {"consistency_steps": 0}}
-    train(store, tmp_path / "whole", **sections)
-    for steps in (6, 14, 20):  # the stage ends with step 8
-        train(store, tmp_path / "stopped", steps, **sections)
-        if steps == 14:
-            assert training_state(tmp_path / "stopped")["progress"]["exchange"]["frozen"]
-    assert losses(tmp_path / "whole") == losses(tmp_path / "stopped")
-    for file in ("model.safetensors", "training/optimizer.safetensors"):
-        assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "stopped") / file).read_bytes()
 
 
 @pytest.mark.slow
@@ -56,19 +37,6 @@ def test_the_norm_of_another_thing_than_the_gradient_is_another_metric(store, tm
 def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
     runs = [train(store, tmp_path / str(rows), execution={"micro_batch": rows}, **METHODS[method]) for rows in (32, 8)]
     np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_two_ranks_learn_and_agree_after_every_step(two_ranks, store, tmp_path):
-    execution = {"micro_batch": 16, "consistency_steps": 1, "bucket_bytes": 1 << 20}
-    recipe = toy_recipe(phase={"learning_rate": 0.005}, execution=execution, **METHODS["onebit_adam"])
-    answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
-    assert "step 8: the second moment is frozen" in answers[0].said
-    lines = metrics(tmp_path)
-    assert np.mean(losses(tmp_path)[-5:]) < np.mean(losses(tmp_path)[:5])
-    assert lines[-2]["wire_bytes"] < lines[0]["wire_bytes"] / 10
-    assert [line["wire_bytes"] for line in lines[:8]] == [lines[0]["wire_bytes"]] * 8  # v is frozen after step 8
-    assert lines[8]["wire_bytes"] < lines[0]["wire_bytes"] / 10
 
 
 def two_phases(method: str) -> dict:
@@ -184,49 +152,3 @@ def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
     assert min(remembered["mean_ratio"]) > 0
     state = toy.step(13)
     assert all(np.isfinite(state[name]).all() for name in SHAPES)
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"exchange": {"method": "onebit_adam"}, "optimizer": {"name": "lamb"}}, r"optimizer\.name = 'lamb'.*adamw"),
-        ({"exchange": {"method": "onebit_lamb"}}, r"optimizer\.name = 'adamw'.*expected lamb"),
-        (
-            {"exchange": {"method": "zero_one_adam"}, "optimizer": {"name": "lans"}},
-            r"optimizer\.name = 'lans'.*expected adamw",
-        ),
-        ({"exchange": {"method": "onebit_adam", "interval": 2}}, r"exchange\.interval = 2"),
-        (
-            {"exchange": {"method": "onebit_lamb", "interval": 2}, "optimizer": {"name": "lamb"}},
-            r"exchange\.interval = 2",
-        ),
-        ({"exchange": {"method": "zero_one_adam", "interval": 3}}, r"exchange\.interval = 3.*power of two"),
-        (
-            {"exchange": {"method": "zero_one_adam", "interval": 8}},
-            r"phase\.0\.steps = 20: .*exchange\.interval = 8\); expected a multiple",
-        ),
-        (
-            {"exchange": {"method": "zero_one_adam"}, "optimizer": {"bias_correction": False}},
-            r"optimizer\.bias_correction = false.*expected true",
-        ),
-        ({"exchange": {"method": "onebit_adam", "dense": 1.5}}, r"exchange\.dense = 1\.5: expected at least 0 and"),
-        ({"exchange": {"method": "onebit_adam", "dense": "never"}}, r"exchange\.dense = 'never'.*a number or 'auto'"),
-        ({"exchange": {"method": "onebit_adam", "dense": 0.05}}, r"exchange\.dense = 0\.05.*phase\.0\.warmup = 0\.1"),
-        ({"exchange": {"method": "onebit_adam", "form": "round"}}, r"exchange\.form = 'round': expected one of norm"),
-        (
-            {"exchange": {"method": "onebit_adam", "encoding": "none"}},
-            r"encoding = 'none': there is no such setting any more",
-        ),
-        ({"exchange": {"method": "zero_one_adam", "variance_updates": 0}}, r"exchange\.variance_updates = 0"),
-        (
-            {
-                "exchange": {"method": "onebit_lamb", "smallest_ratio": 2.0, "largest_ratio": 1.0},
-                "optimizer": {"name": "lamb"},
-            },
-            r"exchange\.smallest_ratio = 2: expected at most exchange\.largest_ratio = 1",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused_by_its_key(sections, message):
-    with pytest.raises(UserError, match=message):
-        toy_recipe(**sections)

@@ -44,22 +44,26 @@ def test_each_phase_is_dense_for_its_share_of_the_steps():
     assert run(stages, progress, 51, 150) == ["70:frozen"]
 
 
-def test_the_dense_stage_outlasts_the_warm_up_and_steps_without_updates():
-    progress = Progress()
-    stages = stages_of(progress, dense=0.1)  # as long as the warm-up
-    stages.begin(1, 50)
-    assert run(stages, progress, 1, 50) == ["5:frozen"]
-    progress = Progress(updates=-20)
-    stages = stages_of(progress)
-    stages.begin(1, 50)
-    assert run(stages, progress, 1, 50) == ["21:frozen"]
+JUMPS = {5: 99.0, 12: 99.0, 33: 99.0, 45: float("nan")}  # dense, too early, dense, skipped
 
 
-def test_dense_to_the_end_is_never_frozen():
-    progress = Progress()
-    stages = stages_of(progress, dense=1)
+@pytest.mark.parametrize(
+    ("settings", "updates", "losses", "changes"),
+    [
+        ({"dense": 0.1}, 0, {}, ["5:frozen"]),  # as long as the warm-up
+        ({}, -20, {}, ["21:frozen"]),  # steps without updates
+        ({"dense": 1}, 0, {}, []),
+        ({}, 0, {30: 5.9}, ["10:frozen"]),
+        ({"loss_jump": 3.0}, 0, JUMPS | {30: 6.1}, ["10:frozen", "30:dense", "40:frozen"]),
+        ({"loss_jump": 0.0}, 0, JUMPS | {30: 6.1}, ["10:frozen", "30:dense", "40:frozen"]),
+        ({"loss_jump": 0.3}, 0, JUMPS | {30: 5.2}, ["10:frozen", "30:dense", "40:frozen"]),
+    ],
+)
+def test_the_dense_stage_outlasts_the_warm_up_and_follows_a_loss_jump(settings, updates, losses, changes):
+    progress = Progress(updates=updates)
+    stages = stages_of(progress, **settings)
     stages.begin(1, 50)
-    assert run(stages, progress, 1, 50) == []
+    assert run(stages, progress, 1, 50, losses) == changes
 
 
 def test_auto_freezes_when_v_has_changed_little_over_its_own_memory():
@@ -69,22 +73,6 @@ def test_auto_freezes_when_v_has_changed_little_over_its_own_memory():
     assert stages.memory == 10
     v_sums = {10: 8.0, 20: 5.0, 30: 5.5, 40: 5.3, 50: 5.3}  # down, up, and up by less than 4 %
     assert run(stages, progress, 1, 50, v_sums=v_sums) == ["40:frozen"]
-
-
-@pytest.mark.parametrize(("loss_jump", "loss"), [(3.0, 6.1), (0.0, 6.1), (0.3, 5.2)])
-def test_a_loss_jump_is_followed_by_dense_steps_before_it_counts_as_divergence(loss_jump, loss):
-    progress = Progress()
-    stages = stages_of(progress, loss_jump=loss_jump)
-    stages.begin(1, 50)
-    losses = {5: 99.0, 12: 99.0, 30: loss, 33: 99.0, 45: float("nan")}  # dense, too early, a jump, dense, skipped
-    assert run(stages, progress, 1, 50, losses) == ["10:frozen", "30:dense", "40:frozen"]
-
-
-def test_a_loss_that_is_a_little_higher_changes_nothing():
-    progress = Progress()
-    stages = stages_of(progress)
-    stages.begin(1, 50)
-    assert run(stages, progress, 1, 50, {30: 5.9}) == ["10:frozen"]
 
 
 def test_a_resumed_run_is_in_the_same_stage():

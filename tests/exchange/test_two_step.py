@@ -38,9 +38,9 @@ def signs(root_mean_square: bool) -> Signs:
 
 def int8_scales(values: np.ndarray) -> np.ndarray:
     """The scale of each number's block, float64."""
-    blocks = np.abs(values.astype(np.float64)).reshape(ROWS, -1, BLOCK)
-    scales = (blocks.max(2) / 127).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
-    return np.repeat(scales, BLOCK, 1)
+    largest = np.abs(values.astype(np.float64)).reshape(*values.shape[:-1], -1, BLOCK).max(-1)
+    scales = (largest / 127).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    return np.repeat(scales, BLOCK, -1)
 
 
 def test_int8_sends_the_nearest_of_255_steps_of_its_blocks_scale():
@@ -103,10 +103,9 @@ def rounded(values: np.ndarray, encoding: str) -> np.ndarray:
     """What an encoding makes of float64 [numbers], a multiple of BLOCK."""
     if encoding == "float16":
         return values.astype(np.float16).astype(np.float64)
-    blocks = values.reshape(-1, BLOCK)
-    scale = (np.abs(blocks).max(1) / 127).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)[:, None]
-    steps = np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0)
-    return (np.clip(np.round(steps), -127, 127) * scale).reshape(-1)
+    scale = int8_scales(values)
+    steps = np.divide(values, scale, out=np.zeros_like(values), where=scale > 0)
+    return np.clip(np.round(steps), -127, 127) * scale
 
 
 def two_step(values: list[np.ndarray], encoding: str) -> np.ndarray:

@@ -70,20 +70,7 @@ def test_lines_of_a_plain_text_are_texts_and_pairs_have_a_cosine(checkpoint, tmp
 
 @pytest.mark.parametrize("prompt", ["", PROMPTS[0]])
 def test_a_long_text_gets_the_mean_of_its_windows_each_behind_the_prompt(checkpoint, prompt):
-    words = [
-        "good",
-        "bad",
-        "film",
-        "hero",
-        "the",
-        "plot",
-        "is",
-        "was",
-        "fine",
-        "poor",
-        "and",
-        "a",
-    ] * 4
+    words = ["good", "bad", "film", "hero", "the", "plot", "is", "was", "fine", "poor", "and", "a"] * 4
     of_prompt = len(prompt.split())
     predictor = EmbeddingPredictor(checkpoint, Options(windows=True))
     whole, short = predictor.vectors([" ".join(words), "good film"], prompt)

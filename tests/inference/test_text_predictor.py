@@ -14,10 +14,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bert_horovod.corpus.reading.table_files import table_text
+from bert_horovod.corpus.reading.table_files import Table, table_text
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
+from bert_horovod.inference.predicting import line_length
 from bert_horovod.inference.text_predictor import (
     RerankPredictor,
     TextPredictor,
@@ -236,3 +237,16 @@ def test_cross_encoder_gives_the_same_scores(tmp_path):
     model = sentence_transformers.CrossEncoder(str(predictor.directory), device="cpu")
     np.testing.assert_allclose(ours, model.predict(QUERIES), atol=2e-6)
     assert len(set(ours)) > 1
+
+
+def test_a_line_gets_the_next_power_of_two_from_16_on_and_never_more_than_the_row():
+    lengths = {5: 16, 16: 16, 17: 32, 32: 32, 70: 100, 300: 100}
+    assert {tokens: line_length(tokens, most=100) for tokens in lengths} == lengths
+
+
+def test_no_kept_column_takes_the_name_of_another():
+    table = Table(Path("a.csv"), ["prediction", "input_prediction", "text"], [(2, ["p", "q", "a"])])
+    names, fields = Options(keep=None).kept(table, ["index", "prediction"])
+    assert names == ["input_input_prediction", "input_prediction", "text"]
+    assert fields == [["p", "q", "a"]]
+    assert Options(keep=("prediction",)).kept(table, ["prediction"]) == (["input_prediction"], [["p"]])

@@ -60,10 +60,11 @@ def add_targets(batch: dict[str, np.ndarray], slots: int = 4, seed: int = 2) -> 
     """The batch with masked positions and sentence-pair labels; about a quarter of the slots is empty, at weight 0."""
     random = np.random.default_rng(seed)
     rows = len(batch["input_ids"])
+    tokens = (batch["sequence_ids"] > 0).sum(1, keepdims=True)
     starts = [[int(np.argmax(ids == number)) for number in range(1, 4)] for ids in batch["sequence_ids"]]
     real = [[number in ids for number in range(1, 4)] for ids in batch["sequence_ids"]]
     return batch | {
-        "masked_positions": random.integers(0, LENGTH, (rows, slots)).astype(np.int32),
+        "masked_positions": (random.integers(0, LENGTH, (rows, slots)) % tokens).astype(np.int32),
         "masked_ids": random.integers(0, MODEL.vocab_size, (rows, slots)).astype(np.int32),
         "masked_weights": (random.random((rows, slots)) < 0.75).astype(np.float32),
         "sequence_starts": np.array(starts, np.int32),

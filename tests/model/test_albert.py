@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
+from bert_horovod.model.encoder import encode
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import (
     EMBEDDING_MAPPING,
@@ -21,21 +21,13 @@ from bert_horovod.model.parameters import (
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Model
-from tests.model.reference import ALBERT, LENGTH, PACKED, Reference, add_targets, random_batch, random_parameters
+from tests.model.forwards import dropout_of, forward_of, tensors
+from tests.model.reference import ALBERT, add_targets, random_batch, random_parameters
 
 ONE_LAYER = dataclasses.replace(ALBERT, shared_layers=1)
 UNSHARED = dataclasses.replace(ALBERT, shared_layers=0)
 PARAMETERS = random_parameters(ALBERT, pairs=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
-BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
-
-
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(array) for name, array in arrays.items()}
-
-
-def forward(model: Model, parameters: dict[str, np.ndarray], policy: ComputePolicy, dropout=None) -> Forward:
-    return Forward(model, cast_weights(tensors(parameters), policy.dtype), policy, dropout)
 
 
 def with_copies(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -48,14 +40,14 @@ def with_copies(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: unshared[name] for name in pretraining_shapes(UNSHARED, pairs=True)}
 
 
-def gradients(model: Model, parameters: dict[str, np.ndarray], policy: ComputePolicy) -> dict[str, tf.Tensor]:
+def gradients(model: Model, parameters: dict[str, np.ndarray], **policy: Any) -> dict[str, tf.Tensor]:
     """Dense gradients of the summed losses, by parameter."""
-    weights = cast_weights(tensors(parameters), policy.dtype)
+    forward = forward_of(model, parameters, **policy)
     with tf.GradientTape() as tape:
-        tape.watch(weights)
-        sums = loss_sums(Forward(model, weights, policy), True, tensors(BATCH))
+        tape.watch(forward.weights)
+        sums = loss_sums(forward, True, tensors(BATCH))
         loss = sums.mlm_loss + sums.nsp_loss
-    return parameter_gradients(tape.gradient(loss, weights), {name: v.shape for name, v in parameters.items()})[0]
+    return parameter_gradients(tape.gradient(loss, forward.weights), {k: v.shape for k, v in parameters.items()})[0]
 
 
 @pytest.mark.parametrize(
@@ -73,36 +65,19 @@ def test_published_sizes_have_the_published_numbers_of_parameters(sizes, encoder
     assert sum(map(math.prod, pretraining_shapes(model, pairs=True).values())) == whole
 
 
-def test_losses_are_those_of_the_transcription():
-    reference = Reference(ALBERT, PARAMETERS)
-    sums = loss_sums(forward(ALBERT, PARAMETERS, ComputePolicy()), True, tensors(BATCH))
-    expected = reference.loss_sums(BATCH, reference.encode_batch(BATCH)[-1])
-    np.testing.assert_allclose(sums, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("xla", ["elementwise", "layers"])
-def test_compiled_layers_give_what_they_give_uncompiled_at_some_positions_too(xla):
-    positions = tf.constant(np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), 5)), tf.int32)
-    compiled, expected = (
-        encode_at(forward(ALBERT, PARAMETERS, ComputePolicy(xla=each)), tensors(random_batch()), positions)
-        for each in (xla, "off")
-    )
-    np.testing.assert_allclose(compiled, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "policy",
     [
-        ComputePolicy(),
-        ComputePolicy(tf.bfloat16),
-        ComputePolicy(tf.bfloat16, recompute="layer"),
-        pytest.param(ComputePolicy(tf.bfloat16, xla="layers"), marks=pytest.mark.slow),
+        {},
+        {"dtype": tf.bfloat16},
+        {"dtype": tf.bfloat16, "recompute": "layer"},
+        pytest.param({"dtype": tf.bfloat16, "xla": "layers"}, marks=pytest.mark.slow),
     ],
     ids=["float32", "bfloat16", "recomputed", "compiled"],
 )
 def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
-    shared = gradients(ALBERT, PARAMETERS, policy)
-    uses = gradients(UNSHARED, with_copies(PARAMETERS), policy)
+    shared = gradients(ALBERT, PARAMETERS, **policy)
+    uses = gradients(UNSHARED, with_copies(PARAMETERS), **policy)
     for name, gradient in shared.items():
         if not name.startswith(LAYERS):
             np.testing.assert_array_equal(tf.cast(gradient, tf.float32), tf.cast(uses[name], tf.float32), err_msg=name)
@@ -120,8 +95,8 @@ def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
 
 @pytest.mark.full
 def test_a_graph_of_the_step_has_the_same_gradients():
-    graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16)))
-    eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16))
+    graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), dtype=tf.bfloat16))
+    eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), dtype=tf.bfloat16)
     for name, gradient in graph().items():
         assert gradient.dtype == eager[name].dtype
         np.testing.assert_allclose(
@@ -131,15 +106,13 @@ def test_a_graph_of_the_step_has_the_same_gradients():
 
 def test_dropout_differs_by_layer_as_where_each_has_its_own_parameters():
     rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
-    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
+    batch = tensors(random_batch())
     shared, copies = (
-        encode(
-            forward(dataclasses.replace(model, **rates), parameters, ComputePolicy(), dropout), tensors(random_batch())
-        )
+        encode(forward_of(dataclasses.replace(model, **rates), parameters, dropout_of(7)), batch)
         for model, parameters in ((ALBERT, PARAMETERS), (UNSHARED, with_copies(PARAMETERS)))
     )
     np.testing.assert_array_equal(shared[-1], copies[-1])
-    without = encode(forward(ALBERT, PARAMETERS, ComputePolicy()), tensors(random_batch()))
+    without = encode(forward_of(ALBERT, PARAMETERS), batch)
     assert np.abs(shared[-1] - without[-1]).max() > 0.1
 
 

@@ -23,6 +23,7 @@ from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
+from tests.model.forwards import dropout_of, tensors
 from tests.toys import TOY_MODEL
 
 # Bytes of a row: multiples of a Philox block of 16, and not.
@@ -95,43 +96,40 @@ def test_elements_are_dropped_at_the_rate_in_steps_of_one_in_256_and_the_mean_st
 
 def test_kept_elements_are_scaled_and_dropped_ones_are_zero():
     x = tf.constant(np.random.default_rng(0).standard_normal((4, 30)), tf.float32)
-    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    np.testing.assert_allclose(drop(x, 0.25, 3, dropout), x * masked((30,), 4, rate=0.25), rtol=1e-6)
+    np.testing.assert_allclose(drop(x, 0.25, 3, dropout_of(99)), x * masked((30,), 4, rate=0.25), rtol=1e-6)
 
 
 def test_an_infinite_element_that_is_dropped_is_zero():
-    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    output = drop(tf.fill([1, 64], np.inf), 0.5, 3, dropout).numpy()
+    output = drop(tf.fill([1, 64], np.inf), 0.5, 3, dropout_of(99)).numpy()
     assert set(output.flat) == {0.0, np.inf}
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_half_precision_has_the_masks_of_float32(dtype):
-    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    output = drop(tf.ones([4, 30], dtype), 0.5, 3, dropout)
+    output = drop(tf.ones([4, 30], dtype), 0.5, 3, dropout_of(99))
     assert output.dtype == dtype
     np.testing.assert_array_equal(tf.cast(output, tf.float32), masked((30,), 4))
 
 
 def test_the_gradient_goes_through_what_was_kept_alone():
-    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.ones([4, 30])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        output = drop(x, 0.5, 3, dropout)
+        output = drop(x, 0.5, 3, dropout_of(99))
     np.testing.assert_array_equal(tape.gradient(output, x), masked((30,), 4))
 
 
 def test_at_rate_zero_and_outside_training_nothing_is_dropped():
     x = tf.ones([4, 30])
-    assert drop(x, 0.0, 3, DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))) is x
+    assert drop(x, 0.0, 3, dropout_of(99)) is x
     assert drop(x, 0.5, 3, None) is x
 
 
 def test_a_site_may_be_a_tensor():
-    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.ones([4, 30])
-    np.testing.assert_array_equal(drop(x, 0.5, tf.constant(3, tf.uint64), dropout), drop(x, 0.5, 3, dropout))
+    np.testing.assert_array_equal(
+        drop(x, 0.5, tf.constant(3, tf.uint64), dropout_of(99)), drop(x, 0.5, 3, dropout_of(99))
+    )
 
 
 MODEL = Model(**TOY_MODEL)
@@ -139,12 +137,7 @@ ROWS, LENGTH, PLACES = 3, 32, 5
 
 
 def parameters() -> dict[str, tf.Tensor]:
-    values = initial_values(encoder_shapes(MODEL, pooler=False), 0.1, 0)
-    return {name: tf.constant(value) for name, value in values.items()}
-
-
-def dropout() -> DropoutState:
-    return DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
+    return tensors(initial_values(encoder_shapes(MODEL, pooler=False), 0.1, 0))
 
 
 def test_outside_of_a_program_keep_does_nothing():
@@ -185,7 +178,7 @@ def test_a_forward_program_returns_nothing_twice_and_none_of_its_arguments(at_pl
     places = tf.constant(np.arange(ROWS * PLACES), tf.int32) if at_places else None
     x = tf.zeros([ROWS * LENGTH, MODEL.hidden_size])
     program = _layer_programs(MODEL, policy).forward.get_concrete_function(
-        x, weights, dropout(), attention_bias(queries, ids), tf.constant(1, tf.uint64), places
+        x, weights, dropout_of(7, 40), attention_bias(queries, ids), tf.constant(1, tf.uint64), places
     )
     # The result; query, key, value, probabilities, context twice; of two LayerNorms the draws, the normalised sum and
     # its scale, and one result; gelu with its argument.
@@ -205,7 +198,7 @@ def gradients(policy: ComputePolicy, at_places: bool) -> list[np.ndarray]:
     weights = cast_weights(parameters(), policy.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        hidden = encode_at(Forward(MODEL, weights, policy, dropout()), batch, positions)
+        hidden = encode_at(Forward(MODEL, weights, policy, dropout_of(7, 40)), batch, positions)
         total = tf.reduce_sum(tf.sin(3 * tf.cast(hidden, tf.float32)))
     weight_gradients = tape.gradient(total, list(weights.values()))
     return [tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for each in weight_gradients if each is not None]

@@ -1,66 +1,35 @@
-"""The heads and their loss sums against an independent transcription."""
+"""Loss sums and their gradients against an independent transcription; test_plain.py compares logits."""
 
-import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.exchange.dense.reducer import with_rows
-from bert_horovod.model.forward import ComputePolicy, Forward
-from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, pair_logits
-from bert_horovod.model.weights import cast_weights, parameter_gradients
+from bert_horovod.model.heads import Sums, loss_sums
+from tests.model.forwards import forward_of, loss_and_gradients, tensors
 from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 
 PARAMETERS = random_parameters(MODEL, pairs=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
-# Masked positions are real tokens only, as the transcription knows no padding.
-BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
-PLAIN = ComputePolicy()
+SHAPES = {name: value.shape for name, value in PARAMETERS.items()}
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(array) for name, array in arrays.items()}
-
-
 def sums_of(
-    parameters: dict[str, np.ndarray],
-    batch: dict[str, np.ndarray] = BATCH,
-    pairs: bool = True,
-    policy: ComputePolicy = PLAIN,
+    parameters: dict[str, np.ndarray], batch: dict[str, np.ndarray] = BATCH, pairs: bool = True, **policy: Any
 ) -> Sums:
-    return loss_sums(Forward(MODEL, cast_weights(tensors(parameters), policy.dtype), policy), pairs, tensors(batch))
+    return loss_sums(forward_of(MODEL, parameters, **policy), pairs, tensors(batch))
 
 
-def gradients(batch: dict[str, np.ndarray] = BATCH, policy: ComputePolicy = PLAIN) -> dict[str, np.ndarray]:
+def gradients(batch: dict[str, np.ndarray] = BATCH, **policy: Any) -> dict[str, np.ndarray]:
     """Of the summed losses, by parameter."""
-    weights = cast_weights(tensors(PARAMETERS), policy.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
-        sums = loss_sums(Forward(MODEL, weights, policy), True, tensors(batch))
-        loss = sums.mlm_loss + sums.nsp_loss
-    shapes = {name: v.shape for name, v in PARAMETERS.items()}
-    dense, lookups = parameter_gradients(tape.gradient(loss, weights), shapes)
-    dense |= {name: with_rows(dense[name], lookup) for name, lookup in lookups.items()}
-    return {name: tf.cast(value, tf.float32).numpy() for name, value in dense.items()}
+    return loss_and_gradients(forward_of(MODEL, PARAMETERS, **policy), SHAPES, batch, pairs=True)[1]
 
 
 def reference_sums(parameters: dict[str, np.ndarray]) -> list[float]:
     reference = Reference(MODEL, parameters)
     return reference.loss_sums(BATCH, reference.encode_batch(BATCH)[-1])
-
-
-@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
-def test_logits_are_those_of_the_transcription(act):
-    model = dataclasses.replace(MODEL, hidden_act=act)
-    hidden = np.random.default_rng(0).standard_normal((6, MODEL.hidden_size)).astype(np.float32)
-    reference = Reference(model, PARAMETERS)
-    forward = Forward(model, cast_weights(tensors(PARAMETERS), tf.float32), PLAIN)
-    tokens = masked_token_logits(forward, tf.constant(hidden))
-    pairs = pair_logits(forward, tf.constant(hidden))
-    np.testing.assert_allclose(tokens, reference.token_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(pairs, reference.pair_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
 
 
 def test_loss_sums_and_hits_are_those_of_the_transcription():
@@ -143,36 +112,36 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
 @pytest.mark.parametrize(
     "policy",
     [
-        ComputePolicy(xla="elementwise"),
-        pytest.param(ComputePolicy(xla="layers"), marks=pytest.mark.full),
-        ComputePolicy(recompute="attention"),
-        ComputePolicy(recompute="layer"),
-        pytest.param(ComputePolicy(xla="elementwise", recompute="attention"), marks=pytest.mark.full),
-        pytest.param(ComputePolicy(xla="layers", recompute="layer"), marks=pytest.mark.full),
+        {"xla": "elementwise"},
+        pytest.param({"xla": "layers"}, marks=pytest.mark.full),
+        {"recompute": "attention"},
+        {"recompute": "layer"},
+        pytest.param({"xla": "elementwise", "recompute": "attention"}, marks=pytest.mark.full),
+        pytest.param({"xla": "layers", "recompute": "layer"}, marks=pytest.mark.full),
     ],
-    ids=lambda policy: f"{policy.xla} {policy.recompute}",
+    ids=str,
 )
 def test_gradients_are_the_same_however_they_are_computed(policy):
     expected = gradients()
-    for name, gradient in gradients(policy=policy).items():
+    for name, gradient in gradients(**policy).items():
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])
 def test_gradients_in_half_precision_are_those_of_float32_but_for_rounding(dtype, resolution):
-    exact, half = gradients(), gradients(policy=ComputePolicy(dtype))
+    exact, half = gradients(), gradients(dtype=dtype)
     largest = max(np.linalg.norm(expected) for expected in exact.values())  # the key bias's own is 0
     for name, expected in exact.items():
         error = np.linalg.norm(half[name] - expected)
         assert error <= 16 * resolution * np.linalg.norm(expected) + resolution * largest, name
 
 
-@pytest.mark.parametrize("policy", [ComputePolicy(), ComputePolicy(xla="elementwise")], ids=lambda policy: policy.xla)
-def test_of_equal_scores_the_first_entry_is_the_guess(policy):
+@pytest.mark.parametrize("xla", ["off", "elementwise"])
+def test_of_equal_scores_the_first_entry_is_the_guess(xla):
     parameters = dict(PARAMETERS)
     for name in (WORDS, "cls.predictions.bias"):
         parameters[name] = np.zeros_like(PARAMETERS[name])
     for label in (0, 1, MODEL.vocab_size - 1):
-        sums = sums_of(parameters, BATCH | {"masked_ids": np.full_like(BATCH["masked_ids"], label)}, policy=policy)
+        sums = sums_of(parameters, BATCH | {"masked_ids": np.full_like(BATCH["masked_ids"], label)}, xla=xla)
         assert float(sums.mlm_correct) == (BATCH["masked_weights"].sum() if label == 0 else 0)
         assert float(sums.mlm_loss) == pytest.approx(BATCH["masked_weights"].sum() * np.log(MODEL.vocab_size), rel=1e-5)

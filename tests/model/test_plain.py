@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from bert_horovod.interchange.safetensors_file import map_weights
 from bert_horovod.model import encoder, heads, plain
-from bert_horovod.model.forward import ComputePolicy, Forward
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import CLASSIFIER
-from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.interchange.conftest import SIZES, random_model
+from tests.model.forwards import forward_of
+from tests.model.forwards import tensors as as_constants
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
 ARRAYS = random_parameters(MODEL, pairs=True)
@@ -22,12 +23,12 @@ NAMES = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 
 @functools.cache
 def parameters() -> dict[str, tf.Tensor]:
-    return {name: tf.constant(value) for name, value in ARRAYS.items()}
+    return as_constants(ARRAYS)
 
 
 @functools.cache
 def fast() -> Forward:
-    return Forward(MODEL, cast_weights(parameters(), tf.float32), ComputePolicy())
+    return forward_of(MODEL, ARRAYS)
 
 
 def close(found, expected) -> None:

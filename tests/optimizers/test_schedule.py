@@ -14,26 +14,27 @@ def rates(**settings):
     return [learning_rate(phase, step) for step in range(1, phase.steps + 1)]
 
 
-def test_warmup_hold_and_decay():
-    # T = 10, W = 2, C = 3: five steps of decay
-    expected = [0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]
-    assert rates(steps=10, warmup=0.2, hold=0.3) == pytest.approx(expected, rel=1e-15)
-
-
-def test_power_bends_the_decay():
-    expected = [0.5 * math.sqrt(left / 4) for left in (4, 3, 2, 1)]
-    assert rates(decay_power=0.5, steps=4, warmup=0.0, hold=0.0) == pytest.approx(expected, rel=1e-15)
-
-
-def test_a_line_that_ends_above_zero_goes_on_in_the_next_phase():
-    first = rates(steps=4, warmup=0.0, end_learning_rate=0.25)
-    second = [learning_rate(Phase(learning_rate=0.25, steps=4, warmup=0.0), step) for step in (1, 2, 3, 4)]
-    assert first + second == pytest.approx([0.0625 * left for left in (8, 7, 6, 5, 4, 3, 2, 1)], rel=1e-15)
-
-
-def test_no_warmup_starts_at_the_peak():
-    assert rates(steps=3, warmup=0.0, hold=0.0)[0] == 0.5
-    assert rates(steps=4, warmup=0.0, hold=0.5) == [0.5, 0.5, 0.5, 0.25]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # T = 10, W = 2, C = 3: five steps of decay
+        (
+            {"steps": 10, "warmup": 0.2, "hold": 0.3},
+            [0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1],
+        ),
+        ({"steps": 4, "hold": 0.5}, [0.5, 0.5, 0.5, 0.25]),
+        ({"steps": 4, "decay_power": 0.5}, [0.5 * math.sqrt(left / 4) for left in (4, 3, 2, 1)]),
+        ({"steps": 4, "end_learning_rate": 0.25}, [0.0625 * left for left in (8, 7, 6, 5)]),
+        ({"steps": 4, "decay": "cosine"}, [0.25 * (1 + math.cos(math.pi * over / 4)) for over in (0, 1, 2, 3)]),
+        (
+            {"steps": 20, "warmup": 0.1, "hold": 0.4, "decay": "one_minus_sqrt", "end_learning_rate": 0.1},
+            [0.25, *[0.5] * 9, *(0.1 + 0.4 * (1 - math.sqrt(tenths / 10)) for tenths in range(10))],
+        ),
+    ],
+    ids=str,
+)
+def test_warmup_hold_and_decay(settings, expected):
+    assert rates(**{"warmup": 0.0} | settings) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("warmup", "hold"), [(0.4, 0.6), (1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
@@ -86,19 +87,6 @@ def test_the_period_of_syncs_is_a_power_of_two_below_the_fall_of_the_learning_ra
     assert sync_period(phase, 1000, 1) == 1
     with pytest.raises(ValueError, match="step 1001 is not in the phase"):
         sync_period(phase, 1001, 16)
-
-
-def test_one_minus_sqrt_falls_by_the_root_of_the_share_that_is_over():
-    phase = Phase(steps=20, learning_rate=3.0, warmup=0.1, hold=0.4, decay="one_minus_sqrt", end_learning_rate=1.0)
-    rates = [learning_rate(phase, step) for step in range(1, 21)]
-    assert rates[:10] == [1.5, *[3.0] * 9]
-    over = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]  # of the decay, before each of its ten steps
-    assert rates[10:] == pytest.approx([1 + 2 * (1 - share**0.5) for share in over])
-
-
-def test_cosine_falls_as_half_a_wave():
-    expected = [0.25 * (1 + math.cos(math.pi * over / 4)) for over in (0, 1, 2, 3)]
-    assert rates(steps=4, warmup=0.0, decay="cosine") == pytest.approx(expected, rel=1e-12)
 
 
 def test_each_shape_may_be_chosen_and_falls_from_the_peak():

@@ -80,5 +80,6 @@ LINES = {
         {**ROPE, **IDS},
         {"architecture": "modernbert", **ROPE},
     ),
+    "modernbert, whole last layer": Line(dataclasses.replace(SMALL, num_hidden_layers=4), of_modernbert),
     "modernbert, whole windows": Line(SPANNED, of_modernbert),
 }

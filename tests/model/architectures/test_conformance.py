@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,25 +15,19 @@ from bert_horovod.interchange.huggingface import describe_directory, read_direct
 from bert_horovod.model import plain
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.forward import ComputePolicy, Forward
-from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.interchange.comparing import compare_masked_tokens
 from tests.interchange.conftest import VOCABULARY
 from tests.model.architectures.lines import LINES, SIZES, Line
+from tests.model.forwards import forward_of, loss_and_gradients, tensors
 from tests.model.reference import add_targets, random_batch, random_parameters
-from tests.toy_runs import metrics, newest, train_recipe
+from tests.toy_runs import losses, newest, train_recipe
 from tests.toys import toy_recipe
 
 FULL = pytest.mark.full
 BATCH = add_targets(random_batch())
 IN_FILES = [name for name, line in LINES.items() if line.kind]
-
-
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(array) for name, array in arrays.items()}
 
 
 @pytest.fixture(scope="module", params=LINES)
@@ -51,8 +44,7 @@ def parameters(line) -> dict[str, np.ndarray]:
 def batch(line) -> dict[str, np.ndarray]:
     """Packed rows of ids and types that the model has."""
     types = np.minimum(BATCH["token_type_ids"], line.model.type_vocab_size - 1)
-    places = BATCH["masked_positions"] % (BATCH["sequence_ids"] > 0).sum(1, keepdims=True)
-    return BATCH | {"token_type_ids": types.astype(np.int32), "masked_positions": places.astype(np.int32)}
+    return BATCH | {"token_type_ids": types.astype(np.int32)}
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +62,12 @@ def textbook_gradients(line, parameters, batch) -> tuple[float, dict[str, np.nda
     return float(loss), {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in gradients}
 
 
-def forward(line: Line, parameters: dict[str, np.ndarray], **policy: Any) -> Forward:
-    policy = ComputePolicy(**policy)
-    return Forward(line.model, cast_weights(tensors(parameters), policy.dtype), policy)
-
-
 def test_every_architecture_has_a_line():
     assert {family_of(line.model).model_type for line in LINES.values()} == set(FAMILIES)
 
 
 def test_hidden_states_of_packed_rows_are_those_of_the_textbook_and_of_the_transcription(line, parameters, batch):
-    fast = encode(forward(line, parameters), tensors(batch))
+    fast = encode(forward_of(line.model, parameters), tensors(batch))
     textbook = family_of(line.model).textbook.encode(line.model, tensors(parameters), tensors(batch))
     assert len(fast) == len(textbook) == line.model.num_hidden_layers + 1
     for row, numbers in enumerate(batch["sequence_ids"]):
@@ -96,7 +83,7 @@ def test_hidden_states_of_packed_rows_are_those_of_the_textbook_and_of_the_trans
 
 
 def test_the_last_layer_at_some_positions_is_that_at_all(line, parameters, batch):
-    places, model = tf.constant(batch["masked_positions"]), forward(line, parameters)
+    places, model = tf.constant(batch["masked_positions"]), forward_of(line.model, parameters)
     everywhere = tf.gather(encode(model, tensors(batch))[-1], places, batch_dims=1)
     np.testing.assert_allclose(encode_at(model, tensors(batch), places), everywhere, rtol=1e-4, atol=1e-5)
 
@@ -107,16 +94,10 @@ def test_the_last_layer_at_some_positions_is_that_at_all(line, parameters, batch
     ids=str,
 )
 def test_gradients_are_those_of_the_textbook(line, parameters, batch, textbook_gradients, policy):
-    model = forward(line, parameters, **policy)
-    with tf.GradientTape() as tape:
-        tape.watch(model.weights)
-        loss = loss_sums(model, False, tensors(batch)).mlm_loss
-    dense, lookups = parameter_gradients(tape.gradient(loss, model.weights), pretraining_shapes(line.model, False))
-    ours = {name: tf.cast(gradient, tf.float32).numpy().astype(np.float64) for name, gradient in dense.items()}
-    for name, part in lookups.items():
-        np.add.at(ours[name], part.indices.numpy(), part.values.numpy())
+    forward = forward_of(line.model, parameters, **policy)
+    loss, ours = loss_and_gradients(forward, pretraining_shapes(line.model, False), batch, pairs=False)
     expected_loss, expected = textbook_gradients
-    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
     largest = max(np.abs(gradient).max() for gradient in expected.values())
     assert ours.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -176,8 +157,7 @@ def test_it_trains_resumes_and_is_saved_by_its_own_class(name, store, tmp_path):
     shutil.rmtree(newest(tmp_path / "stopped"))
     assert newest(tmp_path / "stopped").name == "step-00000002"
     train_recipe(recipe, store, tmp_path / "stopped")
-    losses = [[each["loss"] for each in metrics(run)] for run in (whole, tmp_path / "stopped")]
-    assert losses[0] == losses[1]
+    assert losses(whole) == losses(tmp_path / "stopped")
     files = [(newest(run) / "model.safetensors").read_bytes() for run in (whole, tmp_path / "stopped")]
     assert files[0] == files[1]
     model, shapes, (architecture, *_) = describe_directory(newest(whole))
