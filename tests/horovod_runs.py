@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,8 +77,18 @@ def run_command(*words: object, **environment: str) -> subprocess.CompletedProce
 
 def run_python(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
     """Run `python WORDS` to its end, with these variables beside a clean environment."""
-    command, env = [sys.executable, *map(str, words)], clean_environment(**environment)
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env, cwd=cwd)
+    return run_process([sys.executable, *words], clean_environment(**environment), cwd)
+
+
+def run_process(
+    command: Sequence[object], environment: dict[str, str] | None = None, cwd: Path | None = PROJECT, **options: Any
+) -> subprocess.CompletedProcess:
+    """Run a command to its end; where no environment is given, in a clean one."""
+    return subprocess.run(
+        list(map(str, command)),
+        **{"capture_output": True, "text": True, "timeout": PATIENCE_S, "check": False, "cwd": cwd} | options,
+        env=clean_environment() if environment is None else environment,
+    )
 
 
 def clean_environment(**variables: str) -> dict[str, str]:

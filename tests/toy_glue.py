@@ -26,6 +26,14 @@ MODEL = Model(
     max_position_embeddings=32,
 )
 TRAIN, DEV = 320, 21  # examples
+# Settings of a run that learns in seconds.
+FAST = (
+    "phase.0.learning_rate=8e-3",
+    "execution.xla='off'",
+    "execution.log_steps=1",
+    "execution.keep_checkpoints=9",
+    "execution.tensorboard=false",
+)
 PRETRAINING = Pretraining(True)
 
 

@@ -12,7 +12,7 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.spans import Spans, squad_data
 from bert_horovod.training import loop
 from bert_horovod.training.job import Job
-from tests.toy_glue import WORDS
+from tests.toy_glue import FAST, WORDS
 
 TRAIN, DEV = 240, 21  # questions
 ANSWERS = WORDS[5:9]
@@ -56,13 +56,6 @@ def _paragraph(random: np.random.Generator, number: str, marked: bool) -> dict[s
     return paragraph(" ".join(words), (number, "the plot", answer), marked=marked)
 
 
-FAST = (
-    "phase.0.learning_rate=8e-3",
-    "execution.xla='off'",
-    "execution.log_steps=1",
-    "execution.keep_checkpoints=9",
-    "execution.tensorboard=false",
-)
 STRIDE = 8
 
 

@@ -52,9 +52,10 @@ class Launched:
             assert time.monotonic() < end, path.read_text()
             time.sleep(0.05)
 
-    def end(self) -> tuple[int, str, str]:
-        """Wait for the end: exit code, standard output, standard error."""
-        return self.process.wait(PATIENCE_S), self.stdout.read_text(), self.stderr.read_text()
+    def end(self, code: int = 0) -> tuple[str, str]:
+        """Wait for the end, with this exit code: standard output, standard error."""
+        assert self.process.wait(PATIENCE_S) == code, self.stderr.read_text()
+        return self.stdout.read_text(), self.stderr.read_text()
 
     def signal(self, number: int) -> None:
         """Send the launcher a signal."""
@@ -136,6 +137,18 @@ def launched(
                     os.kill(process, signal.SIGKILL)
             launch.process.wait()
         launch.await_no_process()
+
+
+def listening(process: int | str) -> int:
+    """How many ports a process of this host listens on, in this network namespace."""
+    files = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            files.add(os.readlink(descriptor))
+        except OSError:  # closed meanwhile
+            continue
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return sum(line[3] == "0A" and f"socket:[{line[9]}]" in files for line in lines)
 
 
 def _text(path: Path) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.cluster.ports import listening
+from tests.cluster.launches import LAUNCH, QUICK, launched, listening
 from tests.horovod_runs import PATIENCE_S, clean_environment, run_ranks
 from tests.toy_runs import pretrain_arguments
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.full
 
 HOROVOD_ALONE = """
 import horovod.tensorflow as horovod
-from tests.cluster.ports import listening
+from tests.cluster.launches import listening
 horovod.init()
 print("listens on", listening("self"))
 """
@@ -89,7 +88,7 @@ def test_files_get_the_users_umask(run):
 def test_no_secret_is_in_a_log_a_file_or_a_command_line(run):
     commands = "".join(Path(f"/proc/{process}/cmdline").read_text(errors="replace") for process in run.processes())
     os.kill(run.rank(1), 9)  # a failure prints more than a good end
-    run.end()
+    run.end(code=1)
     tmp_path = run.stdout.parent
     assert run.stderr.stat().st_size
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,9 +1,11 @@
-"""Who started this process, and whom no world is joined for."""
+"""Who started this process, and whom no world is joined for; what horovodrun sends."""
 
 import os
+import signal
 import socket
-import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server, launch
 from bert_horovod.collectives.starting import connect
 from bert_horovod.errors import UserError
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import run_process
 
 
 @pytest.mark.full
@@ -22,13 +24,7 @@ def test_an_elastic_horovodrun_is_refused_and_restarts_are_named(tmp_path):
     discovery.chmod(0o755)
     rank = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", "r", "--data_dir", "d"]
     elastic = [Path(sys.executable).with_name("horovodrun"), "-np", "2", "--host-discovery-script", discovery]
-    done = subprocess.run(
-        [*elastic, "--network-interfaces", "lo", *rank, "--output_dir", tmp_path / "run"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=clean_environment(),
-    )
+    done = run_process([*elastic, "--network-interfaces", "lo", *rank, "--output_dir", tmp_path / "run"])
     assert done.returncode == 1
     assert "bert-horovod: error: found an elastic horovodrun (--host-discovery-script)" in done.stderr
     assert "bert-horovod launch --restarts N" in done.stderr
@@ -67,6 +63,19 @@ def test_variables_of_a_launcher_that_is_gone_are_named_and_not_waited_for(varia
 ALONE = ("RANK", "WORLD_SIZE", "MV2_", "PMI", "OMPI_", "HOROVOD_", "SLURM_", "JSM_", "FLUX_", "PALS_", "ALPS_")
 
 
+@pytest.fixture
+def environment(monkeypatch) -> Callable[[dict[str, str]], None]:
+    """Sets these variables, and no other of a launcher."""
+
+    def of(variables: dict[str, str]) -> None:
+        for name in [name for name in os.environ if name.startswith(ALONE)]:
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return of
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
@@ -81,11 +90,8 @@ ALONE = ("RANK", "WORLD_SIZE", "MV2_", "PMI", "OMPI_", "HOROVOD_", "SLURM_", "JS
         ({"PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, None),
     ],
 )
-def test_a_rank_of_a_launcher_that_is_not_known_does_not_train_alone(monkeypatch, capsys, variables, message):
-    for name in [name for name in os.environ if name.startswith(ALONE)]:
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_a_rank_of_a_launcher_that_is_not_known_does_not_train_alone(environment, capsys, variables, message):
+    environment(variables)
     if message is None:
         assert launch().size == int(variables.get("HOROVOD_SIZE", variables.get("OMPI_COMM_WORLD_SIZE", "1")))
         assert capsys.readouterr().err == ""
@@ -94,10 +100,8 @@ def test_a_rank_of_a_launcher_that_is_not_known_does_not_train_alone(monkeypatch
             launch()
 
 
-def test_a_lone_rank_of_pmix_is_told(monkeypatch, capsys):
-    for name in [name for name in os.environ if name.startswith(ALONE)]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PMIX_RANK", "0")
+def test_a_lone_rank_of_pmix_is_told(environment, capsys):
+    environment({"PMIX_RANK": "0"})
     assert launch() == Launch()
     assert "found PMIX_RANK=0, but nothing that says of how many ranks" in capsys.readouterr().err
 
@@ -130,10 +134,25 @@ PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
         (SCRIPT | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "mpirun", 2),
     ],
 )
-def test_only_a_step_of_a_job_is_ranks_and_its_script_is_one_process(monkeypatch, variables, launcher, size):
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI", "OMPI_", "HOROVOD_"))]:
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_only_a_step_of_a_job_is_ranks_and_its_script_is_one_process(environment, variables, launcher, size):
+    environment(variables)
     launched = launch()
     assert (launched.launcher, launched.size) == (launcher, size)
+
+
+def test_a_time_limit_counts_by_the_clock_of_the_host_that_it_reaches(monkeypatch):
+    pytest.importorskip("horovod")
+    from horovod.runner import launch
+    from horovod.runner.common.util import codec
+    from horovod.runner.common.util.timeout import Timeout
+    from horovod.runner.driver import driver_service
+
+    from bert_horovod.collectives.horovodrun import main
+
+    for place, name in ((signal, "signal"), (driver_service, "get_remote_command"), (Timeout, "__reduce__")):
+        monkeypatch.setattr(place, name, getattr(place, name))  # main replaces them
+    monkeypatch.setattr(launch, "run_commandline", lambda: None)
+    main()
+    sent, now = codec.dumps_base64(Timeout(30, "")), time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert codec.loads_base64(sent).remaining() == 30

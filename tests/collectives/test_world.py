@@ -1,5 +1,6 @@
 """The world of ranks: what launchers say, and what collectives return."""
 
+import itertools
 import sys
 
 import numpy as np
@@ -7,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.starting import connect, knobs
+from bert_horovod.collectives.starting import MOST_IN_PAIRS, connect, knobs, meetings
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.link_measurement import measure_link
 from bert_horovod.recipe.settings import Execution
-from tests.collectives.jobs import DTYPES, collectives, values
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, shares
 from tests.horovod_runs import run_ranks
 
@@ -24,6 +25,31 @@ LAUNCHERS = [
 
 
 RANKS = 2
+DTYPES = ("float16", "float32", "float64", "int32", "int64")
+
+
+def values(rank: int, dtype: str) -> np.ndarray:
+    """What a rank puts into a collective: small whole numbers, exact in every dtype."""
+    return np.random.default_rng(rank).integers(-50, 50, (4, 3)).astype(dtype)
+
+
+def collectives(world: World) -> dict[str, np.ndarray]:
+    """Every collective once, by name; and the link between the ranks."""
+    arrays = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
+    for dtype in DTYPES:
+        mine = tf.constant(values(world.rank, dtype))
+        arrays[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
+        arrays[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
+        arrays[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
+    mine = tf.constant(values(world.rank, "float32"))
+    arrays["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
+    arrays["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
+    arrays["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
+    arrays["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
+    arrays["hosts"] = np.array([world.join_hosts().inside.size, world.join_hosts().across.size])
+    arrays["in_flight"] = np.array(world.in_flight(), dtype=str)  # once hosts are known: groups are asked too
+    arrays["link"] = np.array(measure_link(world, world.all_reduce, tf.float16, 2)[:2])
+    return arrays
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +208,17 @@ def test_horovod_fuses_nothing_and_its_timeline_waits_to_be_started():
     assert knobs(Execution())["HOROVOD_FUSION_THRESHOLD"] == "0"
     assert "HOROVOD_TIMELINE" not in knobs(Execution())
     assert knobs(Execution(timeline=(1, 2)))["HOROVOD_TIMELINE"] == "DYNAMIC"
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8])
+def test_in_a_round_of_meetings_no_rank_is_in_two_pairs_and_each_pair_meets_once(size):
+    pairs = meetings(range(10, 10 + size))
+    assert sorted(pairs) == list(itertools.combinations(range(10, 10 + size), 2))
+    a_round = size // 2
+    for begin in range(0, len(pairs), a_round):
+        members = [rank for pair in pairs[begin : begin + a_round] for rank in pair]
+        assert len(members) == len(set(members)) == 2 * a_round
+
+
+def test_two_ranks_and_many_ranks_make_no_pairs():
+    assert meetings(range(2)) == meetings(range(MOST_IN_PAIRS + 1)) == []

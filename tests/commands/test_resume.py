@@ -49,8 +49,8 @@ def test_a_run_is_seen_running_killed_and_stopped_and_resume_is_the_same_command
     with launched([*PROGRAM, "resume", str(run)], tmp_path, str(tmp_path / "recipe.toml")) as process:
         process.await_output("resuming from run/checkpoints/step-", "step ")
         (run / "stop").touch()
-        code, _, errors = process.end()
-    assert (code, "bert-horovod pretrain --recipe" in errors) == (0, True)
+        _, errors = process.end()
+    assert "bert-horovod pretrain --recipe" in errors
     assert status(run)["state"] == "stopped, as it was asked to"
 
 
@@ -62,7 +62,7 @@ def test_resume_of_a_launched_run_launches_it_again(tmp_path):
         with launched(command, tmp_path, str(tmp_path / "run")) as process:
             process.await_output("world: 2 rank(s)", "step 1" if command[3] == "launch" else "resuming")
             os.kill(process._find("launch", set()), signal.SIGTERM)
-            assert process.end()[0] == 0
+            process.end()
         assert read_command(tmp_path / "run").words == ["launch", *words]
 
 

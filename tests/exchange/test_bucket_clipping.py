@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim
 from bert_horovod.runtime.xla import no_clock
 from tests.exchange.moments import BROKEN, BUCKETS, SHAPES, TABLE, Toy, gradients, parameters
-from tests.horovod_runs import PATIENCE_S
+from tests.horovod_runs import run_python
 from tests.toy_runs import metrics, train_rank, train_recipe
 from tests.toys import toy_recipe
 
@@ -122,8 +120,7 @@ def test_buckets_that_clip_are_cut_by_size_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
 def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
-    command = [sys.executable, "-m", "tests.exchange.early_update", clipping]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = run_python("-m", "tests.exchange.early_update", clipping)
     assert done.stdout.split() == [early]
 
 

@@ -20,7 +20,7 @@ from bert_horovod.runs.rank_parts import part_file
 from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, initial, trained
 from tests.exchange.promises import chunks, low_rank
 from tests.exchange.transcribed import WORDS, WORDS_SHAPES, powersgd, words_initial, words_share
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_script
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_process, run_script
 from tests.toy_runs import assert_same_files, metrics, newest, pretrain_arguments, train_rank
 from tests.toys import toy_recipe
 
@@ -126,15 +126,7 @@ def test_three_ranks_and_hosts_of_two_ranks_are_the_transcription_too(tmp_path):
         directory = tmp_path / str(count)
         directory.mkdir()
         command = [*horovodrun(count), *hosts, sys.executable, "-m", "tests.exchange.exchange_jobs", directory, jobs]
-        done = subprocess.run(
-            list(map(str, command)),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=clean_environment(),
-            cwd=PROJECT,
-            check=False,
-        )
+        done = run_process(command)
         assert done.returncode == 0, done.stdout + done.stderr
         for number, recipe in enumerate(recipes):
             of_ranks = [pickle.loads(Path(directory, f"{number}.{rank}").read_bytes()) for rank in range(count)]

@@ -3,7 +3,6 @@
 Sums in two steps, against a float64 transcription.
 """
 
-import subprocess
 import sys
 
 import ml_dtypes
@@ -16,7 +15,7 @@ from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.exchange.compressed.compressed_sums import Signs
 from bert_horovod.exchange.two_step import BLOCK, Errors, Float16, Int8, TwoStep, encode_owing
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, STEPS, owing, shares, sums
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun
+from tests.horovod_runs import horovodrun, run_process
 
 ROWS, WIDTH = 2, 6 * BLOCK
 
@@ -186,9 +185,7 @@ def test_bytes_are_those_of_both_steps_to_other_ranks():
 def test_hosts_of_several_ranks_come_to_the_flat_sum_to_rounding(tmp_path):
     command = [*horovodrun(4), "-H", "localhost:2,127.0.0.1:2", sys.executable]
     command += ["-m", "tests.exchange.two_step_jobs", str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), cwd=PROJECT, check=False
-    )
+    done = run_process(command)
     assert done.returncode == 0, done.stdout + done.stderr
     of_ranks = [np.load(tmp_path / f"{rank}.npz") for rank in range(4)]
     for arrays in of_ranks:

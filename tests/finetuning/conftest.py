@@ -11,3 +11,8 @@ from tests.toy_glue import write_checkpoint, write_glue
 def files(tmp_path_factory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("toy")
     return {"data_dir": write_glue(directory / "glue"), "checkpoint": write_checkpoint(directory / "checkpoint")}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")

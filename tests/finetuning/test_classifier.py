@@ -15,28 +15,22 @@ from bert_horovod.finetuning.initialisation import Finetuning, Packed, finetunin
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.outcome import Outcome
-from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
+from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.recipe_files.loading import differences
-from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.text_head import Classification, Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
-from tests.toy_glue import MODEL, TRAIN, WORDS, write_checkpoint, write_glue, write_labels, write_mnli
+from tests.toy_glue import FAST, MODEL, TRAIN, WORDS, write_checkpoint, write_glue, write_mnli
 from tests.toy_runs import metrics
+
+pytestmark = pytest.mark.full
 
 EPOCHS = 4
 STEPS = 38  # 95 rows an epoch hold the 320 examples; a step has 10 rows
-FAST = (
-    "phase.0.learning_rate=8e-3",
-    "execution.xla='off'",
-    "execution.log_steps=1",
-    "execution.keep_checkpoints=9",
-    "execution.tensorboard=false",
-)
 
 
 def classification_recipe(model, *rows, epochs=3.0, overrides=(), world_size=1):
@@ -63,7 +57,6 @@ def said_at_start(tuning: Finetuning) -> tuple[str, ...]:
     return notices[:-3]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -83,7 +76,6 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
     assert job_of(files | {"checkpoint": other}, tmp_path / "out").init_checkpoint == other
 
 
-@pytest.mark.full
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
     recipe = classification_recipe(MODEL, 67349, 872)
     assert (recipe.phase[0].steps, recipe.phase[0].global_batch) == (6314, 32)
@@ -96,7 +88,6 @@ def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
     assert classification_recipe(large, 67349, 872).phase[0].sequence_length == 128
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("overrides", "match"),
     [
@@ -111,20 +102,17 @@ def test_settings_that_do_not_fit_are_refused(files, tmp_path, overrides, match)
         job_of(files, tmp_path, *overrides)
 
 
-@pytest.mark.full
 def test_dropout_may_differ_from_the_checkpoints(files, tmp_path):
     job = job_of(files, tmp_path, "model.hidden_dropout_prob=0.3")
     assert job.recipe.model == replace(MODEL, hidden_dropout_prob=0.3)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("epochs", [0.0, -1.0, math.inf, math.nan])
 def test_epochs_that_are_none_are_refused(files, tmp_path, epochs):
     with pytest.raises(UserError, match=r"--epochs .*expected more than 0"):
         finetuning(files).job(tmp_path, epochs)
 
 
-@pytest.mark.full
 def test_a_step_has_at_least_a_row_for_each_rank_where_no_batch_is_set(files, tmp_path):
     for ranks, rows in ((1, 10), (10, 10), (11, 11), (95, 95)):
         assert job_of(files, tmp_path, world_size=ranks).recipe.phase[0].global_batch == rows
@@ -157,7 +145,6 @@ def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
     assert len(written) == 1 + 5
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 10])
 def test_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
     one, several = job_of(files, tmp_path).recipe, job_of(files, tmp_path, world_size=ranks).recipe
@@ -166,7 +153,6 @@ def test_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, t
     assert several.execution.micro_batch == 10 // ranks < one.execution.micro_batch
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
     task = Classification(("negative", "positive"), ("sentence",))
@@ -181,7 +167,6 @@ def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
 
 
-@pytest.mark.full
 def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
     packed = Packed(340, 100, 32, "examples")
     assert packed.step_notice(job_of(files, tmp_path).recipe, 1) == ("a step of 10 rows has about 34 examples")
@@ -190,14 +175,12 @@ def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
     )
 
 
-@pytest.mark.full
 def test_a_step_has_about_32_examples_however_they_are_packed(files, tmp_path):
     packed, alone = job_of(files, tmp_path).recipe, job_of(files, tmp_path, "data.packing=false").recipe
     assert (packed.phase[0].global_batch, packed.phase[0].steps) == (10, STEPS)
     assert (alone.phase[0].global_batch, alone.phase[0].steps) == (32, EPOCHS * TRAIN // 32)
 
 
-@pytest.mark.full
 def test_the_dev_files_are_in_the_datas_hash_so_that_ranks_compare_them(files, tmp_path):
     other = tmp_path / "glue"
     shutil.copytree(files["data_dir"], other)
@@ -208,7 +191,6 @@ def test_the_dev_files_are_in_the_datas_hash_so_that_ranks_compare_them(files, t
     assert changed.dataset.hash != finetuning(files).job(tmp_path).dataset.hash
 
 
-@pytest.mark.full
 def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
     with pytest.raises(UserError, match="--checkpoint: there is none at"):
         job_of(files | {"checkpoint": tmp_path / "absent"}, tmp_path)
@@ -219,7 +201,6 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
         job_of(files | {"checkpoint": without}, tmp_path)
 
 
-@pytest.mark.full
 def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
     assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
@@ -229,32 +210,8 @@ def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
         Finetuning(Texts(glue_data("mnli", Files(write_mnli(tmp_path / "glue")))), one)
 
 
-@pytest.mark.full
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):
     without = write_checkpoint(tmp_path / "model", Pretraining(False))
     job = job_of(files | {"checkpoint": without}, tmp_path)
     assert (job.dataset.vocabulary, job.dataset.tokenizer_settings) == (WORDS, UNCASED)
     assert job.recipe.model == MODEL
-
-
-@pytest.mark.parametrize(
-    ("words", "before", "now", "message"),
-    [
-        ([], 0.5, None, "--threshold dev: .*run was begun with 0.5, .*give --threshold 0.5"),
-        (["--threshold", "0.30"], 0.3, None, "--threshold dev: .*run was begun with 0.30, "),
-        (["--threshold=dev"], None, 0.3, "--threshold 0.3: .*run was begun with dev, "),
-    ],
-    ids=["usual", "fixed", "dev"],
-)
-def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, now, message):
-    def job(threshold: float | None) -> None:
-        options = OwnOptions(threshold=threshold)
-        data = own_data("multilabel", files_of_labels, ("text",), "labels", options)
-        Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", EPOCHS, FAST)
-
-    files_of_labels = write_labels(tmp_path / "files")
-    (tmp_path / "run").mkdir()
-    Command(["finetune", *words], "/", str(tmp_path / "run"), None, 1).write(tmp_path / "run")
-    job(before)
-    with pytest.raises(UserError, match=message):
-        job(now)

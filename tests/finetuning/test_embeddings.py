@@ -17,9 +17,9 @@ from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.training.loop import train
-from tests.finetuning.kinds.cases import FAST, embeddings
+from tests.finetuning.kinds.cases import embeddings
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import FAST
 from tests.toy_runs import metrics, newest
 
 BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
@@ -51,11 +51,6 @@ def test_each_anchor_is_ranked_among_the_passages_that_are_not_right_for_it():
     }
     corners = np.eye(2, dtype=np.float32)
     assert uniformity(np.concatenate([corners, -corners])) == pytest.approx(np.log((2 * np.exp(-4) + np.exp(-8)) / 3))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")
 
 
 def losses_of(

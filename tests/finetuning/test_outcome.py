@@ -18,7 +18,6 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files, Format, Split
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts, write_predictions
-from bert_horovod.finetuning.outcome import require_same_files
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.sweep import Variant, train_all
 from bert_horovod.finetuning.text_data import OwnOptions, TextData, glue_data, own_data
@@ -26,7 +25,7 @@ from bert_horovod.runs.checkpoint import paths
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests import toy_squad
-from tests.toy_glue import write_checkpoint, write_glue
+from tests.toy_glue import write_glue
 
 LABELS = [1] * 444 + [0] * 428  # SST-2's dev set
 
@@ -74,11 +73,6 @@ def test_predictions_are_written_as_glue_takes_them(tmp_path):
 
 
 AT_ONCE = ("execution.xla='off'", "execution.tensorboard=false")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")
 
 
 def refusal(world: World, task: str, checkpoint: Path, data_dirs: list[Path], output_dir: Path) -> str:
@@ -138,10 +132,6 @@ def test_a_file_of_squad_that_differs_in_its_right_answers_alone_is_named(two_ra
     path.write_text(path.read_text().replace(f'"id": "{split}3"', '"id": "other"'))
     message = both(two_ranks, "squad", checkpoint, [mine, theirs], tmp_path / "out")
     assert message.startswith(f"the {split} file of rank 1 ({path}) is not that of rank 0")
-
-
-def test_one_rank_agrees_with_itself():
-    require_same_files({"dev": (Path("dev.tsv"), ["a", 1])}, World())
 
 
 FAST = (

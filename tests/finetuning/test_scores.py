@@ -1,8 +1,10 @@
 """Official scores: those of scikit-learn and scipy on the same predictions, over a whole set.
 
-Scores of any number of labels: those of scikit-learn on GoEmotions, and NumPy's by definition.
+Scores of any number of labels: NumPy's by definition; test_scoring.py has those of scikit-learn on GoEmotions.
 
 Scores of entities are those of seqeval, on made-up predictions and on the real corpus.
+
+MRR@10 and accuracy of candidates by query.
 """
 
 import gzip
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.reading.tagged_files import TagColumns, read_tagged
+from bert_horovod.finetuning.kinds.rerankers import ranking_scores
 from bert_horovod.finetuning.scores import (
     METRICS,
     average_precision,
@@ -118,23 +121,6 @@ def toy(examples: int = 30, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
     return (random.random(truth.shape) * 0.7 + truth * 0.3).round(1), truth
 
 
-def test_scores_of_goemotions_are_those_of_scikit_learn(shared_data):
-    directory = shared_data / "finetune" / "multilabel" / "goemotions"
-    expected = json.loads((directory / "expected-scores.json").read_text())
-    with gzip.open(directory / "dev-probabilities.tsv.gz", "rt") as file:
-        probabilities = np.loadtxt(file, skiprows=1)
-    truth = np.zeros(probabilities.shape, bool)
-    with gzip.open(directory / "dev.tsv.gz", "rt", encoding="utf-8") as file:
-        for row, line in zip(truth, file, strict=True):
-            row[[int(number) for number in line.rstrip("\n").split("\t")[1].split(",")]] = True
-    assert len(truth) == expected.pop("examples")
-    scores = multilabel_scores(probabilities, truth, expected.pop("threshold"))
-    assert tuple(scores) == score_names(28, chosen=False)
-    assert len(expected) == 9
-    for name, value in expected.items():
-        assert scores[name] == pytest.approx(value, rel=EXACT, abs=0), name
-
-
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_precision_at_k_is_the_share_of_true_labels_among_the_likeliest(k):
     probabilities, truth = toy()
@@ -233,3 +219,29 @@ def test_a_table_has_the_scores_of_each_type():
         ["type", "precision", "recall", "f1", "entities"],
         ["A", "0.5000", "1.0000", "0.6667", "1"],
     ]
+
+
+def plain_mrr(scores, relevance, queries) -> float:
+    found = []
+    for query in sorted(set(queries)):
+        mine = [i for i, each in enumerate(queries) if each == query]
+        order = sorted(mine, key=lambda i: (-scores[i], relevance[i] >= 0.5))
+        ranks = [1 + place for place, i in enumerate(order) if relevance[i] >= 0.5]
+        if ranks and len(ranks) < len(mine):
+            found.append(1 / ranks[0] if ranks[0] <= 10 else 0.0)
+    return sum(found) / len(found)
+
+
+def test_mrr_is_that_of_the_plain_way_with_ties_against_the_model():
+    random = np.random.default_rng(0)
+    queries = [f"q{number}" for number in random.integers(0, 30, 600)]
+    relevance = random.choice([0, 0.4, 0.6, 1], 600, p=[0.7, 0.2, 0.05, 0.05])
+    scores = random.integers(0, 12, 600) / 12
+    found = ranking_scores(scores, relevance, queries)
+    assert found["mrr_10"] == pytest.approx(plain_mrr(scores, relevance, queries))
+    assert found["accuracy"] == np.mean((scores >= 0.5) == (relevance >= 0.5))
+
+
+def test_constant_scores_and_queries_with_one_kind_of_candidates_gain_nothing():
+    assert ranking_scores(np.ones(3), np.array([1, 0, 0]), ["a"] * 3)["mrr_10"] == pytest.approx(1 / 3)
+    assert ranking_scores(np.array([0.9, 0.1]), np.array([1, 1]), ["a", "b"])["mrr_10"] == 0

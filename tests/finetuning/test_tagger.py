@@ -1,6 +1,5 @@
-"""What a fine-tuning of tagged words begins with, when it ends, and what it refuses."""
+"""What a fine-tuning of tagged words begins with, says at its end, and refuses."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.tag_data import ner_data
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.runs.checkpoint import path_of, paths, step_of
 from bert_horovod.tasks.token_classification import TokenClassification
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
@@ -47,20 +45,6 @@ def test_a_run_may_start_from_tags_in_another_order(files, tmp_path):
     assert job_of(files | {"checkpoint": tagger}, tmp_path).init_checkpoint == tagger
 
 
-def test_a_run_ends_early_and_keeps_its_best_checkpoint(files, tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    settings = "phase.0.learning_rate=1e-30", "execution.keep_checkpoints=1"
-    ending = job_of(files, tmp_path / "run", *settings, early_stop=2)
-    train(ending, World())
-    said = capsys.readouterr().out
-    best = json.loads((tmp_path / "run" / "best.json").read_text())
-    assert (best["metric"], best["evaluations_since"], best["ended"]) == ("f1", 2, True)
-    assert [step_of(path.name) for path in paths(tmp_path / "run")] == [best["step"], 3 * best["step"]]
-    assert f"best checkpoint: {path_of(tmp_path / 'run', best['step'])}, f1 " in said
-    assert "dev.tsv: f1 " in said
-    assert (tmp_path / "run" / "predictions" / "dev.tsv").is_file()
-
-
 def test_a_run_that_finds_no_entity_says_so(files, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     train(job_of(files, tmp_path / "run", "phase.0.learning_rate=1e-9", "phase.0.steps=1"), World())
@@ -76,24 +60,15 @@ def test_words_without_a_token_are_refused(files, tmp_path):
         Finetuning(Tags(data), files["checkpoint"]).job(tmp_path)
 
 
-@pytest.mark.parametrize("setting", ["class_weights='balanced'", "label_attention=4", "heads=2"])
-def test_settings_of_labels_of_texts_are_refused(files, tmp_path, setting):
-    data = ner_data(Files(files["data_dir"]))
-    with pytest.raises(UserError, match=rf"objective\.{setting.split('=')[0]} = .*entity recognition"):
-        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path, overrides=[f"objective.{setting}"])
-
-
 @pytest.mark.parametrize(
     "setting",
     [
-        "objective.masked_fraction=0.3",
-        "objective.priority_words='words.txt'",
-        "objective.pair=next_sentence",
-        "execution.evaluate_rows=16",
-        "execution.probe=sst2",
+        *("objective.class_weights='balanced'", "objective.label_attention=4", "objective.heads=2"),
+        *("objective.masked_fraction=0.3", "objective.priority_words='words.txt'", "objective.pair=next_sentence"),
+        *("execution.evaluate_rows=16", "execution.probe=sst2"),
     ],
 )
-def test_settings_of_pretraining_are_refused(files, tmp_path, setting):
+def test_settings_of_texts_and_of_pretraining_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
     with pytest.raises(UserError, match=rf"{setting.split('=')[0]} = .*entity recognition does not read it"):
         Finetuning(Tags(data), files["checkpoint"]).job(tmp_path, overrides=[setting])

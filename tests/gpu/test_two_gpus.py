@@ -5,7 +5,7 @@ import pytest
 
 from bert_horovod.cluster.doctor.facts import horovod_with
 from tests.gpu.conftest import DEVICE, run_program
-from tests.toy_runs import metrics, pretrain_arguments
+from tests.toy_runs import losses, pretrain_arguments
 
 pytestmark = pytest.mark.gpu
 NEEDED = "NCCL" if DEVICE == "GPU" else "Gloo"
@@ -23,13 +23,13 @@ def two_devices() -> None:
 
 @pytest.mark.parametrize(("wire", "band"), [("float32", 1e-5), ("float16", 1e-3)])
 def test_two_ranks_lose_as_one_does(store, tmp_path, wire, band):
-    losses = []
+    of_runs = []
     for ranks, micro_batch in ((1, 32), (2, 16)):
         directory = tmp_path / str(ranks)
         directory.mkdir()
         sections = {"execution": {"micro_batch": micro_batch}, "numerics": {"wire": wire}, "phase": {"steps": 10}}
         words = pretrain_arguments(directory, store, directory / "run", **sections)
         run_program(*(["launch", "-np", ranks, "--"] if ranks > 1 else []), "pretrain", *words)
-        losses.append([line["loss"] for line in metrics(directory / "run")])
-    assert len(losses[0]) == 10
-    assert np.allclose(losses[1], losses[0], rtol=band, atol=0)
+        of_runs.append(losses(directory / "run"))
+    assert len(of_runs[0]) == 10
+    assert np.allclose(of_runs[1], of_runs[0], rtol=band, atol=0)

@@ -19,17 +19,9 @@ FIRST = [TEXT[0], "The dog", TEXT[1], "a"]
 SECOND = ["The cat sat.", TEXT[1], TEXT[2], "sat"]
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    pytest.importorskip("torch")
-    return pytest.importorskip("transformers")
-
-
 @pytest.fixture(scope="module", params=KINDS)
-def directory(request, tmp_path_factory, transformers) -> Path:
+def directory(request, tmp_path_factory, torch, transformers) -> Path:
     """A classifier with random parameters, its tokenizer beside."""
-    import torch
-
     path = write_kind(tmp_path_factory.mktemp(request.param) / "model", request.param)
     size = len(transformers.AutoTokenizer.from_pretrained(path))
     torch.manual_seed(0)
@@ -75,9 +67,7 @@ def test_rows_are_those_of_transformers(directory, transformers, length):
 
 @pytest.mark.full
 @pytest.mark.parametrize("packing", [False, True])
-def test_the_logits_of_pairs_are_transformers(directory, transformers, packing):
-    import torch
-
+def test_the_logits_of_pairs_are_transformers(directory, torch, transformers, packing):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
     with torch.no_grad():
@@ -88,9 +78,7 @@ def test_the_logits_of_pairs_are_transformers(directory, transformers, packing):
 
 
 @pytest.mark.full
-def test_an_answer_is_the_best_of_transformers_logits_in_the_context(directory, transformers):
-    import torch
-
+def test_an_answer_is_the_best_of_transformers_logits_in_the_context(directory, torch, transformers):
     spans = directory.with_name("spans")
     question, context = "The dog sat?", TEXT[1]
     predictor = SpanPredictor(spans, Options(sequence_length=128))

@@ -1,14 +1,13 @@
 """lab/compute.py and lab/rounds.py: contestants in turn."""
 
-import hashlib
 import sys
 
 import pytest
 
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import RunError
 from lab import compute
 from lab.rounds import in_turn, ratio_of, started
-from tests.lab.scripts import DIRECTORY, run_script
+from tests.lab.scripts import run_script
 
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
 TOY = ["hidden_size=32", "num_hidden_layers=2", "num_attention_heads=2", "intermediate_size=64", "vocab_size=100"]
@@ -62,24 +61,3 @@ def test_a_ratio_is_of_rows_a_second_in_the_same_round():
     assert lines[0]["model_garden"] == 2.0
     assert lines[0]["rows_per_s"] * lines[0]["step_s"] == lines[1]["rows_per_s"] * lines[1]["step_s"] == 16
     assert lines[1]["configuration"] == "Model Garden: 12 x 768, 16 rows x 128, bfloat16, adamw"
-
-
-@pytest.mark.full
-def test_an_environment_that_is_complete_is_used_as_it_is(tmp_path):
-    (tmp_path / "model_garden" / "bin").mkdir(parents=True)
-    python = tmp_path / "model_garden" / "bin" / "python"
-    python.touch()
-    requirements = (DIRECTORY / "peers" / "model_garden.txt").read_bytes()
-    (tmp_path / "model_garden.complete").write_text(hashlib.sha256(requirements).hexdigest() + "\n")
-    assert compute.environment("model_garden", tmp_path) == python
-
-
-@pytest.mark.full
-def test_pytorch_is_asked_for_without_the_variables_of_tensorflow(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\ntest -z "$PYTHONPATH$LD_LIBRARY_PATH" && echo \'["2.9", false]\'\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", "/of/tensorflow")
-    assert "PYTHONPATH" not in compute.torch_environment(python, "cpu")
-    with pytest.raises(UserError, match=r"torch 2\.9 of .* has no CUDA; --peer_python names one that has"):
-        compute.torch_environment(python, "cuda")

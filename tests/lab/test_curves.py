@@ -28,12 +28,6 @@ def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():
     assert not {"float16", "int8", "continued, 1-bit Adam", "continued 400, bucket clipping"} & set(enough)
 
 
-def test_a_continued_curve_without_a_start_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        curves.parse(["--data_dir", "s", "--work", "w", "--curve", "continued, int8"])
-    assert "--curve 'continued, int8': expected --start" in capsys.readouterr().err
-
-
 def test_what_steps_take_is_summed_over_phases():
     grown = curve("stacking, 8 layers", [(10, 5.0), (30, 4.0)], phases=PHASES)
     assert curves.total(10, grown, "flops") == 10e12

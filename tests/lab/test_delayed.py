@@ -30,7 +30,6 @@ def test_delays_are_the_differences_of_a_profile():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "expected what `python lab/delayed.py measure` prints"),
         ("[]", "expected what `python lab/delayed.py measure` prints"),
         (json.dumps(DELAYS | {"head_s": "long"}), "expected what `python lab/delayed.py measure` prints"),
         (json.dumps(DELAYS | {"layers_s": [0.1]}), "expected seconds of 2 layers"),

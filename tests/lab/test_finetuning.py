@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_horovod.errors import UserError
 from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
 from tests.toy_ner import write_ner
@@ -39,46 +38,6 @@ def test_the_table_has_means_spreads_and_the_gain(gain):
         *("2.0 / 2.0", "60 / 30"),
     ]
     assert cells(told[2]) == ["sst2, 1 epoch", "accuracy", "-", "55.00 +- 7.07", "-", "-", "-", "-"]
-
-
-def test_every_task_is_asked_from_every_start_but_squad_of_transformers(gain):
-    expected = {(task, start) for task in gain.EPOCHS for start in gain.STARTS} - {("squad", "transformers")}
-    assert len(gain.QUESTIONS) == len(expected)
-    assert set(gain.QUESTIONS) == expected
-
-
-def test_a_whole_file_goes_before_a_sample_and_a_missing_one_is_named(gain, tmp_path):
-    directory = tmp_path / "QNLI"
-    directory.mkdir()
-    for name in ("train-sample.tsv.gz", "dev-sample.tsv", "dev.tsv.gz"):
-        (directory / name).write_bytes(b"")
-    assert gain.files_of("qnli", tmp_path, None) == (directory / "train-sample.tsv.gz", (directory / "dev.tsv.gz",))
-    with pytest.raises(UserError, match=r"MRPC has none of dev\.tsv"):
-        gain.files_of("mrpc", tmp_path, None)
-    with pytest.raises(UserError, match="expected --squad"):
-        gain.files_of("squad", tmp_path, None)
-    with pytest.raises(UserError, match="expected --ner"):
-        gain.files_of("ner", tmp_path, None)
-    ner = write_ner(tmp_path / "ner")
-    assert gain.files_of("ner", tmp_path, None, ner) == (ner / "train.tsv", (ner / "dev.tsv",))
-
-
-def test_a_result_is_kept_under_what_decides_it(gain, tmp_path):
-    checkpoint, other = (write_checkpoint(tmp_path / name) for name in ("one", "other"))
-    files = gain.Files(tmp_path / "train.tsv", (tmp_path / "dev.tsv",))
-    for path in (files.train, *files.dev):
-        path.write_text("text", encoding="utf-8")
-    ours, theirs = gain.Question("sst2", "pretrained"), gain.Question("sst2", "transformers")
-    key = gain.key_of(ours, checkpoint, files, None)
-    assert key == gain.key_of(ours, other, files, None)  # the same parameters, elsewhere
-    fresh = gain.fresh_directory(checkpoint, tmp_path)
-    assert gain.fresh_directory(other, tmp_path) == fresh
-    keys = {key, gain.key_of(theirs, checkpoint, files, None), gain.key_of(ours, checkpoint, files, 3)}
-    keys.add(gain.key_of(ours, fresh, files, None))
-    files.train.write_text("another", encoding="utf-8")
-    assert len(keys | {gain.key_of(ours, checkpoint, files, None)}) == 5
-    with pytest.raises(UserError, match=r"there is no .*safetensors; expected a Hugging Face BERT directory"):
-        gain.key_of(ours, tmp_path, files, None)
 
 
 @pytest.mark.slow

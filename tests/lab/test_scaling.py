@@ -9,9 +9,7 @@ import pytest
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.shapes import pretraining_shapes
 from tests.horovod_runs import clean_environment
-from tests.horovod_runs import run_script as run_script_of_ranks
 from tests.lab.scripts import DIRECTORY, cells, load_script, run_script
-from tests.toys import write_toy_store
 
 ROWS, LENGTH = 2, 32
 MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
@@ -26,16 +24,11 @@ def scaling():
     return load_script("scaling")
 
 
-@pytest.fixture
-def profile(tmp_path):
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(PROFILE))
-    return path
-
-
 @pytest.mark.slow
-def test_hosts_and_peers_stand_in_one_table(start_cluster, profile):
+def test_hosts_and_peers_stand_in_one_table(start_cluster, tmp_path):
     del start_cluster  # asked for because it skips where there can be no hosts
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(PROFILE))
     words = ("--hosts", 1, "--hosts", 2, "--link", "100mbit", "--micro_batches", 3, "--wire", "float32", "--steps", 1)
     done = run_script("scaling", *TINY, *words, "--delay", profile, "--peer", "horovod", "--json")
     assert done.returncode == 0, done.stderr
@@ -54,13 +47,8 @@ def test_hosts_and_peers_stand_in_one_table(start_cluster, profile):
     assert cells(done.stderr.split("\n\n")[0].splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return write_toy_store(tmp_path_factory.mktemp("data") / "store")
-
-
 @pytest.mark.slow
-def test_float16_halves_what_a_peer_sends(start_cluster, store):
+def test_float16_halves_what_a_peer_sends_of_a_stores_rows(start_cluster, store):
     box = start_cluster(hosts=2, link="1gbit")
     script = DIRECTORY / "peers" / "distributed_data_parallel.py"
     horovodrun = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--network-interfaces", "eth0"]
@@ -74,23 +62,6 @@ def test_float16_halves_what_a_peer_sends(start_cluster, store):
     assert figures["bytes_reduced"] == figures["wire_bytes"] == 2 * PARAMETERS
     # Two steps of the gradients, and once the parameters in float32, which rank 0 gives to all.
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
-
-
-@pytest.mark.slow
-def test_power_sgd_comes_to_an_end(profile):
-    script = DIRECTORY / "peers" / "distributed_data_parallel.py"
-    words = [*TINY, "--steps", 2, "--wire", "powersgd", "--delay", profile]
-    done = run_script_of_ranks(2, str(script), *map(str, words))
-    assert done.returncode == 0, done.stderr
-    (figures,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
-    assert figures["wire_bytes"] < 4 * PARAMETERS / 10
-
-
-@pytest.mark.slow
-def test_a_peer_takes_a_stores_rows(store):
-    done = run_script("peers/plain_horovod", *TINY, "--data_dir", store.path, "--micro_batches", 2, "--steps", 1)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["wire_bytes"] == 0
 
 
 def test_figures_of_a_line(scaling):

@@ -26,7 +26,7 @@ def paths(tmp_path_factory) -> dict[str, str]:
     """A store for flags that need one."""
     directory = tmp_path_factory.mktemp("lab")
     store = write_toy_store(directory / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
-    return {"STORE": str(store.path)}
+    return {"STORE": str(store.path), "CONTINUED": "continued, int8"}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,7 @@ def paths(tmp_path_factory) -> dict[str, str]:
         ("peers/plain_horovod --wire float16", "invalid choice: 'float16'"),
         ("peers/distributed_data_parallel --set model.vocab_size=1", "model.vocab_size = 1: expected at least"),
         ("curves --data_dir s --work w --curve int9", "invalid choice: 'int9'"),
+        ("curves --data_dir s --work w --curve CONTINUED", "--curve 'continued, int8': expected --start"),
         ("curves --data_dir s --work w --start nowhere", "--start nowhere: expected a checkpoint"),
     ],
 )

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +12,20 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import by_size
-from bert_horovod.costs.derived import VOCABULARY, derive
+from bert_horovod.costs.derived import VOCABULARY, Product, derive
 from bert_horovod.errors import UserError
 from bert_horovod.measuring import configuration, synthetic
 from bert_horovod.measuring.bench import COMMUNICATION, WARM_UP, Bench, hidden_share, parts, trace, warmed_up
-from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.measuring.configuration import (
+    SIZES,
+    ProductSeconds,
+    describe,
+    matrix_seconds,
+    size_recipe,
+    step_flops,
+    step_products,
+    total_seconds,
+)
 from bert_horovod.measuring.synthetic import LoneRank, TimedStep, phase_batch, synthetic_step
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
@@ -25,11 +33,9 @@ from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from bert_horovod.training.step_results import StepResult, StepTimes
 from lab.contestants import METHODS
 from lab.delayed import delayed
-from tests.horovod_runs import PATIENCE_S, run_script
+from tests.horovod_runs import PROJECT, run_process, run_script
 from tests.lab.test_delayed import DELAYS
 from tests.toys import TOY_STEP, toy_recipe, toy_recipe_table
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def toy(**sections) -> Recipe:
@@ -125,6 +131,27 @@ def test_the_products_of_a_step_are_those_of_what_trains(monkeypatch):
     assert configuration.step_seconds(recipe) == 1.0 * count + backward
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_product_has_its_three_times_and_equal_ones_the_same(dtype):
+    weights = Product("weights", 3, 1, 8, 16, 32)
+    products = [
+        weights,
+        Product("scores", 1, 4, 8, 6, 5),
+        Product("context", 1, 4, 8, 5, 6, transposed=False),
+        weights._replace(name="others of that size", count=1),
+    ]
+    timed = matrix_seconds(products, dtype, samples=2)
+    assert [entry.product for entry in timed] == products
+    assert all(seconds > 0 for entry in timed for seconds in entry[1:])
+    assert timed[0][1:] == timed[3][1:]
+
+
+def test_the_total_counts_each_product_as_often_as_it_is_computed():
+    product = Product("x", 3, 1, 1, 1, 1)
+    timed = [ProductSeconds(product, 1.0, 2.0, 4.0), ProductSeconds(product._replace(count=2), 10.0, 0.0, 0.0)]
+    assert total_seconds(timed) == 3 * 7 + 2 * 10
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
     recipe = size_recipe(name, ["numerics.precision=bfloat16", "execution.xla=off"], rows=3, length=24)
@@ -138,16 +165,8 @@ def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
 def test_the_process_answers_each_number_with_as_many_seconds(products):
     recipe = toy(execution={"micro_batch": 4, "xla": "off" if products else "elementwise", "threads": 1})
     request = {"recipe": recipe_to_table(recipe), "products": products}
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_horovod.measuring.bench", json.dumps(request)],
-        input="1\n2\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=PROJECT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )
+    command = [sys.executable, "-m", "bert_horovod.measuring.bench", json.dumps(request)]
+    done = run_process(command, os.environ | {"CUDA_VISIBLE_DEVICES": ""}, input="1\n2\n")
     assert done.returncode == 0, done.stderr
     assert "XLA service" not in done.stderr  # nor what else a library says of itself
     answers = [json.loads(line) for line in done.stdout.splitlines()]

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.reporting.toy_record import write_run
 from tests.toys import toy_recipe
 
 CHROMIUM = shutil.which("chromium")
-browser_is_there = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,25 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def opened(browser) -> Iterator[Callable[..., Any]]:
+    """Opens a tab with a page. In the end the console has said nothing, and the network was asked for nothing."""
+    tabs, messages = [], []
+
+    def open_tab(report: Path, width: int, height: int = 900, scheme: str = "light"):
+        tabs.append(tab := browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme))
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
+        tab.on("request", lambda request: messages.append(request.url))
+        tab.goto(report.as_uri())
+        return tab
+
+    yield open_tab
+    assert [message for message in messages if not message.startswith(("file:", "data:", "blob:"))] == []
+    for tab in tabs:
+        tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +74,9 @@ def report(tmp_path_factory) -> Path:
     return directory / "report.html"
 
 
-@browser_is_there
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), pytest.param(1600, "dark", marks=pytest.mark.full)])
-def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
-    tab, messages = opened(browser, report, width, scheme=scheme)
+def test_all_is_drawn_and_nothing_is_cut(opened, report, width, scheme):
+    tab = opened(report, width, scheme=scheme)
     tab.click("#machine summary")
     tab.click("#layers summary")
     assert tab.locator("#layers figure[data-metric=update_ratio_layer_0]").count() == 1
@@ -78,7 +98,6 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     assert tab.locator("figure[data-metric=loss] polygon").count() == 0
     tab.check("input[value=step]")
     assert tab.locator("figure[data-metric=loss] polygon").count() == 2
-    assert messages == []
     wide = tab.evaluate("document.documentElement.scrollWidth")
     assert wide <= width
     assert cut(tab) == []
@@ -94,20 +113,18 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     assert "a restart or a pause" in text
     tab.hover("figure[data-metric=loss] svg")
     assert "at " in tab.inner_text("figure[data-metric=loss] .value")
-    tab.close()
 
 
 @pytest.mark.full
-@browser_is_there
 @pytest.mark.parametrize("several", [False, True])
-def test_the_first_curve_is_on_the_first_screen_of_a_phone(browser, tmp_path, several):
+def test_the_first_curve_is_on_the_first_screen_of_a_phone(opened, tmp_path, several):
     runs = [write_run(tmp_path / "one")]
     (runs[0] / "notes.txt").write_text("a try\nwith notes <b>of two lines</b>\n", encoding="utf-8")
     if several:
         runs += [
             write_run(tmp_path / name, {"optimizer": {"beta_2": rate}}) for name, rate in (("two", 0.9), ("x", 0.8))
         ]
-    tab, messages = opened(browser, written(tmp_path, runs), 400, height=700)
+    tab = opened(written(tmp_path, runs), 400, height=700)
     box = tab.locator("figure[data-metric=loss] svg").bounding_box()
     assert box["y"] + box["height"] <= 700
     assert tab.locator("figure").first.get_attribute("data-metric") == "loss"
@@ -117,18 +134,16 @@ def test_the_first_curve_is_on_the_first_screen_of_a_phone(browser, tmp_path, se
     tab.click("#machine summary")
     parts = tab.locator("figure[data-metric=step_s] polygon").count()
     assert parts == (0 if several else 3)  # of the time of a run's step
-    assert cut(tab) == messages == []
-    tab.close()
+    assert cut(tab) == []
 
 
 @pytest.mark.full
-@browser_is_there
-def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(browser, tmp_path):
+def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(opened, tmp_path):
     rates = {"a": 1e-3, "b": 1e-5, "c": 2e-3, "running": 4e-3}
     runs = [write_run(tmp_path / name, {"phase": {"learning_rate": rate}}) for name, rate in rates.items()]
     scaled(runs[0], "step_s", 2.0)
     write_run(runs[3], {"phase": {"learning_rate": 4e-3}}, steps=20)
-    tab, messages = opened(browser, written(tmp_path, runs), 800)
+    tab = opened(written(tmp_path, runs), 800)
     assert rows(tab, "name") == list(rates)
     tab.click("th[data-key='phase.0.learning_rate'] button")
     assert rows(tab, "name") == ["b", "a", "c", "running"]  # by number: as a text 1e-05 is the last
@@ -154,19 +169,16 @@ def test_several_runs_are_compared_by_a_table_that_sorts_and_marks_the_best(brow
     labels = tab.locator("figure[data-metric=loss] svg text").all_text_contents()
     assert {"1", "10", "100", "5"} <= set(labels)
     assert "linear" not in tab.inner_text("figure[data-metric=loss] figcaption")
-    assert messages == []
-    tab.close()
 
 
 @pytest.mark.full
-@browser_is_there
-def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
+def test_seeds_are_drawn_as_mean_and_range(opened, tmp_path):
     runs = [write_run(tmp_path / f"seed-{seed}", {"data": {"seed": seed}}) for seed in (1, 2, 3)]
     runs.append(write_run(tmp_path / "other", {"optimizer": {"beta_2": 0.9}}))
     for run, factor in zip(runs, (1.0, 1.2, 1.4, 2.0), strict=True):
         scaled(run, "loss", factor)
         scaled(run, "mlm_loss", factor)
-    tab, messages = opened(browser, written(tmp_path, runs), 800)
+    tab = opened(written(tmp_path, runs), 800)
     assert rows(tab, "name") == ["seed-1\n3 seeds", "other"]
     loss = 4 + 6 * math.exp(-100 / 30)
     assert f"{1.2 * loss:.3f} \u00b1 {0.2 * loss:.3f}" in tab.inner_text("#compared")
@@ -181,16 +193,13 @@ def test_seeds_are_drawn_as_mean_and_range(browser, tmp_path):
     tab.uncheck("input[name=seeds]")
     assert len(rows(tab, "name")) == 4
     assert tab.locator("figure[data-metric=loss] polyline").count() == 4
-    assert messages == []
-    tab.close()
 
 
 @pytest.mark.full
-@browser_is_there
-def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(browser, tmp_path):
+def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(opened, tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"optimizer": {"beta_2": 0.9}})]
     (runs[0] / "notes.txt").write_text('=1+1, "quoted"\nsecond line', encoding="utf-8")
-    tab, _ = opened(browser, written(tmp_path, runs), 800)
+    tab = opened(written(tmp_path, runs), 800)
     with tab.expect_download() as download:
         tab.click("#csv")
     assert download.value.suggested_filename == "runs.csv"
@@ -202,21 +211,6 @@ def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(browser, tmp
     assert float(table[0]["hours"]) == pytest.approx((30 + 99 * 0.5) / 3600)
     assert float(table[0]["bytes"]) == 100e6
     assert float(table[0]["held_out_mlm_loss"]) == pytest.approx(4.1 + 6 * math.exp(-100 / 30))
-    tab.close()
-
-
-def opened(browser, report: Path, width: int, height: int = 900, scheme: str = "light"):
-    """A tab with the page, and the list of what its console says and of what it asks the network for."""
-    tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    messages: list[str] = []
-    tab.on("console", lambda message: messages.append(message.text))
-    tab.on("pageerror", lambda error: messages.append(str(error)))
-    tab.on(
-        "request",
-        lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
-    )
-    tab.goto(report.as_uri())
-    return tab, messages
 
 
 def written(directory: Path, runs: list[Path]) -> Path:
@@ -249,17 +243,13 @@ def scaled(run: Path, metric: str, factor: float) -> None:
 
 
 @pytest.mark.full
-@browser_is_there
-def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(browser, tmp_path):
+def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(opened, tmp_path):
     run = write_run(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     before, dense, compressed = (f'"bytes_reduced": {number}' for number in (1e6, 1.4e6, 6e4))
     changed = [line.replace(before, dense if i < 2 else compressed) for i, line in enumerate(lines)]
     (run / "metrics.jsonl").write_text("\n".join(changed) + "\n", encoding="utf-8")
-    text = page(content([read_run(run) | {"name": "run"}], schema()))
-    (tmp_path / "report.html").write_text(text, encoding="utf-8")
-    tab = browser.new_page()
-    tab.goto((tmp_path / "report.html").as_uri())
+    tab = opened(written(tmp_path, [run]), 800)
     tab.click("#machine summary")
     marks = tab.locator("figure[data-metric=bytes_reduced] svg text").all_text_contents()
     assert "1M" in marks
@@ -270,12 +260,10 @@ def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(br
     assert max(tops) - min(tops) == pytest.approx((190 - 30 - 8), abs=1)  # from the lowest value to the highest
     assert "upper edge" not in tab.inner_text("figure[data-metric=bytes_reduced] figcaption")
     assert "values up to 30 are at the upper edge" in tab.inner_text("figure[data-metric=step_s] figcaption")
-    tab.close()
 
 
 @pytest.mark.full
-@browser_is_there
-def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(browser, tmp_path):
+def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(opened, tmp_path):
     run = write_run(tmp_path / "run")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:-1]]
     for line in lines:
@@ -284,7 +272,7 @@ def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(browser, 
             line["loss"] += 9 * (line["step"] == 60)
             line["mlm_loss"] = line["loss"]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    tab, messages = opened(browser, written(tmp_path, [run]), 800)
+    tab = opened(written(tmp_path, [run]), 800)
     caption = tab.inner_text("figure[data-metric=loss] figcaption")
     assert f"values up to {4 + 6 * math.exp(-2) + 9:.4g} are at the upper edge" in caption
     marks = tab.locator("figure[data-metric=loss] svg text").all_text_contents()
@@ -300,12 +288,9 @@ def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(browser, 
         steps.add(step)
     assert steps <= {1, *range(2, 101, 2)}
     assert len(steps) > 30
-    assert messages == []
-    tab.close()
 
 
 @pytest.mark.full
-@browser_is_there
 def test_a_watched_page_follows_its_run(browser, tmp_path):
     run = write_run(tmp_path / "run", steps=20)
     words = [sys.executable, "-m", "bert_horovod", "report", str(run), "--watch"]

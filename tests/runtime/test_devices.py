@@ -1,4 +1,4 @@
-"""What a device says of itself.
+"""What a device says of itself; TensorFlow by its first use.
 
 XLA's choices of algorithms: kept as files of a directory that XLA_FLAGS names.
 """
@@ -6,8 +6,10 @@ XLA's choices of algorithms: kept as files of a directory that XLA_FLAGS names.
 import os
 
 import pytest
+import tensorflow
 
 from bert_horovod.runtime import devices
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import peak_memory_bytes
 
 
@@ -45,3 +47,34 @@ def test_a_name_that_leads_elsewhere_is_refused(fresh, name):
     devices.keep_choices()
     with pytest.raises(ValueError, match="is not the name of a choice"):
         devices.add({name: ""})
+
+
+def test_a_name_is_looked_up_once_and_is_tensorflows():
+    vars(tf).pop("constant", None)
+    assert tf.constant is tensorflow.constant
+    assert vars(tf)["constant"] is tensorflow.constant
+    assert tf.__version__ == tensorflow.__version__
+
+
+def test_names_that_there_are_not_are_errors_as_of_any_module():
+    for name in ("no_such_name", "__wrapped__"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(tf, name)
+
+
+def test_a_gradient_of_ones_own_is_made_at_the_first_call():
+    calls = []
+
+    @tf.custom_gradient
+    def halved(x, factor=1.0):
+        """Doc."""
+        calls.append(factor)
+        return x / 2, lambda dy: 3 * dy
+
+    assert not calls
+    assert halved.__doc__ == "Doc."
+    x = tf.constant(4.0)
+    with tensorflow.GradientTape() as tape:
+        tape.watch(x)
+        y = halved(x)
+    assert (float(y), float(tape.gradient(y, x))) == (2.0, 3.0)

@@ -20,7 +20,7 @@ from bert_horovod.runtime.host import (
     processor_name,
     resident_bytes,
 )
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import run_process, run_python
 
 
 def cpuinfo(path, cores: list[tuple[int, int]]):
@@ -112,9 +112,8 @@ GLIBC = pytest.mark.skipif(not os.confstr("CS_GNU_LIBC_VERSION"), reason="the C 
 
 def _run(then: str = HERE, **variables: str) -> tuple[str, list[int]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS + then], env=clean | variables, capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", FAULTS + then], clean | variables)
+    assert done.returncode == 0, done.stderr
     *_, kept, counts = done.stdout.splitlines()
     return kept, list(map(int, counts.split()))
 
@@ -155,20 +154,15 @@ print("done")
 
 
 def run(held_bytes: int, seconds: float) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", PROGRAM, str(held_bytes), str(seconds)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=clean_environment()
-    )
+    return run_python("-c", PROGRAM, held_bytes, seconds)
 
 
-@pytest.mark.full
 def test_a_process_above_its_limit_says_so_and_ends():
     done = run(256 << 20, 50)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"bert-horovod: error: {OUT_OF_MEMORY}: this process holds " in done.stderr
 
 
-@pytest.mark.full
 def test_a_process_below_its_limit_goes_on():
     done = run(1 << 20, 0.2)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

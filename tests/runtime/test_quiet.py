@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from bert_horovod.runtime.quiet import interrupt_ends_at_once
-from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.horovod_runs import run_python
 from tests.toy_glue import write_checkpoint
 
 IMPORTING = """
@@ -32,14 +30,7 @@ main()
 @pytest.mark.parametrize("module", ["absl", "bert_horovod.commands.plan", "tensorflow"])
 def test_it_is_one_line_without_a_traceback_or_noise(module, tmp_path):
     write_checkpoint(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTING.format(module=module, checkpoint=str(tmp_path))],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=clean_environment(),
-        check=False,
-    )
+    done = run_python("-c", IMPORTING.format(module=module, checkpoint=str(tmp_path)))
     assert done.returncode == 130
     noise = "" if module == "tensorflow" else "noise of a native library\n"
     assert done.stderr == f"{noise}bert-horovod: interrupted\n"

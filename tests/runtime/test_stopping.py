@@ -1,8 +1,10 @@
 """Signals: the first asks, a second ends at once, and what was ignored before stays so."""
 
+import contextlib
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,8 +25,10 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
 """
 
 
-def start(hang_up: str, *notice: str) -> subprocess.Popen:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(hang_up: str, *notice: str) -> Iterator[subprocess.Popen]:
+    """The program in its step; it is ended in the end."""
+    with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, hang_up, *notice],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -33,22 +37,23 @@ def start(hang_up: str, *notice: str) -> subprocess.Popen:
             [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)]
             + [signal.signal(signal.SIGHUP, getattr(signal, hang_up))]
         ),
-    )
+    ) as run:
+        try:
+            assert run.stdout.readline() == "step\n"
+            yield run
+        finally:
+            run.kill()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("second", STOP_SIGNALS[:3])
 def test_a_second_signal_ends_at_once_without_a_traceback(second):
-    with start("SIG_DFL") as run:
-        try:
-            assert run.stdout.readline() == "step\n"
-            run.send_signal(signal.SIGHUP)
-            asked = run.stderr.readline()
-            run.send_signal(second)
-            rest = run.stderr.read()
-            assert run.wait(PATIENCE_S) == 128 + second
-        finally:
-            run.kill()
+    with started("SIG_DFL") as run:
+        run.send_signal(signal.SIGHUP)
+        asked = run.stderr.readline()
+        run.send_signal(second)
+        rest = run.stderr.read()
+        assert run.wait(PATIENCE_S) == 128 + second
     assert asked == (
         "bert-horovod: SIGHUP: the run saves after this step and ends; once more ends it at once, without saving\n"
     )
@@ -59,29 +64,15 @@ def test_a_second_signal_ends_at_once_without_a_traceback(second):
 
 
 @pytest.mark.full
-def test_the_signal_that_follows_a_notice_is_the_first():
-    with start("SIG_DFL", "notice") as run:
-        try:
-            assert run.stdout.readline() == "step\n"
-            run.send_signal(signal.SIGTERM)
-            assert run.stderr.readline() == "bert-horovod: told: the run saves after this step and ends\n"
-            assert run.stderr.readline().startswith(
-                "bert-horovod: SIGTERM: the run saves after this step and ends; once"
-            )
-        finally:
-            run.kill()
-
-
-@pytest.mark.full
-def test_nohup_is_heeded():
-    with start("SIG_IGN") as run:
-        try:
-            assert run.stdout.readline() == "step\n"
-            run.send_signal(signal.SIGHUP)
-            run.send_signal(signal.SIGTERM)
-            assert run.stderr.readline().startswith("bert-horovod: SIGTERM: the run saves")
-        finally:
-            run.kill()
+def test_the_signal_that_follows_a_notice_is_the_first_and_nohup_is_heeded():
+    with started("SIG_DFL", "notice") as run:
+        run.send_signal(signal.SIGTERM)
+        assert run.stderr.readline() == "bert-horovod: told: the run saves after this step and ends\n"
+        assert run.stderr.readline().startswith("bert-horovod: SIGTERM: the run saves after this step and ends; once")
+    with started("SIG_IGN") as run:
+        run.send_signal(signal.SIGHUP)
+        run.send_signal(signal.SIGTERM)
+        assert run.stderr.readline().startswith("bert-horovod: SIGTERM: the run saves")
 
 
 @pytest.mark.parametrize(

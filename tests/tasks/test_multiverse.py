@@ -7,7 +7,8 @@ import tensorflow as tf
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, initial_values
 from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification, similarity
 from bert_horovod.tasks.text_head import Classification
-from tests.tasks.test_text_head import batch, forward
+from tests.model.forwards import forward_of, tensors
+from tests.tasks.test_heads import batch
 from tests.toy_glue import MODEL
 
 HEADS = 4
@@ -51,9 +52,9 @@ def test_similarity_is_1_of_equal_heads_and_0_of_orthogonal_ones():
 
 
 def sums_of(task, parameters, alive=None) -> dict[str, float]:
-    tensors = {name: tf.constant(value) for name, value in batch().items()}
-    tensors |= {} if alive is None else {ALIVE: tf.constant(alive, tf.float32)}
-    return {name: float(value) for name, value in task.sums(forward(parameters), tensors).items()}
+    living = {} if alive is None else {ALIVE: tf.constant(alive, tf.float32)}
+    sums = task.sums(forward_of(MODEL, parameters), tensors(batch()) | living)
+    return {name: float(value) for name, value in sums.items()}
 
 
 def test_each_head_has_the_loss_that_it_has_as_a_plain_classifier():
@@ -85,10 +86,10 @@ def test_each_head_has_the_loss_that_it_has_as_a_plain_classifier():
 def test_a_dead_head_gets_no_gradient():
     parameters = initial_values(TASK.parameters(MODEL), 0.2, 1)
     name = f"{MORE_CLASSIFIERS}.weight"
-    tensors = {key: tf.constant(value) for key, value in batch().items()} | {ALIVE: tf.constant([1.0, 1, 0, 1])}
-    of_all = forward(parameters)
+    rows = tensors(batch()) | {ALIVE: tf.constant([1.0, 1, 0, 1])}
+    of_all = forward_of(MODEL, parameters)
     with tf.GradientTape() as tape:
         tape.watch(of_all.weights[name])
-        loss = TASK.loss(TASK.sums(of_all, tensors), TASK.batch_counts(batch()))
+        loss = TASK.loss(TASK.sums(of_all, rows), TASK.batch_counts(batch()))
     by_head = np.split(tape.gradient(loss, of_all.weights[name]).numpy(), HEADS - 1)
     assert [bool(np.any(gradient)) for gradient in by_head] == [True, False, True]

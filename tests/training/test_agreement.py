@@ -181,14 +181,16 @@ def test_a_run_that_could_not_begin_leaves_the_directory_to_another_recipe(tmp_p
 PROGRAM = """
 import os, sys
 from bert_horovod.__main__ import dispatch, parse
-own = ["--set", "phase.0.global_batch=16"] if os.environ["HOROVOD_RANK"] == "1" else []
+own = ["--set", "SETTING"] if os.environ["HOROVOD_RANK"] == "1" else []
 sys.exit(dispatch(parse(["bert-horovod", "pretrain", *sys.argv[1:], *own])))
 """
 
 
 @pytest.mark.slow
 def test_a_stale_recipe_on_one_host_ends_the_run_with_one_message(tmp_path, store):
-    done = run_ranks(2, PROGRAM, *pretrain_arguments(tmp_path, store, tmp_path / "run"))
+    done = run_ranks(
+        2, PROGRAM.replace("SETTING", "phase.0.global_batch=16"), *pretrain_arguments(tmp_path, store, tmp_path / "run")
+    )
     errors = [line for line in (done.stdout + done.stderr).splitlines() if "bert-horovod: error:" in line]
     assert len(errors) == 1, done.stdout + done.stderr
     assert "phase.0.global_batch = 16, rank 0 has 32" in errors[0]
@@ -196,18 +198,10 @@ def test_a_stale_recipe_on_one_host_ends_the_run_with_one_message(tmp_path, stor
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
-GROUPS = """
-import os, sys
-from bert_horovod.__main__ import dispatch, parse
-own = ["--set", "numerics.wire='int8'"] if os.environ["HOROVOD_RANK"] == "1" else []
-sys.exit(dispatch(parse(["bert-horovod", "pretrain", *sys.argv[1:], *own])))
-"""
-
-
 @pytest.mark.slow
 def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_key(tmp_path, store):
     pytest.importorskip("horovod")
-    (tmp_path / "rank.py").write_text(GROUPS)
+    (tmp_path / "rank.py").write_text(PROGRAM.replace("SETTING", "numerics.wire=int8"))
     run = "from bert_horovod.collectives.horovodrun import main; main()"
     hosts = ["--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"]  # two hosts of two ranks each, for Horovod
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run")

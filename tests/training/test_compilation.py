@@ -1,12 +1,10 @@
 """What is compiled, and when: all of it in a phase's first step, and one program for all equal layers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+from tests.horovod_runs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -38,15 +36,8 @@ ASKED = [("off", 2), ("elementwise", 2), ("layers", 3), ("layers", 6)]
 def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
     """By what XLA compiles and the number of layers: graphs traced and programs compiled until each of three steps."""
     directory = tmp_path_factory.mktemp("dump")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(directory), json.dumps(ASKED)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=PROJECT,
-        env=clean_environment(XLA_FLAGS=f"--xla_dump_to={directory}"),
-    )
+    flags = f"--xla_dump_to={directory}"
+    done = run_python("-c", PROGRAM, directory, json.dumps(ASKED), XLA_FLAGS=flags)
     assert done.returncode == 0, done.stderr
     return dict(zip(ASKED, map(json.loads, done.stdout.splitlines()[-len(ASKED) :]), strict=True))
 

@@ -20,7 +20,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.hooks.base import Hook
 from tests.model.reference import Reference, random_batch
-from tests.toy_runs import metrics, newest, train_rank, train_recipe
+from tests.toy_runs import assert_same_files, losses, metrics, train_rank, train_recipe
 from tests.toys import TOY_STEP, toy_recipe_table
 
 pytestmark = pytest.mark.full
@@ -116,12 +116,14 @@ def with_layers(parameters: dict[str, np.ndarray], sources: list[int]) -> dict[s
 
 
 @pytest.mark.parametrize("phase", [STAGED, JOINT])
-def test_new_layers_are_copies_and_everything_else_stays(phase, grown):
+def test_new_layers_are_copies_everything_else_stays_and_the_optimizer_starts_anew(phase, grown):
     expected = with_layers(grown.saved(phase - 1), SOURCES[phase])
     parameters = grown.begun[phase].parameters
     assert parameters.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(parameters[name], value, err_msg=name)
+    assert grown.begun[phase].updates == 0
+    assert not any(value.any() for named in grown.begun[phase].slots.values() for value in named.values())
 
 
 def test_right_after_a_doubling_the_outputs_are_those_of_the_transcription_with_copied_weights(grown):
@@ -134,13 +136,6 @@ def test_right_after_a_doubling_the_outputs_are_those_of_the_transcription_with_
         expected = reference.encode(batch["input_ids"][row], batch["token_type_ids"][row])
         assert len(states) == len(expected) == 3
         np.testing.assert_allclose(states[-1][row].numpy(), expected[-1], atol=2e-5)
-
-
-@pytest.mark.parametrize("phase", [STAGED, JOINT])
-def test_the_optimizer_starts_anew(phase, grown):
-    begun = grown.begun[phase]
-    assert begun.updates == 0
-    assert not any(value.any() for named in begun.slots.values() for value in named.values())
 
 
 def test_what_trains_and_has_slots_are_the_upper_layers_and_the_heads(grown):
@@ -202,9 +197,8 @@ def test_a_run_that_ended_in_a_phase_or_at_a_border_resumes_bit_for_bit_across_t
     step, grown, store, tmp_path
 ):
     output_dir = train_recipe(RECIPE, store, left_at(grown, step, tmp_path))
-    assert [line["loss"] for line in metrics(output_dir)] == [line["loss"] for line in metrics(grown.output_dir)]
-    for file in ("model.safetensors", "training/optimizer.safetensors"):
-        assert (newest(output_dir) / file).read_bytes() == (newest(grown.output_dir) / file).read_bytes()
+    assert losses(output_dir) == losses(grown.output_dir)
+    assert_same_files(output_dir, grown.output_dir)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from bert_horovod.model.shapes import pretraining_shapes
 from tests.toy_runs import logged, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
+pytestmark = pytest.mark.full
 OWN_VALUES = ("loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm")
 
 
@@ -54,48 +55,33 @@ def assert_same_curves(one: Path, other: Path, tolerance: float = 1e-5) -> None:
             assert math.isclose(a[name], b[name], rel_tol=tolerance), (a["step"], name, a[name], b[name])
 
 
-@pytest.mark.full
-def test_two_ranks_give_the_losses_of_one(whole, halves):
-    assert_same_curves(whole, halves)
+@pytest.mark.parametrize("layout", ["halves", "accumulated"])
+def test_two_ranks_or_micro_batches_give_the_losses_of_one_large_batch(whole, layout, request):
+    assert_same_curves(whole, request.getfixturevalue(layout))
 
 
-@pytest.mark.full
-def test_accumulation_gives_the_losses_of_one_large_batch(whole, accumulated):
-    assert_same_curves(whole, accumulated)
-
-
-@pytest.mark.full
 def test_a_batch_that_does_not_divide_gives_the_same_losses(whole, run):
     assert_same_curves(whole, run(ranks=2, execution={"micro_batch": 7}))
 
 
-@pytest.mark.full
-def test_clipping_was_at_work_in_these_runs(whole):
-    norms = [line["gradient_norm"] for line in metrics(whole)]
-    assert max(norms) > toy_recipe().optimizer.max_grad_norm
-
-
-@pytest.mark.full
-def test_the_losses_fall(whole):
+def test_clipping_was_at_work_in_these_runs_and_the_losses_fall(whole):
     lines = metrics(whole)
+    assert max(line["gradient_norm"] for line in lines) > toy_recipe().optimizer.max_grad_norm
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("layout", ["whole", "halves", "accumulated"])
 def test_applied_updates_are_the_reported_steps(layout, request):
     progress = training_state(request.getfixturevalue(layout))["progress"]
     assert (progress["step"], progress["updates"], progress["skipped_steps"]) == (20, 20, 0)
 
 
-@pytest.mark.full
 def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, halves):
     rates = [line["learning_rate"] for line in metrics(halves)]
     assert rates == [line["learning_rate"] for line in metrics(whole)]
     assert max(rates) == toy_recipe().phase[0].learning_rate
 
 
-@pytest.mark.full
 def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         shapes = [
@@ -105,7 +91,6 @@ def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated
         assert shapes[0] == shapes[1]
 
 
-@pytest.mark.full
 def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
     shapes = pretraining_shapes(toy_recipe().model, True).values()
     payload = 4 * sum(math.prod(shape) for shape in shapes)
@@ -115,37 +100,16 @@ def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
     assert {line["bytes_reduced"] for line in metrics(split)} == {payload // 2}
 
 
-@pytest.mark.full
 def test_a_metrics_line_has_every_field(whole):
     expected = {
-        "step",
-        "phase",
-        "epoch",
-        *OWN_VALUES,
-        "exchange_norm",
-        "learning_rate",
-        "loss_scale",
-        "skipped_steps",
-        "rows_per_s",
-        "tokens_per_s",
-        "flops_per_s",
-        "flops_share",
-        "step_s",
-        "input_wait_s",
-        "saving_s",
-        "reduce_wait_s",
-        "compute_s",
-        "slowest_compute_s",
-        "slowest_rank",
-        "bytes_reduced",
-        "wire_bytes",
-        "memory_bytes",
-        "time",
+        *("step", "phase", "epoch", *OWN_VALUES, "exchange_norm", "learning_rate", "loss_scale", "skipped_steps"),
+        *("rows_per_s", "tokens_per_s", "flops_per_s", "flops_share", "step_s", "input_wait_s", "saving_s"),
+        *("reduce_wait_s", "compute_s", "slowest_compute_s", "slowest_rank", "bytes_reduced", "wire_bytes"),
+        *("memory_bytes", "time"),
     }
     assert metrics(whole)[0].keys() == expected
 
 
-@pytest.mark.full
 def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
     last = [logged(output_dir)[-1] for output_dir in (whole, halves)]
     assert last[0]["step"] == last[1]["step"] == 20
@@ -153,7 +117,6 @@ def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
     assert 0 < last[0]["held_out_nsp_loss"] < 2
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("precision", "wire", "ranks", "micro_batch", "band"),
     [
@@ -176,7 +139,6 @@ def test_xla_gives_the_same_losses(whole, run, xla):
     assert_same_curves(whole, run(execution={"xla": xla}), tolerance=1e-4)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("recompute", ["attention", "layer"])
 def test_recomputation_gives_the_same_losses(whole, run, recompute):
     assert_same_curves(whole, run(execution={"recompute": recompute}))

@@ -13,11 +13,12 @@ from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
 from bert_horovod.training.run import FIRST_STEP_S
-from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
+from tests.toy_runs import assert_same_files, logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
 
+pytestmark = pytest.mark.full
 
-@pytest.mark.full
+
 def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path, monkeypatch):
     train(store, tmp_path / "fed", max_steps=6)
     assemble = Rows.assemble
@@ -35,7 +36,6 @@ def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path
     assert starved["loss"] == fed["loss"]
 
 
-@pytest.mark.full
 def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, capsys):
     train(store, tmp_path, max_steps=2)
     shown = capsys.readouterr().out
@@ -45,7 +45,6 @@ def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, 
         assert 0 < line["flops_share"] < 1 or (line["flops_share"] == 1 and "they reach now" in shown)
 
 
-@pytest.mark.full
 def test_a_peak_that_was_measured_too_low_is_raised_to_what_the_run_reaches(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bert_horovod.training.run.print_start", lambda *_: 1.0)
     train(store, tmp_path, max_steps=3, execution={"micro_batch": 8, "log_steps": 1})
@@ -58,7 +57,6 @@ def test_a_peak_that_was_measured_too_low_is_raised_to_what_the_run_reaches(stor
     assert "the peak of matrix products is at least " in capsys.readouterr().out
 
 
-@pytest.mark.full
 def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
     train(store, tmp_path, max_steps=6, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]
@@ -68,7 +66,6 @@ def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path)
     assert (progress["step"], progress["updates"]) == (6, 0)
 
 
-@pytest.mark.full
 def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tmp_path):
     train(store, tmp_path / "skips", max_steps=3, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     train(store, tmp_path / "good", max_steps=3, numerics={"precision": "float16"})
@@ -78,7 +75,6 @@ def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tm
     assert skips[1]["loss"] != skips[0]["loss"]
 
 
-@pytest.mark.full
 def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path):
     with pytest.raises(UserError, match=r"step 3: 3 updates in a row .* not finite .* learning_rate"):
         train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
@@ -106,7 +102,6 @@ def test_the_sign_of_life_is_never_behind_the_newest_checkpoint_also_when_a_run_
     assert (signs["begin 5"], signs["begin 7"]) == (4, 6)
 
 
-@pytest.mark.full
 def test_nothing_is_traced_after_the_first_step(store, tmp_path):
     traces = []
 
@@ -132,14 +127,12 @@ def test_the_epochs_are_told_and_too_many_of_them_warned_of_once(store, tmp_path
     assert capsys.readouterr().err.count(f"expected at most {MANY_EPOCHS}, as BERT was published with") == 1
 
 
-@pytest.mark.full
 def test_fewer_max_steps_than_were_done_are_named(store, tmp_path, capsys):
     train(store, tmp_path, max_steps=4)
     train(store, tmp_path, max_steps=2)
     assert "nothing to do: the run is at step 4, beyond --max_steps 2, which counts" in capsys.readouterr().out
 
 
-@pytest.mark.full
 def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
     done = []
 
@@ -157,7 +150,6 @@ def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
     assert [usual.count(what) for what in ("reading rows", "forward, backward and update", "evaluating")] == [3, 2, 1]
 
 
-@pytest.mark.full
 def test_results_that_are_read_one_step_late_change_nothing_but_the_order_of_work(store, tmp_path, monkeypatch):
     order = []
 
@@ -186,13 +178,10 @@ def test_results_that_are_read_one_step_late_change_nothing_but_the_order_of_wor
     assert lines[0] == lines[1]
     assert 0 < metrics(with_a_gpu)[-1]["skipped_steps"] < 9
     assert newest(tmp_path / "at once").name == newest(with_a_gpu).name
-    for name in ("model.safetensors", "training/optimizer.safetensors"):
-        contents = [(newest(directory) / name).read_bytes() for directory in (tmp_path / "at once", with_a_gpu)]
-        assert contents[0] == contents[1]
+    assert_same_files(tmp_path / "at once", with_a_gpu)
     assert training_state(tmp_path / "at once")["progress"] == training_state(with_a_gpu)["progress"]
 
 
-@pytest.mark.full
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):
     recipe = toy_recipe(phase={"steps": 3})
     second = type(recipe.phase[0])(sequence_length=16, global_batch=8, steps=2, learning_rate=0.5, warmup=0.5)
@@ -204,7 +193,6 @@ def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tm
     assert training_state(tmp_path)["position"] == {"phase": 1, "epoch": 0, "row": 16}
 
 
-@pytest.mark.full
 def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store, tmp_path, monkeypatch):
     assemble = Rows.assemble
 
@@ -218,7 +206,6 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         train(store, tmp_path, max_steps=1)
 
 
-@pytest.mark.full
 def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypatch):
     assemble = Rows.assemble
 
@@ -234,7 +221,6 @@ def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypa
     assert logged(tmp_path)[-1]["held_out_nsp_loss"] == 0
 
 
-@pytest.mark.full
 def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
     train(store, tmp_path / "first", max_steps=20)
     train_recipe(toy_recipe(), store, tmp_path / "second", max_steps=1, init_checkpoint=newest(tmp_path / "first"))
@@ -243,7 +229,6 @@ def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
     assert second[0]["learning_rate"] == first[0]["learning_rate"]
 
 
-@pytest.mark.full
 def test_the_evaluation_is_the_same_every_time(store, tmp_path):
     train(store, tmp_path, max_steps=2, phase={"learning_rate": 1e-30}, execution={"evaluate_steps": 1})
     losses = [line["held_out_mlm_loss"] for line in logged(tmp_path) if "held_out_mlm_loss" in line]

@@ -17,7 +17,7 @@ from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.overlap import expect, fast_link_warning, measure_profile
-from tests.toy_runs import metrics, newest, train, train_rank, training_state
+from tests.toy_runs import losses, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
 AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
@@ -81,21 +81,21 @@ def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ran
         train_two(two_ranks, store, output_dir, 8, numerics=numerics)
         assert training_state(output_dir)["progress"]["plan"] == first["plan"]
     assert (newest(whole) / "model.safetensors").read_bytes() == (newest(copy) / "model.safetensors").read_bytes()
-    assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
+    assert losses(whole) == losses(copy)
 
 
 @pytest.mark.full
 def test_the_int8_wire_learns_as_float32_does_with_equal_ranks_and_sends_tables_whole(two_ranks, store, tmp_path):
-    losses = {}
+    curves = {}
     for wire in ("float32", "int8"):
         recipe = toy_recipe(execution={"micro_batch": 8, "consistency_steps": 2}, numerics={"wire": wire})
         two_ranks.run(train_rank, store.path, tmp_path / wire, recipe, max_steps=6)
-        losses[wire] = [line["loss"] for line in metrics(tmp_path / wire)]
+        curves[wire] = losses(tmp_path / wire)
     plan = training_state(tmp_path / "int8")["progress"]["plan"]
     assert (plan["reduction"], plan["rows"]) == ("two_step", None)
-    assert losses["int8"][0] == losses["float32"][0]  # before the first exchange
-    assert losses["int8"] != losses["float32"]
-    assert losses["int8"] == pytest.approx(losses["float32"], rel=5e-3)
+    assert curves["int8"][0] == curves["float32"][0]  # before the first exchange
+    assert curves["int8"] != curves["float32"]
+    assert curves["int8"] == pytest.approx(curves["float32"], rel=5e-3)
 
 
 def warnings(world: World, recipe: Recipe, peaks: list[float | None]) -> list[str]:

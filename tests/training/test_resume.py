@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,24 @@ import pytest
 from bert_horovod.errors import RunError
 from bert_horovod.runs import saving
 from bert_horovod.runtime.stopping import STOP_SIGNALS
-from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 from tests.horovod_runs import PATIENCE_S, PROJECT
-from tests.toy_runs import logged, metrics, newest, pretrain_arguments, train, train_rank, train_recipe, training_state
+from tests.toy_runs import (
+    assert_same_files,
+    at_step,
+    incidents,
+    losses,
+    metrics,
+    newest,
+    pretrain_arguments,
+    train,
+    train_rank,
+    train_recipe,
+    training_state,
+)
 from tests.toys import toy_recipe
 
+pytestmark = pytest.mark.full
 MODEL = {"num_hidden_layers": 1}
 NUMERICS = {"wire": "float16"}
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "evaluate_steps": 5}
@@ -52,17 +63,14 @@ def stopped(store, two_ranks, tmp_path_factory) -> Path:
     return output_dir
 
 
-@pytest.mark.full
 def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, store, two_ranks, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
     two_ranks.run(train_rank, store.path, resumed, RECIPE)
     assert own_values(resumed) == own_values(uninterrupted)
-    for file in ("model.safetensors", "training/optimizer.safetensors"):
-        assert (newest(resumed) / file).read_bytes() == (newest(uninterrupted) / file).read_bytes()
+    assert_same_files(resumed, uninterrupted)
 
 
-@pytest.mark.full
 def test_a_resume_is_exact_where_masks_fall_and_do_not_repeat(store, tmp_path, capsys):
     sections = {
         "model": MODEL,
@@ -74,7 +82,7 @@ def test_a_resume_is_exact_where_masks_fall_and_do_not_repeat(store, tmp_path, c
     train(store, whole, **sections)
     for last in (3, 5):
         train(store, parts, max_steps=last, **sections)
-    assert [line["loss"] for line in metrics(parts)] == [line["loss"] for line in metrics(whole)]
+    assert losses(parts) == losses(whole)
     assert (newest(parts) / "model.safetensors").read_bytes() == (newest(whole) / "model.safetensors").read_bytes()
     said = capsys.readouterr().out
     assert "30.0% of the tokens masked, 10.0% at its end" in said
@@ -84,7 +92,6 @@ def test_a_resume_is_exact_where_masks_fall_and_do_not_repeat(store, tmp_path, c
     assert operations[-1] < 0.95 * operations[0]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_resume_that_is_not_exact_says_so_at_the_first_step_that_shows_it(store, tmp_path, exact):
     execution = {"checkpoint_steps": 2, "log_steps": 1}
@@ -96,14 +103,13 @@ def test_a_resume_that_is_not_exact_says_so_at_the_first_step_that_shows_it(stor
             text = text.replace(f'"loss": {line["loss"]!r}', '"loss": 1.5')
         (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
     train(store, tmp_path, max_steps=4, model=MODEL, execution=execution)
-    incidents = [line["incident"] for line in logged(tmp_path) if "incident" in line]
-    assert len(incidents) == (not exact)
+    told = incidents(tmp_path)
+    assert len(told) == (not exact)
     if not exact:
-        assert "exact to rounding only: the loss of step 3 is" in incidents[0]
-        assert "was 1.5 before" in incidents[0]
+        assert "exact to rounding only: the loss of step 3 is" in told[0]
+        assert "was 1.5 before" in told[0]
 
 
-@pytest.mark.full
 def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stopped, store, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
@@ -113,12 +119,10 @@ def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stoppe
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
 
 
-@pytest.mark.full
 def test_an_early_stop_leaves_the_schedule_alone(uninterrupted, stopped):
     assert own_values(stopped) == own_values(uninterrupted)[:8]
 
 
-@pytest.mark.full
 def test_a_checkpoint_says_where_the_run_is(stopped):
     state = training_state(stopped)
     assert state["progress"]["step"] == 8
@@ -132,7 +136,6 @@ def assert_stopped(output_dir: Path, said: str) -> None:
     assert step < 5000
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("request_stop", ["stop file", *STOP_SIGNALS])
 def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     output_dir = tmp_path / "run"
@@ -151,7 +154,6 @@ def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     assert_stopped(output_dir, capsys.readouterr().out)
 
 
-@pytest.mark.full
 def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
@@ -171,7 +173,6 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
     assert_stopped(output_dir, output)
 
 
-@pytest.mark.full
 def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
@@ -198,24 +199,10 @@ def hear_hang_ups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-class AtStep(Hook):
-    """Does something after a step."""
-
-    def __init__(self, step: int, work: Callable[[], object], run: Run) -> None:
-        super().__init__(run)
-        self._at, self._work = step, work
-
-    def step(self, event: StepEvent) -> None:
-        if event.step == self._at:
-            self._work()
-
-
-@pytest.mark.full
 def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(saving, "RETRY_S", 0)
     output_dir, moved = tmp_path / "run", tmp_path / "moved"
-    away, back = (partial(os.rename, *pair) for pair in ((output_dir, moved), (moved, output_dir)))
-    hooks = (partial(AtStep, 2, away), partial(AtStep, 7, back))
+    hooks = (at_step(2, lambda _: output_dir.rename(moved)), at_step(7, lambda _: moved.rename(output_dir)))
     recipe = toy_recipe(phase={"steps": 9}, execution={"checkpoint_steps": 3})
     train_recipe(recipe, store, output_dir, hooks=hooks)
     assert f"cannot write the checkpoint of step 3 to {output_dir}: No such file or directory. Was it moved, " in (
@@ -225,12 +212,11 @@ def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 10))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(store, tmp_path, taken):
     output_dir = tmp_path / "run"
 
-    def take() -> None:
+    def take(_: Run) -> None:
         os.rename(output_dir, tmp_path / "moved")
         if taken:
             output_dir.mkdir()
@@ -238,7 +224,7 @@ def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(sto
     recipe = toy_recipe(execution={"checkpoint_steps": 2, "max_unsaved_hours": 1e-9})
     found = "another directory is there" if taken else "No such file or directory"
     with pytest.raises(RunError, match=rf"checkpoint of step 2 to {output_dir}: {found}\. .* Move it back and run the"):
-        train_recipe(recipe, store, output_dir, hooks=(partial(AtStep, 1, take),))
+        train_recipe(recipe, store, output_dir, hooks=(at_step(1, take),))
     assert not (output_dir / "checkpoints").exists()
 
 

@@ -59,17 +59,12 @@ def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:
     return str(caught.value)
 
 
-def test_a_recipe_that_fits_the_store_is_accepted(store):
+def test_a_recipe_that_fits_the_store_is_accepted_and_others_are_refused(store):
     check_recipe(RECIPE, store, world_size=2)
-
-
-@pytest.mark.parametrize("size", [63, 65])
-def test_another_vocabulary_size_than_the_stores_is_refused_by_both(store, size):
-    with pytest.raises(UserError, match=rf"model\.vocab_size = {size}.*vocabulary of 64; set model\.vocab_size = 64"):
-        check_recipe(recipe_with(vocab_size=size), store, world_size=1)
-
-
-def test_more_ranks_than_rows_in_a_batch_are_refused_for_any_phase(store):
+    for size in (63, 65):
+        match = rf"model\.vocab_size = {size}.*vocabulary of 64; set model\.vocab_size = 64"
+        with pytest.raises(UserError, match=match):
+            check_recipe(recipe_with(vocab_size=size), store, world_size=1)
     table = toy_recipe_table()
     table["phase"].append({"sequence_length": 32, "global_batch": 4})
     with pytest.raises(UserError, match=r"global_batch = 4 .* 8 ranks"):
@@ -107,17 +102,15 @@ def test_heads_that_the_run_has_not_are_left_out_and_missing_ones_are_left_to_be
     assert load(tmp_path / "without", RECIPE, store).keys() == with_heads.keys() - PAIR_HEAD
 
 
-def test_another_vocabulary_of_the_same_size_is_refused_by_the_first_difference(tmp_path, store):
+def test_another_vocabulary_is_refused_by_the_first_difference(tmp_path, store):
     vocabulary = list(store.vocabulary)
     vocabulary[9], vocabulary[10] = vocabulary[10], vocabulary[9]
     write_model(tmp_path / "init", store, vocabulary=vocabulary)
-    assert "another vocabulary" in refusal(tmp_path / "init", store)
-    assert "first differ at id 9" in refusal(tmp_path / "init", store)
-
-
-def test_a_longer_vocabulary_is_refused_by_the_first_id_beyond(tmp_path, store):
-    write_model(tmp_path / "init", store, recipe_with(vocab_size=65).model, vocabulary=[*store.vocabulary, "more"])
-    assert "first differ at id 64" in refusal(tmp_path / "init", store)
+    text = refusal(tmp_path / "init", store)
+    assert "another vocabulary" in text
+    assert "first differ at id 9" in text
+    write_model(tmp_path / "longer", store, recipe_with(vocab_size=65).model, vocabulary=[*store.vocabulary, "more"])
+    assert "first differ at id 64" in refusal(tmp_path / "longer", store)
 
 
 def test_a_directory_without_a_vocabulary_is_taken_if_the_sizes_fit(tmp_path, store):
@@ -133,34 +126,23 @@ def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
 
 
 @pytest.mark.parametrize(
-    ("settings", "tensor"),
+    ("key", "value", "words"),
     [
-        ({"hidden_size": 16}, "bert.embeddings.word_embeddings.weight has shape [64, 16]"),
-        ({"intermediate_size": 48}, "bert.encoder.layer.0.intermediate.dense.weight has shape [48, 32]"),
-        ({"max_position_embeddings": 40}, "bert.embeddings.position_embeddings.weight has shape [40, 32]"),
-        ({"type_vocab_size": 3}, "bert.embeddings.token_type_embeddings.weight has shape [3, 32]"),
+        ("hidden_size", 16, ["bert.embeddings.word_embeddings.weight has shape [64, 16]", "leave [model] out"]),
+        ("intermediate_size", 48, ["bert.encoder.layer.0.intermediate.dense.weight has shape [48, 32]"]),
+        ("max_position_embeddings", 40, ["bert.embeddings.position_embeddings.weight has shape [40, 32]"]),
+        ("type_vocab_size", 3, ["bert.embeddings.token_type_embeddings.weight has shape [3, 32]"]),
+        ("num_hidden_layers", 1, ["has num_hidden_layers = 1, the recipe has model.num_hidden_layers = 2"]),
+        ("num_hidden_layers", 3, ["has num_hidden_layers = 3, the recipe has model.num_hidden_layers = 2"]),
+        ("num_attention_heads", 4, ["has num_attention_heads = 4, the recipe has model.num_attention_heads = 2"]),
+        ("hidden_act", "gelu_new", ["has hidden_act = 'gelu_new', the recipe has model.hidden_act = 'gelu'"]),
+        ("layer_norm_eps", 1e-5, ["has layer_norm_eps = 1e-05, the recipe has model.layer_norm_eps = 1e-12"]),
     ],
 )
-def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, settings, tensor):
-    write_model(tmp_path / "init", store, recipe_with(**settings).model)
-    text = refusal(tmp_path / "init", store)
-    assert tensor in text
-    assert "leave [model] out" in text
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "ours"),
-    [
-        ("num_hidden_layers", 1, 2),
-        ("num_hidden_layers", 3, 2),
-        ("num_attention_heads", 4, 2),
-        ("hidden_act", "gelu_new", "gelu"),
-        ("layer_norm_eps", 1e-5, 1e-12),
-    ],
-)
-def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path, store, key, value, ours):
+def test_other_shapes_and_another_computation_with_the_same_are_refused(tmp_path, store, key, value, words):
     write_model(tmp_path / "init", store, recipe_with(**{key: value}).model)
-    assert f"has {key} = {value!r}, the recipe has model.{key} = {ours!r}" in refusal(tmp_path / "init", store)
+    text = refusal(tmp_path / "init", store)
+    assert all(word in text for word in words)
 
 
 def test_a_checkpoint_of_the_other_architecture_is_refused_by_the_settings_that_make_it(tmp_path, store):

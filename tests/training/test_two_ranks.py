@@ -1,12 +1,87 @@
 """What holds between the ranks of a real run."""
 
 from collections import Counter
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.rows import Rows
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import ReportedError
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.shapes import pretraining_shapes
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.state import Progress, ranks_that_differ
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.start import require_same_data, require_same_state
+from tests.toy_runs import new_state, train_rank
 from tests.toys import toy_recipe
-from tests.training.two_ranks import compare_unequal_states, observe_run, refuse_unequal_data_and_state
+
+COLLECTIVES = ("all_reduce", "all_reduce_max", "all_gather", "all_to_all", "broadcast")
+
+
+def compare_unequal_states(world: World, recipe: Recipe) -> dict[str, list[int]]:
+    """The ranks that differ, before and after the broadcast, where each begins with parameters of its own."""
+    parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
+    state = new_state(parameters, Progress(), rule="lamb")
+    before = ranks_that_differ(world, state.hash(), "before")
+    state.broadcast(world)
+    return {"before": before, "after": ranks_that_differ(world, state.hash(), "after")}
+
+
+def refuse_unequal_data_and_state(world: World, recipe: Recipe) -> list[tuple[str, str]]:
+    """Class and text of the errors where each rank has data and parameters of its own."""
+    parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
+    state = new_state(parameters, Progress())
+    dataset = SimpleNamespace(hash=f"{world.rank:064x}")
+    errors = []
+    for check, subject in ((require_same_data, dataset), (require_same_state, state)):
+        with pytest.raises(ReportedError) as caught:
+            check(subject, world)
+        errors.append((caught.type.__name__, str(caught.value)))
+    return errors
+
+
+class Observer(Hook):
+    """Tells, when the run ends, how many buckets it had and what hash its state has."""
+
+    def __init__(self, report: dict[str, Any], run) -> None:
+        super().__init__(run)
+        self._report = report
+
+    def finish(self) -> None:
+        self._report |= {"buckets": len(self.run.exchange.plan.buckets), "hash": self.run.state.hash()}
+
+
+def observe_run(world: World, store: Path, output_dir: Path, recipe: Recipe) -> dict[str, Any]:
+    """Train, and tell what this rank assembled, the collectives in its step's graph, and what it had at the end."""
+    report: dict[str, Any] = {"windows": []}  # of each row, in the order of assembling; held-out rows come last
+    in_graph: Counter[str] = Counter()
+    assemble = Rows.assemble
+
+    def assemble_and_tell(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        report["windows"].extend(row[row >= 0].tolist() for row in self.windows(positions[positions >= 0]))
+        report.setdefault("rows_per_epoch", self.count)
+        report.setdefault("windows_per_epoch", self._index.windows)
+        return assemble(self, positions)
+
+    def counted(name: str, collective, *arguments) -> tf.Tensor:
+        in_graph[name] += tf.inside_function()
+        return collective(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "assemble", assemble_and_tell)
+        for name in COLLECTIVES:
+            patch.setattr(world, name, partial(counted, name, getattr(world, name)))
+        train_rank(world, store, output_dir, recipe, hooks=(partial(Observer, report),))
+    report["collectives"] = {name: count for name, count in in_graph.items() if count}
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,9 @@
 """The doctor's arithmetic, where the illness cannot be had for real: clocks, GPUs, memory, several networks."""
 
+import importlib.metadata
+import json
+import sys
+
 import pytest
 
 from bert_horovod.cluster.doctor.ask import Answer, clock_difference
@@ -15,6 +19,7 @@ from bert_horovod.cluster.doctor.checks import (
     check_versions,
 )
 from bert_horovod.cluster.doctor.examination import (
+    Doctor,
     _reason,
     check_all_reduce,
     check_names,
@@ -23,6 +28,7 @@ from bert_horovod.cluster.doctor.examination import (
     slow_links,
 )
 from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
+from tests.horovod_runs import run_process
 
 
 def facts(**changes) -> dict:
@@ -217,11 +223,13 @@ def test_gpus_are_enough_alike_and_with_nccl(changes, level, found):
         ([1e9, 1e8, 1e8, 1e9], "c, 0.1 Gb/s in and out"),
         ([1e8, 1e9, 1e9, 1e8], "a, 0.1 Gb/s in and out"),
         ([1e9, 0.0, 1e9, 1e9], "b to c, 0 Gb/s"),
+        ([1e8, 1e9], "a to b, 0.1 Gb/s"),
+        ([1e8, 2e8], "a to b, 0.1 Gb/s; b to a, 0.2 Gb/s"),
         ([1e8, 1e8, 1e8, 1e8], "a to b, 0.1 Gb/s; b to c, 0.1 Gb/s; c to d, 0.1 Gb/s; d to a, 0.1 Gb/s"),
     ],
 )
 def test_slow_links_are_named_by_what_they_share(links, found):
-    assert slow_links(links, ["a", "b", "c", "d"], 1e9) == found
+    assert slow_links(links, list("abcd")[: len(links)], 1e9) == found
 
 
 def measured(bits_per_s: float, links: tuple = ()) -> dict:
@@ -233,11 +241,6 @@ def measured(bits_per_s: float, links: tuple = ()) -> dict:
         "bits_per_s": bits_per_s,
         "links": list(links),
     }
-
-
-def test_two_hosts_blame_each_direction():
-    assert slow_links([1e8, 1e9], ["a", "b"], 1e9) == "a to b, 0.1 Gb/s"
-    assert slow_links([1e8, 2e8], ["a", "b"], 1e9) == "a to b, 0.1 Gb/s; b to a, 0.2 Gb/s"
 
 
 def test_a_ring_below_seven_tenths_fails_where_a_link_alone_is_slow_too():
@@ -255,3 +258,25 @@ def test_of_a_failed_launch_the_telling_line_is_shown():
     output += "[1]<stderr>:  what():  [/tmp/gloo/pair.cc:799] connect [127.0.0.1]: refused\nRuntimeError: x\n"
     assert _reason(output) == "what():  connect [127.0.0.1]: refused"
     assert _reason("") == "no word"
+
+
+def test_the_job_whose_hosts_are_checked_is_named():
+    check = next(Doctor({"a": 2, "b": 2}, source="/etc/mpi/hostfile of a job in Kubernetes").examine_facts())
+    assert (check.name, check.found) == ("job", "2 hosts, 4 slots, from /etc/mpi/hostfile of a job in Kubernetes")
+
+
+@pytest.mark.slow
+def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
+    pytest.importorskip("horovod")
+    command = [sys.executable, "-m", "bert_horovod", "doctor", "--json", "--output_dir", tmp_path / "run"]
+    done = run_process(command)
+    report = json.loads(done.stdout)
+    assert {check["name"] for check in report["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
+    assert report["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert str(tmp_path / "run") in report["hosts"]["localhost"]["directories"]
+    assert (done.returncode, report["ok"]) == (0, True), done.stdout + done.stderr
+    assert report["all_reduce"]["ranks"] == 2
+    assert report["all_reduce"]["bits_per_s"] > 0
+    assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain --recipe bert-base --data_dir ")
+    assert report["start"].endswith(f"--output_dir {tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()

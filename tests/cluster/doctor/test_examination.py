@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import signal
 import subprocess
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.cluster.doctor.examination import Doctor
 from lab.cluster import Cluster, cluster, why_not
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 DOCTOR = [sys.executable, "-m", "bert_horovod", "doctor"]
-needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 
 def examine(box: Cluster, *flags: str | Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
@@ -41,8 +39,6 @@ def box() -> Iterator[Cluster]:
         yield box
 
 
-@pytest.mark.full
-@needs_hosts
 def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box):
     code, output = examine(box, "-H", "node1:2,node2:1", "--expect_gbit", "0.1")
     assert code == 0, output
@@ -55,13 +51,7 @@ def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box)
     assert "launch -np 3 -H node1:2,node2:1 --network_interfaces eth0 -- pretrain" in output.splitlines()[-1]
 
 
-def test_the_job_whose_hosts_are_checked_is_named():
-    check = next(Doctor({"a": 2, "b": 2}, source="/etc/mpi/hostfile of a job in Kubernetes").examine_facts())
-    assert (check.name, check.found) == ("job", "2 hosts, 4 slots, from /etc/mpi/hostfile of a job in Kubernetes")
-
-
 @pytest.mark.slow
-@needs_hosts
 def test_a_slow_link_is_found_and_its_host_named(box):
     box.shape("node3", "20mbit")
     try:
@@ -77,7 +67,6 @@ def test_a_slow_link_is_found_and_its_host_named(box):
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_ctrl_c_ends_the_doctor_and_all_that_it_started(box):
     process = box.start(
         "node1",
@@ -131,25 +120,16 @@ def differing(box, tmp_path_factory) -> Iterator[str]:
         yield output
 
 
-@pytest.mark.full
-@needs_hosts
-def test_versions_out_of_the_tested_range_and_unequal_ones_are_found(differing):
+def test_versions_out_of_the_tested_range_and_another_state_of_the_project_are_found(differing):
     report = "\n".join(lines(differing, "versions"))
     assert "FAILED   versions     node2: numpy 2.0.0; expected numpy <2.5,>=2.1 mend: run/setup.sh on node2" in report
     version = importlib.metadata.version("numpy")
     assert f"numpy: {version} on node1, node3; 2.0.0 on node2; expected the same on all hosts" in report
-
-
-@pytest.mark.full
-@needs_hosts
-def test_another_state_of_the_project_is_found(differing):
     (line,) = [line for line in lines(differing, "versions") if "source" in line]
     assert "on node1, node3;" in line
     assert "copy the project" in line
 
 
-@pytest.mark.full
-@needs_hosts
 def test_a_name_at_127_is_found_with_the_line_that_makes_it_so(differing):
     (line,) = lines(differing, "name")
     assert line.startswith(
@@ -158,17 +138,10 @@ def test_a_name_at_127_is_found_with_the_line_that_makes_it_so(differing):
     assert "mend: on node2, take node2 out of that line and add `10.77.0.2 node2`" in line
 
 
-@pytest.mark.full
-@needs_hosts
-def test_a_full_disk_is_found(differing):
+def test_a_full_disk_is_found_and_nothing_is_reduced_before_the_rest_is_mended(differing):
     (line,) = lines(differing, "disk")
     assert line.startswith("FAILED   disk         node2: ")
     assert " GB free; expected 0.1 GB for temporary files" in line
-
-
-@pytest.mark.full
-@needs_hosts
-def test_nothing_is_reduced_before_the_rest_is_mended(differing):
     (line,) = lines(differing, "all-reduce")
     assert line.startswith("warning")
     assert "not tried" in line
@@ -192,8 +165,6 @@ def unreachable() -> str:
         return output
 
 
-@pytest.mark.full
-@needs_hosts
 @pytest.mark.parametrize(
     ("host", "level", "found", "mend"),
     [
@@ -213,8 +184,6 @@ def test_why_a_host_does_not_answer_is_told_with_what_mends_it(unreachable, host
     assert mend in line.partition(" mend: ")[2]
 
 
-@pytest.mark.full
-@needs_hosts
 def test_a_host_whose_own_name_stands_for_nothing_is_told_so(box):
     hosts_file = box.hosts_file("node1")
     before = hosts_file.read_text()
@@ -228,26 +197,7 @@ def test_a_host_whose_own_name_stands_for_nothing_is_told_so(box):
     assert "localhost: its own name node1 has no address" in line
 
 
-@pytest.mark.full
-@needs_hosts
 def test_an_interface_that_is_not_there_is_refused_by_name(box):
     code, output = examine(box, "-H", "node1:1,node2:1", "--network_interfaces", "ib0")
     assert code == 1
     assert "FAILED   network      node2: no interface ib0 with an IPv4 address; expected one of eth0" in output
-
-
-@pytest.mark.slow
-def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
-    pytest.importorskip("horovod")
-    command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE_S)
-    report = json.loads(done.stdout)
-    assert {check["name"] for check in report["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
-    assert report["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
-    assert str(tmp_path / "run") in report["hosts"]["localhost"]["directories"]
-    assert (done.returncode, report["ok"]) == (0, True), done.stdout + done.stderr
-    assert report["all_reduce"]["ranks"] == 2
-    assert report["all_reduce"]["bits_per_s"] > 0
-    assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain --recipe bert-base --data_dir ")
-    assert report["start"].endswith(f"--output_dir {tmp_path / 'run'}")
-    assert not (tmp_path / "run").exists()

@@ -90,8 +90,7 @@ def test_sigterm_saves_on_all_hosts(start):
     with start() as run:
         run.await_output(FIRST_STEP)
         run.signal(signal.SIGTERM)
-        code, output, errors = run.end()
-    assert code == 0, errors
+        output, _ = run.end()
     assert "asked to stop: saved at step" in output
 
 
@@ -99,9 +98,8 @@ def test_a_rank_that_is_killed_is_named_with_its_host(start):
     with start() as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGKILL)
-        code, _, errors = run.end()
+        _, errors = run.end(code=1)
         run.await_no_process()
-    assert code == 1
     assert "bert-horovod: error: rank 1 on node2 ended first, with" in errors
 
 

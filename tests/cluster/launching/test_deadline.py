@@ -43,21 +43,19 @@ def test_an_older_slurm_is_asked(monkeypatch, tmp_path):
         stop_time("1h")
 
 
-@pytest.mark.parametrize("before", ["", "10", "m", "-5m", "1d", "10 m"])
-def test_what_is_no_duration_is_refused(before):
-    with pytest.raises(UserError, match=r"expected a number with s, m or h"):
+@pytest.mark.parametrize(
+    ("before", "left_s", "message"),
+    [
+        *((before, None, r"expected a number with s, m or h") for before in ("", "10", "m", "-5m", "1d", "10 m")),
+        ("10m", None, r"found no SLURM_JOB_END_TIME and no SLURM_JOB_ID"),
+        ("10m", 300, r"the job ends in \d+ s, before the run could begin"),
+    ],
+)
+def test_what_is_no_duration_or_not_in_a_job_or_too_late_is_refused(monkeypatch, before, left_s, message):
+    if left_s:
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + left_s))
+    with pytest.raises(UserError, match=message):
         stop_time(before)
-
-
-def test_outside_of_a_job_it_is_refused():
-    with pytest.raises(UserError, match=r"found no SLURM_JOB_END_TIME and no SLURM_JOB_ID"):
-        stop_time("10m")
-
-
-def test_a_job_that_ends_sooner_is_refused(monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 300))
-    with pytest.raises(UserError, match=r"the job ends in \d+ s, before the run could begin"):
-        stop_time("10m")
 
 
 def test_a_run_saves_and_stops_before_the_jobs_end(store, tmp_path, monkeypatch):

@@ -20,13 +20,6 @@ from tests.toy_glue import WORDS, numbered, write_glue, write_labels, write_mnli
 from tests.toy_ner import write_ner
 from tests.toy_squad import STRIDE, write_squad
 
-FAST = (
-    "phase.0.learning_rate=8e-3",
-    "execution.xla='off'",
-    "execution.log_steps=1",
-    "execution.keep_checkpoints=9",
-    "execution.tensorboard=false",
-)
 TRAIN, DEV = 60, 21
 CLASSIFIER = "AutoModelForSequenceClassification"
 

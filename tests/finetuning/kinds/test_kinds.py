@@ -25,15 +25,14 @@ from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.model.forward import ComputePolicy, Forward
-from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
-from tests.finetuning.kinds.cases import CASES, FAST
+from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.toy_kind import Counts
-from tests.toy_glue import MODEL, WORDS, write_checkpoint
-from tests.toy_runs import logged, metrics, newest
+from tests.model.forwards import forward_of, tensors
+from tests.toy_glue import FAST, MODEL, WORDS, write_checkpoint
+from tests.toy_runs import logged, losses, metrics, newest
 from tests.toys import toy_recipe_table
 
 EPOCHS = 3
@@ -72,11 +71,6 @@ def kind(name, made, tmp_path_factory) -> Kind:
     if ("kind", name) not in made:
         made["kind", name] = CASES[name].read(tmp_path_factory.mktemp(name) / "data")
     return made["kind", name]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")
 
 
 # Rows
@@ -165,10 +159,6 @@ def of_items(rows: PackedRows, outputs: np.ndarray) -> list[np.ndarray]:
     return [outputs[row, place : place + length] for row, place, length in places]
 
 
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {key: tf.constant(array) for key, array in arrays.items()}
-
-
 def labels_for(torch, batch: dict[str, np.ndarray]) -> dict:
     """The labels of a row of one item, as transformers takes them."""
     if "start_positions" in batch:
@@ -189,8 +179,8 @@ def test_packed_or_alone_outputs_and_loss_are_those_of_transformers(name, kind, 
     theirs, loading = getattr(transformers, case.theirs).from_pretrained(directory, output_loading_info=True)
     assert not loading["missing_keys"]
     assert task.configuration(MODEL)["architectures"] == [type(theirs).__name__]
-    parameters = tensors(read_directory(directory, task).parameters)
-    forward = Forward(MODEL, cast_weights(parameters, tf.float32), ComputePolicy())
+    parameters = read_directory(directory, task).parameters
+    forward = forward_of(MODEL, parameters)
     extra = {"alive_heads": tf.ones([3])} if name == "heads" else {}
     results, losses = [], []
     for dataset in (packed, alone):
@@ -278,8 +268,8 @@ def assert_same_scores(scores: dict[str, float], expected: dict[str, float], wit
 @pytest.mark.parametrize("name", KINDS, scope="module")
 def test_a_run_learns_and_its_files_have_its_scores(name, kind, whole):
     output_dir, said = whole
-    losses = [line["loss"] for line in metrics(output_dir)]
-    assert np.mean(losses[-2:]) < losses[0] or name == "mnli"  # whose toy labels are drawn
+    numbers = losses(output_dir)
+    assert np.mean(numbers[-2:]) < numbers[0] or name == "mnli"  # whose toy labels are drawn
     for suffix in kind.data.dev:
         assert_same_scores(
             scored(kind, output_dir / kind.last_file.with_stem(f"{kind.last_file.stem}{suffix}"), suffix),

@@ -14,16 +14,17 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced, survivors
-from bert_horovod.finetuning.text_data import glue_data, own_data
+from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS
 from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.text_head import Classification
 from bert_horovod.training.loop import train
 from tests.finetuning.test_classifier import job_of
-from tests.toy_glue import numbered, write_labels
+from tests.toy_glue import FAST, numbered, write_labels
 from tests.toy_runs import metrics
 
 WEIGHTED = "objective.class_weights='balanced'"
@@ -98,35 +99,25 @@ def test_heads_become_orthogonal_and_some_end(files, tmp_path):
     assert not any(name.startswith(MORE_CLASSIFIERS) for name in kept)
 
 
+def train_heads(world: World, data_dir: Path, checkpoint: Path, output_dir: Path, *steps: int) -> None:
+    """Train until each of these steps; a job for two_ranks too."""
+    output_dir.mkdir(exist_ok=True)
+    files = {"data_dir": data_dir, "checkpoint": checkpoint}
+    for last in steps:
+        train(job_of(files, output_dir, HEADS, STRICT, max_steps=last, world_size=world.size), world)
+
+
 @pytest.mark.slow
-def test_a_resumed_run_keeps_the_choice_bit_for_bit(files, tmp_path):
-    for name in ("whole", "cut"):
-        (tmp_path / name).mkdir()
-    train(job_of(files, tmp_path / "whole", HEADS, STRICT, max_steps=14), World())
-    train(job_of(files, tmp_path / "cut", HEADS, STRICT, max_steps=9), World())
-    ended = remembered(tmp_path / "cut", 9)["alive_heads"]
-    assert sum(ended) < 6
-    train(job_of(files, tmp_path / "cut", HEADS, STRICT, max_steps=14), World())
+def test_a_resumed_run_keeps_the_choice_bit_for_bit_and_two_ranks_end_the_same_heads(files, two_ranks, tmp_path):
+    for name, steps in (("whole", (14,)), ("cut", (9, 14)), ("one", (12,))):
+        train_heads(World(), *files.values(), tmp_path / name, *steps)
+    assert sum(remembered(tmp_path / "cut", 9)["alive_heads"]) < 6
     assert remembered(tmp_path / "cut", 14) == remembered(tmp_path / "whole", 14)
     weights = [(path_of(tmp_path / name, 14) / "model.safetensors").read_bytes() for name in ("cut", "whole")]
     assert weights[0] == weights[1]
-
-
-def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) -> None:
-    """A job for two_ranks."""
-    files = {"data_dir": data_dir, "checkpoint": checkpoint}
-    train(job_of(files, output_dir, HEADS, STRICT, max_steps=12, world_size=2), world)
-
-
-@pytest.mark.slow
-def test_two_ranks_end_the_same_heads_as_one(files, two_ranks, tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    train(job_of(files, tmp_path / "one", HEADS, STRICT, max_steps=12), World())
-    two_ranks.run(train_rank, *files.values(), tmp_path / "two")
+    two_ranks.run(train_heads, *files.values(), tmp_path / "two", 12)
     one, two = (remembered(tmp_path / name, 12) for name in ("one", "two"))
     assert one["alive_heads"] == two["alive_heads"]
-    assert sum(one["alive_heads"]) < 6
     np.testing.assert_allclose(one["head_losses"], two["head_losses"], rtol=1e-5)
 
 
@@ -146,3 +137,26 @@ def test_only_a_classification_has_several_heads(files, tmp_path):
             job_of(files, tmp_path, f"objective.{setting}")
     with pytest.raises(UserError, match=r"objective.heads = 0: expected at least 1"):
         job_of(files, tmp_path, "objective.heads=0")
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "now", "message"),
+    [
+        ([], 0.5, None, "--threshold dev: .*run was begun with 0.5, .*give --threshold 0.5"),
+        (["--threshold", "0.30"], 0.3, None, "--threshold dev: .*run was begun with 0.30, "),
+        (["--threshold=dev"], None, 0.3, "--threshold 0.3: .*run was begun with dev, "),
+    ],
+    ids=["usual", "fixed", "dev"],
+)
+def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, now, message):
+    def job(threshold: float | None) -> None:
+        options = OwnOptions(threshold=threshold)
+        data = own_data("multilabel", files_of_labels, ("text",), "labels", options)
+        Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", 4, FAST)
+
+    files_of_labels = write_labels(tmp_path / "files")
+    (tmp_path / "run").mkdir()
+    Command(["finetune", *words], "/", str(tmp_path / "run"), None, 1).write(tmp_path / "run")
+    job(before)
+    with pytest.raises(UserError, match=message):
+        job(now)

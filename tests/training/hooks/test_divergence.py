@@ -15,7 +15,6 @@ from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.training import loop
-from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.divergence import (
     JUMP_STEPS,
     MEAN_DECAY,
@@ -25,7 +24,7 @@ from bert_horovod.training.hooks.divergence import (
     overflow_of_sums,
     pass_over,
 )
-from tests.toy_runs import logged, metrics, training_state
+from tests.toy_runs import at_step, logged, metrics, training_state
 from tests.toys import toy_recipe
 from tests.training.faulty_ranks import train_with_fault
 
@@ -85,7 +84,6 @@ def test_another_precision_is_advised_only_where_it_holds_larger_numbers(precisi
     assert ("numerics.precision" in str(caught.value)) == ("loss scale 256" in str(caught.value)) == advised
 
 
-@pytest.mark.full
 def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(faulty, store, capsys):
     rows = open_index(store, 32, "next_sentence", True).rows
     first = 4 * 32 + 24  # in the fifth step: the last micro-batch of the second rank
@@ -104,23 +102,13 @@ def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(fau
     assert f"row {first % rows}:" in capsys.readouterr().out
 
 
-@pytest.mark.full
 def test_divergence_stops_the_run_with_a_diagnosis(faulty):
     error, output_dir = faulty("not-finite", 6 * 32, 1 << 40, numerics={"max_skipped_steps": 3})
     assert "step 9: 3 updates in a row had gradients that are not finite" in error
     assert training_state(output_dir)["progress"]["step"] == 5
 
 
-class AskToStop(Hook):
-    """Asks the run to stop as its step 27 ends."""
-
-    def step(self, event: StepEvent) -> None:
-        if event.step == 27:
-            (self.run.job.output_dir / "stop").touch()
-
-
 # The loss is far up in steps 27 to `jumped`.
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("jumped", "steps", "every", "stop", "words", "saved"),
     [
@@ -133,7 +121,8 @@ class AskToStop(Hook):
 )
 def test_a_jump_of_the_loss_is_divergence_if_it_lasts(faulty, monkeypatch, jumped, steps, every, stop, words, saved):
     if stop:
-        monkeypatch.setattr(loop, "HOOKS", (*loop.HOOKS, AskToStop))
+        asking = at_step(27, lambda run: (run.job.output_dir / "stop").touch())
+        monkeypatch.setattr(loop, "HOOKS", (*loop.HOOKS, asking))
     execution = EXECUTION | {"micro_batch": 32, "checkpoint_steps": every, "keep_checkpoints": 9}
     error, output_dir = faulty("jump", 26 * 32, jumped * 32, phase={"steps": steps}, execution=execution)
     assert [step_of(path.name) for path in paths(output_dir)] == saved
@@ -151,7 +140,6 @@ def test_a_jump_of_the_loss_is_divergence_if_it_lasts(faulty, monkeypatch, jumpe
     assert ("--init_checkpoint" in error) == bool(saved)
 
 
-@pytest.mark.full
 def test_a_jump_that_lasts_is_gone_back_from_and_its_rows_are_passed_over(faulty, store):
     numerics, phase = {"on_divergence": "rollback"}, {"steps": 40}
     error, output_dir = faulty("jump", 26 * 32 + 16, 36 * 32, ranks=2, numerics=numerics, phase=phase)
@@ -169,7 +157,6 @@ def test_a_jump_that_lasts_is_gone_back_from_and_its_rows_are_passed_over(faulty
 
 
 # Finite gradients, and updates that are too large for float32.
-@pytest.mark.full
 @pytest.mark.parametrize("optimizer", [{"weight_decay": 1e30}, {"name": "muon", "adamw_rate": 1e30}])
 def test_a_run_does_not_end_well_with_parameters_that_are_not_finite(faulty, optimizer):
     execution = EXECUTION | {"consistency_steps": 0}

@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import curve_settings
-from tests.toy_runs import logged, train
+from tests.toy_runs import incidents, losses, train
 from tests.toys import toy_recipe
 
 
@@ -30,15 +30,10 @@ def reference(tmp_path, monkeypatch):
     return write
 
 
-def incidents(output_dir) -> list[str]:
-    """What is told of the run beside its metrics."""
-    return [line["incident"] for line in logged(output_dir) if "incident" in line]
-
-
 @pytest.mark.full
 def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, reference, capsys):
-    losses = [line["loss"] for line in logged(train(store, tmp_path / "first", 6)) if "loss" in line]
-    normal = (losses[4] + losses[5]) / 2
+    numbers = losses(train(store, tmp_path / "first", 6))
+    normal = (numbers[4] + numbers[5]) / 2
     reference(1.0, 1.0, normal)
     messages = incidents(train(store, tmp_path / "second", 6))
     assert len(messages) == 2
@@ -50,6 +45,6 @@ def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, refer
 
 @pytest.mark.slow
 def test_a_normal_loss_and_the_end_of_what_is_known_are_not_worth_a_word(store, tmp_path, reference):
-    losses = [line["loss"] for line in logged(train(store, tmp_path / "first", 4)) if "loss" in line]
-    reference((losses[0] + losses[1]) / 2)
+    numbers = losses(train(store, tmp_path / "first", 4))
+    reference((numbers[0] + numbers[1]) / 2)
     assert incidents(train(store, tmp_path / "second", 4)) == []

@@ -19,7 +19,7 @@ from bert_horovod.runs.metrics_lines import read_log
 from bert_horovod.runtime import xla
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.metrics import Interval, SlowRanks
-from tests.toy_runs import logged, metrics, train_rank
+from tests.toy_runs import incidents, metrics, train_rank
 from tests.toys import toy_recipe
 
 
@@ -141,7 +141,7 @@ def test_a_rank_that_stands_still_in_each_step_is_named(store, two_ranks, tmp_pa
     model = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
     recipe = toy_recipe(phase={"steps": 126}, model=model, execution={"micro_batch": 16})
     two_ranks.run(train_with_a_slow_rank, store.path, tmp_path, recipe)
-    notices = [line["incident"] for line in logged(tmp_path) if "incident" in line]
+    notices = incidents(tmp_path)
     assert "rank 1 on " in notices[0]
     assert " is slow, mostly by computing: " in notices[0]
     timed = [line for line in metrics(tmp_path) if line["compute_s"] is not None]

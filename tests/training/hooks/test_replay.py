@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.replay import owners_of, verdict
 from tests.horovod_runs import run_ranks
-from tests.toy_runs import logged, pretrain_arguments, train_rank, train_recipe, training_state
+from tests.toy_runs import at_step, incidents, logged, pretrain_arguments, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
 from tests.training.faulty_ranks import PARAMETER, train_with_fault
 
@@ -92,7 +91,7 @@ def test_ranks_that_differ_from_the_start_are_told_and_repeat_their_own(store, t
     recipe = toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL)
     answers = two_ranks.run(train_with_fault, store.path, tmp_path, recipe, "tile", 0, ALWAYS)
     assert [answer.value for answer in answers] == [None, None]
-    (incident,) = [line["incident"] for line in logged(tmp_path) if "incident" in line]
+    (incident,) = incidents(tmp_path)
     assert incident.startswith("warning: rank 1 on ")
     assert "a rank without an equal repeats its own" in incident
     assert "on equal hosts it may be a bad device" in incident
@@ -129,13 +128,7 @@ def test_ranks_with_parameters_of_their_own_find_a_fault_that_comes_and_goes(sto
 
 @pytest.mark.full
 def test_a_run_that_is_asked_to_stop_is_checked_before_it_saves(store, tmp_path):
-    (tmp_path / "run").mkdir()
-
-    def stop(run):
-        hook = Hook(run)
-        hook.step = lambda event: (tmp_path / "run" / "stop").touch() if event.step == 5 else None
-        return hook
-
+    stop = at_step(5, lambda run: (run.job.output_dir / "stop").touch())
     train_recipe(toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL), store, tmp_path / "run", hooks=(stop,))
     state = training_state(tmp_path / "run")["progress"]
     assert state["step"] == state["checked"] == 5

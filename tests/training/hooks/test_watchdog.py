@@ -13,7 +13,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.watchdog import EXIT_CODE, Status, Watchdog, explain
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_python
 from tests.toy_runs import pretrain_arguments
 
 FIRST_STEP = "step 1/"
@@ -27,17 +27,21 @@ NAMED = (
 READS = Status(9, "node2", 17, "reading rows", False)
 
 
-@pytest.mark.full
-def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
+def errors_of_a_stop(store, tmp_path, execution: dict) -> list[str]:
+    """The lines that two ranks leave of which one is stopped."""
     pytest.importorskip("horovod")
-    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK | STALL)
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=execution)
     with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(tmp_path / "run")) as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGSTOP)
-        code, _, errors = run.end()
+        _, errors = run.end(code=1)
         run.await_no_process()
-    assert code == 1
-    *stacks, stalled, silent, blamed, last = errors.splitlines()
+    return errors.splitlines()
+
+
+@pytest.mark.full
+def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
+    *stacks, stalled, silent, blamed, last = errors_of_a_stop(store, tmp_path, QUICK | STALL)
     assert any("in _train_phase" in line for line in stacks)
     assert stalled.startswith("bert-horovod: error: stalled: rank 0 on ")
     assert " s: step " in stalled
@@ -50,15 +54,7 @@ def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
 
 @pytest.mark.slow
 def test_a_rank_that_is_stopped_until_its_connection_ends_is_named_by_those_that_lost_it(store, tmp_path):
-    pytest.importorskip("horovod")
-    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
-    with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(tmp_path / "run")) as run:
-        run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGSTOP)
-        code, _, errors = run.end()
-        run.await_no_process()
-    assert code == 1
-    *_, lost, last = errors.splitlines()
+    *_, lost, last = errors_of_a_stop(store, tmp_path, QUICK)
     assert lost.startswith("bert-horovod: error: rank 1 on ")
     assert " gives no sign of life: stopped, dead or cut off. It was at step " in lost
     assert lost.endswith(" has lost it; the same command resumes")
@@ -119,24 +115,41 @@ def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_pa
     assert "writing metrics; expected at most execution.stall_s = 10" in text.splitlines()[-1]
 
 
+def watched(program: str) -> subprocess.CompletedProcess:
+    """A process with a watchdog that beats often."""
+    begin = (
+        "import ctypes, sys, time\n"
+        "from bert_horovod.training.hooks import watchdog\n"
+        "from bert_horovod.collectives.world import World\n"
+    )
+    return run_python("-c", begin + program)
+
+
 @pytest.mark.full
-def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too(tmp_path):
-    script = f"""
-import sys; sys.path.insert(0, {str(PROJECT)!r})
-from bert_horovod.training.hooks import watchdog
-from bert_horovod.collectives.world import World
-watchdog.BEAT_S = watchdog._PATIENCE_S = 0.2
-watchdog.Watchdog(World(), 0.8)
-import time, ctypes
-time.sleep(0.5)
-ctypes.PyDLL(None).sleep(60)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too():
+    done = watched(
+        "watchdog.BEAT_S = watchdog._PATIENCE_S = 0.2\n"
+        "watchdog.Watchdog(World(), 0.8)\n"
+        "time.sleep(0.5)\n"
+        "ctypes.PyDLL(None).sleep(60)\n"
     )
     assert done.returncode == 1
     assert "Timeout (0:00:01" in done.stderr
-    assert 'File "<string>", line 9' in done.stderr
+    assert 'File "<string>", line 7' in done.stderr
+
+
+@pytest.mark.full
+def test_long_work_may_take_longer():
+    done = watched(
+        "watchdog.BEAT_S = 0.1\n"
+        'watchdog.Watchdog(World(), 0.2).begin("opening the rows", 1, 2.0)\n'
+        "time.sleep(1)\n"
+        'print("still here", flush=True)\n'
+        "time.sleep(60)\n"
+    )
+    assert (done.returncode, done.stdout) == (EXIT_CODE, "still here\n")
+    last = done.stderr.splitlines()[-1]
+    assert "step 1, opening the rows; expected at most execution.stall_s = 0.2 and 2 more" in last
 
 
 def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
@@ -147,26 +160,6 @@ def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
         watchdog.begin("working", step)
         watchdog._closed.wait(2.4 * limit_s / 60)
     watchdog.close()
-
-
-@pytest.mark.full
-def test_long_work_may_take_longer():
-    script = f"""
-import sys, time; sys.path.insert(0, {str(PROJECT)!r})
-from bert_horovod.training.hooks import watchdog
-from bert_horovod.collectives.world import World
-watchdog.BEAT_S = 0.1
-watchdog.Watchdog(World(), 0.2).begin("opening the rows", 1, 2.0)
-time.sleep(1)
-print("still here", flush=True)
-time.sleep(60)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert (done.returncode, done.stdout) == (EXIT_CODE, "still here\n")
-    last = done.stderr.splitlines()[-1]
-    assert "step 1, opening the rows; expected at most execution.stall_s = 0.2 and 2 more" in last
 
 
 @pytest.mark.parametrize(
