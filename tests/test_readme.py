@@ -22,7 +22,7 @@ from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 # What a command of README is run as here: a run is short, hosts are this one, and no file is outside of the test.
-SHORT = "--set phase.0.steps=2 --set execution.log_steps=1"
+SHORT = "--set phase.0.steps=2 --set execution.log_steps=1 --set execution.xla=off --set model.num_hidden_layers=1"
 REPLACED = {
     "source .venv/bin/activate": "true",
     "run/quickstart.sh": "run/quickstart.sh --help",
@@ -124,6 +124,9 @@ def test_every_command_runs(tmp_path):
         return done.stdout
 
     run(f"python {PROJECT}/run/quickstart.py corpus quickstart_output/corpus.jsonl")
+    corpus = tmp_path / "quickstart_output" / "corpus.jsonl"
+    text = corpus.read_text(encoding="utf-8").splitlines(keepends=True)
+    corpus.write_text("".join(text[::5]), encoding="utf-8")  # a fifth is enough
     said = {}
     for line in command_lines():
         replaced = line

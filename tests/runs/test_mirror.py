@@ -319,6 +319,7 @@ def train_apart(world, store: Path, directory: Path, recipe, start: str, max_ste
 @pytest.mark.timeout(1500)
 def test_new_hosts_without_a_common_disk_resume_bit_for_bit(tmp_path, store, two_ranks):
     sections = {"exchange": {"method": "onebit_adam", "dense": 0.25}, "phase": {"steps": 12}}
+    sections["model"] = {"num_hidden_layers": 1}
     recipe = toy_recipe(**sections, execution={"mirror": str(tmp_path / "mirror"), "checkpoint_steps": 5})
     two_ranks.run(train_apart, store.path, tmp_path, toy_recipe(**sections), "alone")
     two_ranks.run(train_apart, store.path, tmp_path, recipe, "first", max_steps=8)
