@@ -2,8 +2,8 @@
 # Run the tests.
 #
 #   run/test.sh [pytest arguments]   what starts no process, the golden losses, and of each room one test with real ranks,
-#                                    programs or peers: about 8 minutes on 2 cores; for example run/test.sh -x tests/corpus
-#   run/test.sh --full [...]         all that a change must pass: .ci/run calls it; about 35 minutes on 2 cores
+#                                    programs or peers: about 4 minutes on 2 cores; for example run/test.sh -x tests/corpus
+#   run/test.sh --full [...]         all that a change must pass: .ci/run calls it; about 27 minutes on 2 cores
 #   run/test.sh --slow [...]         what takes longer: kills, clusters in a box, much fuzzing, benchmarks; an hour
 #   run/test.sh [--full] --minutes N [...]   begins no test later than N minutes from now and says which part was not run
 #
