@@ -125,8 +125,10 @@ def result(section: str, entry: dict[str, Any], device: dict[str, Any]) -> str:
         horovod = "+".join(facts["horovod_with"]) or "none"
         return f"{name}, TensorFlow {facts['tensorflow']}, {facts['precision']}, Horovod: {horovod}"
     if section == "kernels":
-        worst = max(error for case in facts["errors"] for error, _ in case["errors"].values())
-        return f"largest error {worst:.4f}; a broken kernel: {facts['broken']['verdict']}"
+        errors = [error for case in facts.get("errors") or [] for error, _ in case["errors"].values()]
+        said = f"largest error {max(errors):.4f}" if errors else "errors were not looked at"
+        broken = (facts.get("broken") or {}).get("verdict")
+        return f"{said}; a broken kernel: {broken or 'not noticed, or not tried'}"
     if section == "correctness":
         modes = [
             f"{mode} {found.get('absent') or '{loss_difference:.1e}, {gradient_difference:.1e}'.format(**found)}"
@@ -256,12 +258,14 @@ def main() -> int:
     began = time.monotonic()
     device: dict[str, Any] = {}
 
+    def write(section: str, entry: dict[str, Any]) -> None:
+        write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+        say(f"               {result(section, entry, device)}")
+
     def do(job: Job) -> dict[str, Any]:
         left_s = arguments.budget_s - (time.monotonic() - began)
         say(f"[{left_s:4.0f} s left] {job.section}: {job.name}")
-        entry = perform(job, left_s)
-        say(f"               {result(job.section, entry, device)}")
-        return entry
+        return perform(job, left_s)
 
     with tempfile.TemporaryDirectory(prefix="gpu-") as scratch:
         if arguments.list:
@@ -281,14 +285,15 @@ def main() -> int:
         if device and sections.get("device"):
             check_device(device, sections["device"][0]["found"], arguments.output)
         sections["device"] = [entry]
-        write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+        write("device", entry)
         asked = set(arguments.only or SECTIONS)
         for job in jobs(device, arguments, Path(scratch)) if entry["status"] == "done" else []:
             kept = sections.setdefault(job.section, [])
             wanted = job.section in asked and job.name not in [each["name"] for each in kept]
             if wanted or (job.name == MADE_STORE and asked & OF_STORE):  # which went with the scratch directory
-                kept[:] = [each for each in kept if each["name"] != job.name] + [do(job)]
-                write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+                entry = do(job)
+                kept[:] = [each for each in kept if each["name"] != job.name] + [entry]
+                write(job.section, entry)
     print(summary(sections, device))
     return int(any(entry["status"] == "failed" for entries in sections.values() for entry in entries))
 

@@ -270,3 +270,17 @@ def test_the_precision_is_one_that_the_gpu_accelerates(capability, precision):
 
 def test_numbers_that_are_not_finite_are_words_in_json():
     assert strict({"a": [1.0, float("nan")], "b": (float("inf"), None)}) == {"a": [1.0, "nan"], "b": ["inf", None]}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            {"errors": [{"errors": {"output": [0.02, 0.01]}}], "broken": {"verdict": "output: error 0.4"}},
+            "largest error 0.0200; a broken kernel: output: error 0.4",
+        ),
+        ({"broken": None}, "errors were not looked at; a broken kernel: not noticed, or not tried"),
+    ],
+)
+def test_parts_of_the_kernels_that_failed_do_not_end_the_others(found, said):
+    assert gpu.result("kernels", {"status": "done", "found": found}, DEVICE) == said
