@@ -27,7 +27,7 @@ RUNS = {  # the exchange, the rate, the steps after which it is stopped, and oth
     "powersgd": ({"method": "powersgd", "dense": 0.2, "rank": 2, "words": "largest_chunks"}, 0.03, (9,), {}),
     "largest chunks": ({"method": "largest_chunks", "dense": 0.2}, 0.03, (3, 8), {}),
     "1-bit Adam": (STAGED, 0.005, (6, 14), {}),
-    "1-bit LAMB": (STAGED | {"method": "onebit_lamb"}, 0.005, (6, 14), {"optimizer": {"name": "lamb"}}),
+    "1-bit LAMB": (STAGED | {"method": "onebit_lamb"}, 0.03, (6, 14), {"optimizer": {"name": "lamb"}}),
     "0/1 Adam": (ZERO_ONE, 0.005, (6, 14), {}),
 }
 LITTLE = ("local sgd", "1-bit Adam", "1-bit LAMB", "0/1 Adam")  # with their rates
