@@ -84,7 +84,8 @@ def kept() -> dict[str, dict[str, Any]]:
     """The curves that were trained, by key."""
     lines = [
         json.loads(line)
-        for file in sorted(KEPT.glob("*.jsonl"))
+        for file in sorted({curve.results for curve in CURVES.values()})
+        if file.is_file()
         for line in file.read_text(encoding="utf-8").splitlines()
     ]
     return {curve["key"]: curve for curve in lines}

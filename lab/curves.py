@@ -7,6 +7,8 @@ python lab/curves.py --data_dir STORE --work DIR --start C       continued curve
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
 python docs/pictures/make.py                                     draws kept curves, see docs/growing.md
+python lab/curves.py --ladder --data_dir STORE --work DIR        the ladder of lab/ladder.toml, on quickstart's store
+python lab/curves.py --ladder --data_dir STORE                   its table alone
 
 Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
 has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
@@ -32,6 +34,7 @@ first parameters. A run that was stopped goes on where it was: its directory in 
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -48,9 +51,10 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
+from lab import ladder
 from lab.contestants import PINNED, path
-from lab.curve_recipes import CURVES, RANKS, Curve, keep, kept, key_of
-from lab.rounds import PROJECT, reported, say
+from lab.curve_recipes import CURVES, RANKS, RECIPES, Curve, keep, kept, key_of
+from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 COLUMNS = {
@@ -123,6 +127,85 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     keep(trained_curve)
     if not arguments.keep:
         shutil.rmtree(directory)
+
+
+def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
+    """The ladder's verdicts; with --work, what they lack is trained and kept."""
+    table_of_rows, store_hash = ladder.read_ladder(), open_store(arguments.data_dir).hash
+    while True:
+        *verdicts, last = ladder.walk(table_of_rows, ladder.kept(), store_hash)
+        if isinstance(last, ladder.Verdict):
+            return [*verdicts, last]
+        if not arguments.work:
+            return verdicts
+        for lacking in last:
+            time_step(lacking, arguments) if isinstance(lacking, ladder.Pilot) else climb_with(lacking, arguments)
+
+
+def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
+    """Time a row's step and the best's in turns, and keep the ratio of their seconds."""
+    table_of_rows = ladder.read_ladder()
+
+    def step_s(settings: ladder.Settings, _: int) -> float:
+        words = ["bench", "step", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", arguments.data_dir]
+        words += [word for each in ladder.overrides(table_of_rows, settings) for word in ("--set", each)]
+        return json.loads(_answer([*words, "--steps", "40", "--json"])[0])["step_s"]
+
+    say(f"{pilot.row}: its step is timed")
+    times = [(step_s(pilot.settings, i), step_s(pilot.best, i)) for i in range(3)]
+    line = {"key": pilot.key, "row": pilot.row, "ratio": ratio_of(*zip(*times, strict=True)), "step_s": times}
+    ladder.keep(line | {"commit": _commit()})
+
+
+def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
+    """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it."""
+    table_of_rows = ladder.read_ladder()
+    directory = arguments.work / run.key.split()[0]
+    say(f"{run.row}, seed {run.seed}: training in {directory}")
+    words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", arguments.data_dir]
+    words += ["--output_dir", directory]
+    words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
+    _, processor_s = _answer(words)
+    checkpoint = directory
+    if run.mean:
+        checkpoint = arguments.work / "mean"
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
+    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", arguments.data_dir, "--json"])[0])
+    metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    line = {
+        "key": run.key,
+        "row": run.row,
+        "seed": run.seed,
+        "settings": run.settings,
+        "loss": judged["held_out_mlm_loss"],
+        "accuracy": judged["held_out_mlm_accuracy"],
+        "processor_s": processor_s,
+        "step_s": statistics.fmean(line["step_s"] for line in metrics if "step_s" in line),
+        "training_loss": [(line["step"], line["loss"]) for line in metrics if "loss" in line],
+        "commit": _commit(),
+    }
+    ladder.keep(line)
+    say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
+    shutil.rmtree(directory)
+
+
+def _answer(words: list[Any]) -> tuple[str, float]:
+    """What a command of the program prints, and its seconds of processor; raises RunError with its last words."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, text=True, capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:]))
+    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _commit() -> str:
+    """The commit that runs."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -222,6 +305,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the books")
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
+    parser.add_argument("--ladder", action="store_true", help="the ladder in place of the curves")
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
@@ -231,7 +315,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     arguments = parser.parse_args(argv)
-    if (arguments.data_dir is None) != (arguments.work is None):
+    if arguments.ladder and not arguments.data_dir:
+        parser.error("--ladder: expected --data_dir, quickstart's store")
+    if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
     continued = [name for name in arguments.curve or () if CURVES[name].begin]
     if continued and not arguments.start:
@@ -245,8 +331,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Train what is missing, and print the table."""
     arguments = parse()
-    if arguments.data_dir:
+    if arguments.work:
         arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.ladder:
+        verdicts = climb(arguments)
+        rows = [{"configuration": verdict.row, **ladder.shown(verdict)} for verdict in verdicts]
+        print(json.dumps(rows) if arguments.json else table(rows, ladder.COLUMNS))
+        return 0
+    if arguments.data_dir:
         store_hash = open_store(arguments.data_dir).hash
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
         for curve in map(CURVES.get, arguments.curve or CURVES):
