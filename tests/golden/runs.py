@@ -40,6 +40,7 @@ RUNS = {
     "accumulated": _run(1, 8),  # K = 4
     "lamb": _run(1, 16, optimizer={"name": "lamb"}),
     "lans": _run(1, 16, optimizer={"name": "lans"}),
+    "muon": _run(2, 16, optimizer={"name": "muon", "adamw_rate": 0.5}),
     "float16": _run(2, 8, 2e-3, numerics={"precision": "float16", "wire": "float16"}),
     "packed_pairs": _run(1, 32, objective={"pair": "sentence_order"}, phase={"sequence_length": 32}),
     "single_segments": _run(1, 32, objective={"pair": "none", "whole_word_masking": True}, data={"packing": False}),
