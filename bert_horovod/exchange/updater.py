@@ -9,7 +9,7 @@ from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.runtime.devices import has_gpu, xla_multiplies_well
 from bert_horovod.runtime.xla import compiled, read_back
 
 
@@ -123,6 +123,7 @@ class Updater:
         parameters, narrow = {}, {}
         assigned = []  # the last group's
         for group, gradient in zip(groups, grouped, strict=True):
+            multiplied = settings.batched(group[0], tuple(gradient.shape[1:]))
             # A slot may not exist for a shape, and so not for the whole group.
             old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
             # A GPU's memory is taken when an operation is enqueued: without an order, that of all groups at once.
@@ -139,7 +140,7 @@ class Updater:
                 decays(group[0]),
                 settings,
                 self.cast.dtype,
-                self.fused and not whole,
+                self.fused and not whole and (not multiplied or xla_multiplies_well()),
             )
             new = {"": stacked} | slots
             if finite is not None:

@@ -27,6 +27,7 @@ from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.agreement import agree_on_products
 from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
 from bert_horovod.training.overlap import build_step
 from bert_horovod.training.start import open_source_once
@@ -156,6 +157,7 @@ def timed_step(
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
     shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
     plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
+    agree_on_products(recipe, state.progress, world)
     step = build_step(recipe, task, state, world, plan, len(rows.micro_batches), **options)
     step.exchange.begin(1, recipe.phase[0].steps)
     return TimedStep(recipe, state, step, rows)

@@ -14,13 +14,18 @@ Liu et al. 2025, arXiv 2502.16982: an update has the root mean square of AdamW's
 Jordan's is sqrt(max(1, rows / columns)).) The five Newton-Schulz steps bring all singular values near 1: between 0.7
 and 1.2. A matrix has one slot, m, in place of AdamW's two.
 
-Matrices of one shape are multiplied as one batch: in bfloat16 on GPUs of compute capability 8.0 and later, else in
-float32. Every rank computes all of them.
+optimizer.polynomial = "polar_express": the coefficients change from step to step, so that singular values from 0.001
+to 1 times the norm end between 0.84 and 1.13 (the steps above: 0.47 and 1.21) (Amsel et al. 2025, arXiv 2505.16932,
+the first five steps, with their safety factor).
+
+Matrices of one shape are multiplied as one batch. Every rank computes all of them, in the same dtype: that of
+training/agreement.agree_on_products.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from bert_horovod.model.parameters import LAYERS, joined_matrices
@@ -28,10 +33,20 @@ from bert_horovod.optimizers.base import Rule, adam_direction, moving_average, n
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.devices import gpu_details
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
+# Coefficients (a, b, c) of the Newton-Schulz steps X = a X + (b A + c A A) X, by optimizer.polynomial.
+_SAFETY = 1.01
+_POLAR_EXPRESS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+)
+POLYNOMIALS = {
+    "jordan": ((3.4445, -4.7750, 2.0315),) * 5,
+    "polar_express": tuple((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS),
+}
 _LEAST_NORM = 1e-7
 _LENGTH = 0.2  # root mean square of an update of AdamW
 
@@ -44,37 +59,42 @@ def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Muon) -> dic
 
 
 def directions(
-    x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Muon
+    x: tf.Tensor,
+    g: tf.Tensor,
+    slots: dict[str, tf.Tensor],
+    t: tf.Tensor,
+    decay: bool,
+    settings: Muon,
+    products: str = "float32",
 ) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`; a tensor with a slot v is AdamW's."""
+    """See `base.Rule`; a tensor with a slot v is AdamW's. `products`: the dtype of matrix products."""
     if "v" in slots:
         direction, share = adam_direction(slots, settings, t), settings.adamw_rate
     else:
         length = _LENGTH * max(g.shape[1:]) ** 0.5
-        direction, share = length * orthogonal(moving_average(g, slots["m"], 1 - settings.momentum)), 1.0
+        momentum = moving_average(g, slots["m"], 1 - settings.momentum)
+        direction, share = length * orthogonal(momentum, products, settings.polynomial), 1.0
     return (share * (direction + settings.weight_decay * x if decay else direction),)
 
 
-def orthogonal(matrices: tf.Tensor) -> tf.Tensor:
+def orthogonal(matrices: tf.Tensor, products: str = "float32", polynomial: str = "jordan") -> tf.Tensor:
     """Bring the singular values of matrices near 1 by Newton-Schulz steps; a matrix of zeros stays.
 
-    float32 [n, rows, columns] to float32 of the same shape.
+    float32 [n, rows, columns] to float32 of the same shape; `products`: the dtype of the products between.
     """
     upright = matrices.shape[1] > matrices.shape[2]
     x = matrices / (tf.norm(matrices, axis=(1, 2), keepdims=True) + _LEAST_NORM)
-    x = tf.cast(tf.linalg.matrix_transpose(x) if upright else x, _dtype())
-    a, b, c = _COEFFICIENTS
-    for _ in range(_ITERATIONS):
+    x = tf.cast(tf.linalg.matrix_transpose(x) if upright else x, products)
+    for a, b, c in POLYNOMIALS[polynomial]:
         square = tf.matmul(x, x, transpose_b=True)
         x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
     x = tf.cast(x, tf.float32)
     return tf.linalg.matrix_transpose(x) if upright else x
 
 
-def _dtype() -> tf.DType:
-    """The dtype in which this rank's device multiplies: bfloat16 where it has units for it."""
-    details = gpu_details() or {}
-    return tf.bfloat16 if details.get("compute_capability", (0, 0)) >= (8, 0) else tf.float32
+@functools.cache
+def _rule(products: str) -> Rule:
+    return replace(Muon.rule, directions=functools.partial(directions, products=products))
 
 
 @dataclass(frozen=True)
@@ -85,9 +105,15 @@ class Muon(Optimizer):
     momentum: float = setting(0.95, minimum=0, below=1)  # decay of the momentum of the layers' matrices
     # Learning rate of the parameters that AdamW updates (with beta_1, beta_2, epsilon): a multiple of the phase's
     adamw_rate: float = setting(1.0, above=0)
+    # The Newton-Schulz steps. jordan: five times the same; polar_express: another one each time, nearer to orthogonal
+    polynomial: str = setting("jordan", choices=tuple(POLYNOMIALS))
 
+    multiplies: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("m", "v")
     rule: ClassVar[Rule] = Rule("muon", slots, next_slots, directions)
+
+    def rule_in(self, products: str) -> Rule:
+        return _rule(products)
 
     def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:
         return None if slot == "v" and self.batched(name, shape) else shape
@@ -101,5 +127,5 @@ class Muon(Optimizer):
             if self.batched(name, shape):
                 matrices = joined_matrices(name)
                 short, long = sorted((shape[0] // matrices, shape[1]))
-                total += matrices * _ITERATIONS * (4 * short**2 * long + 2 * short**3)
+                total += matrices * len(POLYNOMIALS[self.polynomial]) * (4 * short**2 * long + 2 * short**3)
         return total

@@ -127,6 +127,11 @@ class Optimizer:
     experimental: ClassVar[bool] = False  # measured, and did not pay
     rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
     slots: ClassVar[tuple[str, ...]] = ()  # names of its state per tensor; a slot starts as zeros
+    multiplies: ClassVar[bool] = False  # whether it multiplies matrices, whose dtype ranks agree on
+
+    def rule_in(self, products: str) -> Any:
+        """The rule with its matrix products in the dtype that ranks agreed on."""
+        return self.rule
 
     def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:
         """The shape of a slot for a parameter of this name and shape; None: such a parameter has no such slot."""

@@ -34,6 +34,7 @@ class Progress:
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches skipped after rollbacks
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/dense/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
+    products: str = ""  # dtype of the optimizer's matrix products; "": it has none, or none was agreed on yet
     exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
     checked: int = 0  # step of the last check of gradients that was good: training/hooks/replay.py; 0: none

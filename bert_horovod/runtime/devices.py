@@ -55,6 +55,25 @@ def gpu_details() -> dict | None:
     return tf.config.experimental.get_device_details(gpus[0]) if gpus else None
 
 
+def fast_products() -> tuple[str, ...]:
+    """Dtypes in which this rank's device multiplies matrices faster than in float32, the fastest first.
+
+    GPUs sum such products in float32. A CPU has none, although some have instructions for bfloat16.
+    """
+    capability = (gpu_details() or {}).get("compute_capability", (0, 0))
+    if capability >= (8, 0):
+        return ("bfloat16", "float16")
+    return ("float16",) if capability >= (7, 0) else ()
+
+
+def xla_multiplies_well() -> bool:
+    """Whether XLA's products of matrices are as fast as TensorFlow's: not on CPUs with AVX-512, which it half uses."""
+    if has_gpu():
+        return True
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        return not any(line.startswith("flags") and " avx512f" in line for line in file)
+
+
 def peak_memory_bytes() -> int:
     """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
     if has_gpu():

@@ -23,10 +23,12 @@ from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
+from bert_horovod.runs.state import Progress
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.children import installed_version, source_hash
-from bert_horovod.runtime.devices import gpu_details
+from bert_horovod.runtime.devices import fast_products, gpu_details
 from bert_horovod.training.job import Job
 
 
@@ -101,6 +103,32 @@ def require_agreement(jobs: Sequence[Job], world: World) -> None:
     warning = check_kinds(hosts, kinds, jobs[0].recipe.numerics.precision)
     if warning and world.rank == 0:
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
+
+
+def agree_on_products(recipe: Recipe, progress: Progress, world: World) -> str:
+    """Choose the dtype in which the optimizer multiplies matrices, if the run has none yet; all ranks call it together.
+
+    It is the fastest one that the devices of all ranks have, because each rank computes all products: in unlike dtypes
+    their parameters would drift apart. A recipe in float32 keeps float32. Runs of earlier versions, which kept no
+    dtype, go on with that of their devices: bfloat16 on GPUs that have it, whatever the recipe's precision.
+
+    Returns:
+        A line for people; "" if there is nothing to say.
+    """
+    if not recipe.optimizer.multiplies:
+        return ""
+    everyone = from_all_ranks([list(fast_products())], world, "products")
+    common = [dtype for dtype in everyone[0] if all(dtype in of_rank for of_rank in everyone)]
+    kept = progress.products
+    if not kept:
+        if progress.updates:
+            progress.products = "bfloat16" if "bfloat16" in common else "float32"
+        else:
+            progress.products = common[0] if common and recipe.numerics.precision != "float32" else "float32"
+    slower = kept not in ("", "float32") and kept not in common
+    return f"{recipe.optimizer.name} multiplies matrices in {progress.products}" + (
+        ", as the run began: slowly on a device without units for it" if slower else ""
+    )
 
 
 def announce(jobs: Sequence[Job], launched: Launch) -> None:

@@ -32,6 +32,7 @@ from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import clock
 from bert_horovod.tasks.base import Task
+from bert_horovod.training.agreement import agree_on_products
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep, compute_policy
@@ -102,6 +103,7 @@ def build_step(
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     by_layer = recipe.execution.layer_norms
     updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
+    updater.rule = recipe.optimizer.rule_in(state.progress.products or "float32")
     exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
     step = TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
@@ -131,6 +133,8 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         if not copies:
             state.per_rank.clear()
 
+    if about_products := agree_on_products(recipe, state.progress, world):
+        run.say(about_products)
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
     if not plan_is_measured(recipe, world):
         plan = by_size(shapes, setting)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.optimizers.muon import orthogonal
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.training import agreement
 from tests.toy_runs import assert_same_files, losses, metrics, newest, train, train_rank
 from tests.toys import optimizer_of, toy_recipe
 
@@ -55,12 +57,28 @@ def gradients_of(step: int) -> dict[str, np.ndarray]:
     return {name: ("zero" not in name) * random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-def numpy_orthogonal(u: np.ndarray) -> np.ndarray:
+# Jordan's steps, and those of arXiv 2505.16932, listing 1.
+STEPS_OF = {
+    "jordan": [(3.4445, -4.7750, 2.0315)] * 5,
+    "polar_express": [
+        (a / 1.01, b / 1.01**3, c / 1.01**5)
+        for a, b, c in (
+            (8.28721201814563, -23.595886519098837, 17.300387312530933),
+            (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+            (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+            (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+            (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+        )
+    ],
+}
+
+
+def numpy_orthogonal(u: np.ndarray, polynomial: str = "jordan") -> np.ndarray:
     x = u / (np.sqrt((u * u).sum()) + 1e-7)
     x = x.T if x.shape[0] > x.shape[1] else x
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    for a, b, c in STEPS_OF[polynomial]:
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
     return x.T if u.shape[0] > u.shape[1] else x
 
 
@@ -113,17 +131,28 @@ def test_it_follows_its_formula_in_batches_of_one_shape(monkeypatch, at_once, ba
         np.testing.assert_allclose(state.parameters[name].numpy(), expected, rtol=1e-3, atol=3e-5, err_msg=name)
 
 
-def test_singular_values_come_near_1_and_zeros_stay():
+@pytest.mark.parametrize(("polynomial", "least"), [("jordan", 0.6), ("polar_express", 0.85)])
+def test_singular_values_come_near_1_and_zeros_stay(polynomial, least):
     random = np.random.default_rng(0)
     matrices = random.normal(size=(3, 40, 24)).astype(np.float32)
     matrices[0] *= 1e-3
     matrices[2] = 0
-    made = orthogonal(tf.constant(matrices)).numpy()
+    made = orthogonal(tf.constant(matrices), polynomial=polynomial).numpy()
     for each in made[:2]:
         values = np.linalg.svd(each, compute_uv=False)
-        assert 0.6 < values.min() < values.max() < 1.3
+        assert least < values.min() < values.max() < 1.3
     assert not made[2].any()
-    np.testing.assert_allclose(made[1], numpy_orthogonal(matrices[1].astype(np.float64)), atol=1e-4)
+    np.testing.assert_allclose(made[1], numpy_orthogonal(matrices[1].astype(np.float64), polynomial), atol=1e-4)
+
+
+@pytest.mark.parametrize(("products", "tolerance"), [("float32", 1e-4), ("float16", 0.03), ("bfloat16", 0.2)])
+def test_narrow_products_stay_near_float64_for_a_matrix_of_condition_1e4(products, tolerance):
+    random = np.random.default_rng(3)
+    left, _, right = np.linalg.svd(random.normal(size=(64, 96)), full_matrices=False)
+    matrix = (left * np.logspace(0, -4, 64)) @ right
+    made = orthogonal(tf.constant(matrix[None], tf.float32), products).numpy()[0]
+    difference = made - numpy_orthogonal(matrix)
+    assert np.sqrt((difference**2).mean()) < tolerance * np.sqrt((made**2).mean())
 
 
 def test_matrices_of_layers_have_one_slot_and_all_others_two():
@@ -202,6 +231,51 @@ DILOCO = {
     "exchange": {"method": "diloco", "interval": 4, "outer_momentum": 0.6},
     "execution": {"checkpoint_steps": 5},
 }
+
+
+@pytest.mark.parametrize(
+    ("precision", "updates", "kept", "ranks", "agreed"),
+    [
+        ("bfloat16", 0, "", [["bfloat16", "float16"], ["bfloat16", "float16"]], "bfloat16"),
+        ("bfloat16", 0, "", [["bfloat16", "float16"], ["float16"]], "float16"),
+        ("bfloat16", 0, "", [["bfloat16", "float16"], []], "float32"),
+        ("float32", 0, "", [["bfloat16", "float16"]] * 2, "float32"),
+        ("float32", 5, "", [["bfloat16", "float16"]] * 2, "bfloat16"),  # of a version that kept none
+        ("bfloat16", 5, "", [["float16"]] * 2, "float32"),
+        ("bfloat16", 5, "bfloat16", [[], []], "bfloat16, as the run began: slowly on a device without units for it"),
+    ],
+)
+def test_ranks_take_the_narrowest_products_that_all_have_and_a_run_keeps_them(
+    two_ranks, precision, updates, kept, ranks, agreed
+):
+    recipe = toy_recipe(optimizer={"name": "muon"}, numerics={"precision": precision})
+    for rank in two_ranks.run(agree_as, recipe, ranks, updates, kept):
+        assert rank.value == (f"muon multiplies matrices in {agreed}", agreed.partition(",")[0])
+
+
+def agree_as(world, recipe, ranks: list[list[str]], updates: int, kept: str) -> tuple[str, str]:
+    """What a rank says and keeps whose device pretends to have the fast dtypes of its number."""
+    progress = Progress(updates=updates, products=kept)
+    with mock.patch.object(agreement, "fast_products", return_value=ranks[world.rank]):
+        return agreement.agree_on_products(recipe, progress, world), progress.products
+
+
+@pytest.mark.full
+def test_a_rank_that_lacks_narrow_products_does_not_drift_from_the_others(two_ranks, store, tmp_path):
+    recipe = toy_recipe(
+        optimizer={"name": "muon"}, numerics={"precision": "bfloat16"}, execution={"consistency_steps": 1}
+    )
+    two_ranks.run(train_unlike, store.path, tmp_path / "run", recipe)
+    assert len(metrics(tmp_path / "run")) == STEPS  # and the ranks were equal after each of them
+    assert json.loads((newest(tmp_path / "run") / "training" / "state.json").read_text())["progress"]["products"] == (
+        "float32"
+    )
+
+
+def train_unlike(world, *arguments) -> None:
+    """train_rank, where rank 0 alone has bfloat16."""
+    with mock.patch.object(agreement, "fast_products", return_value=[] if world.rank else ["bfloat16"]):
+        train_rank(world, *arguments)
 
 
 @pytest.mark.slow
