@@ -13,6 +13,7 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.methods_found import is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
@@ -61,7 +62,8 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        return dataclasses.replace(recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values()))
+        notes = (*left_out, *idle_settings(recipe, PRETRAINING).values(), *about_experiments(recipe))
+        return dataclasses.replace(recipe, notes=notes)
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
 
@@ -76,6 +78,21 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
+
+
+def about_experiments(recipe: Recipe) -> list[str]:
+    """A sentence about each setting of the recipe that names an experiment: measured, without having paid."""
+    chosen = {
+        "optimizer.name": (recipe.optimizer.name, is_experiment(type(recipe.optimizer))),
+        "exchange.method": (recipe.exchange.method, is_experiment(type(recipe.exchange))),
+        "optimizer.clipping": (recipe.optimizer.clipping, recipe.optimizer.clipping == "bucket"),
+    }
+    chosen |= {f"phase.{i}.grow": (phase.grow, phase.grow == "top") for i, phase in enumerate(recipe.phase)}
+    return [
+        f"{key} = {value!r} is an experiment, which did not pay where it was measured: docs/methods.md"
+        for key, (value, is_one) in chosen.items()
+        if is_one
+    ]
 
 
 def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
@@ -140,8 +157,9 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
     for name, one_of in SECTIONS.items():
         if not isinstance(one_of, OneOf) or f"{name}.{one_of.key}" not in keys or not isinstance(table[name], dict):
             continue
-        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         chosen = table[name][one_of.key]
+        one_of.kinds.get(str(chosen))  # a method of another package is read when it is asked for
+        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         of_others = set().union(*kinds.values()) - kinds.get(str(chosen), set()) - {key.split(".")[1] for key in keys}
         left_out += [
             f"{name}.{key} = {value!r} of the recipe is left out: {name}.{one_of.key} = {chosen!r} has no such setting"

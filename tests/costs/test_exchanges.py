@@ -23,7 +23,7 @@ from bert_horovod.costs.exchanges import (
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.measuring.synthetic import LoneRank
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.optimizers.schedule import sync_period
+from bert_horovod.experiments.zero_one_adam import sync_period
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe, reductions
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
 from tests.toys import exchange_of, toy_recipe

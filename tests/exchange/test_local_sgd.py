@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.local.dreamddp import judged
+from bert_horovod.experiments.dreamddp import judged
 from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.base import Hook, StepEvent

@@ -100,7 +100,6 @@ class MtDaoSettings(LocalSettings):
     slow_beta: float = setting(0.99, minimum=0, below=1)
     slow_weight: float = setting(0.9, minimum=0, maximum=1)  # weight of the slow momentum, see slow_beta
 
-    experimental: ClassVar[bool] = True
     optimizer: ClassVar[str] = "adamw"
     why_optimizer: ClassVar[str] = (
         "has an update rule of its own, which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw"
