@@ -200,9 +200,13 @@ class _Other(NamedTuple):
 def _chosen(one_of: OneOf, table: dict[str, Any], name: str) -> tuple[type, dict[str, Any], dict[str, _Other]]:
     """The dataclass that the table chooses, the table without this choice, and settings of other dataclasses."""
     chosen = table.get(one_of.key, next(iter(one_of.kinds)))
-    if not isinstance(chosen, str) or chosen not in one_of.kinds:
-        hint = getattr(one_of.kinds, "hint", str)()
-        raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected one of {', '.join(one_of.kinds)}{hint}")
+    if is_name := isinstance(chosen, str):
+        one_of.kinds.get(chosen)  # a method of another package is read when it is asked for
+    try:
+        _checked(chosen, str, {"choices": tuple(one_of.kinds)})
+    except ValueError as error:
+        hint = getattr(one_of.kinds, "hint", str)() if is_name else ""
+        raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected {error}{hint}") from error
     defaults: dict[str, dict[str, Any]] = {}
     kinds_with: dict[str, list[str]] = {}  # the kinds where a setting is free
     for kind_name, kind in one_of.kinds.items():

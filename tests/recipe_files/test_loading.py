@@ -20,13 +20,13 @@ from bert_horovod.recipe_files.loading import (
     recipe_to_table,
     recipe_to_toml,
 )
-from tests.toys import recipe_of
+from tests.toys import more_rows, recipe_of
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob("*.toml"))
 
 
 def settings() -> list[tuple[str, dataclasses.Field]]:
-    """Every setting with its section; of a method's own settings the section is as in "exchange/dreamddp"."""
+    """Every setting with its section; of a method's own settings the section is as in "exchange/diloco"."""
     found = []
     for section, kind in SECTIONS.items():
         methods = kind.kinds if isinstance(kind, OneOf) else {"": kind[0] if isinstance(kind, list) else kind}
@@ -39,6 +39,7 @@ def settings() -> list[tuple[str, dataclasses.Field]]:
 
 
 SETTINGS = settings()
+MADE_FOR = {"onebit_adam": "adamw", "onebit_lamb": "lamb", **more_rows("rows.MADE_FOR")}
 # A phase grows after another one, and has a theta in a ModernBERT; disjoint masks need other pairs.
 ALONE = [
     (section, field)
@@ -224,8 +225,8 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
                 {"optimizer": {"name": optimizer}, "exchange": {"method": method}},
                 (f"optimizer.name = '{optimizer}'", f"exchange.method = '{method}'", f"expected {expected}"),
             )
-            for optimizer in ("came", "merit")
-            for method, expected in (("onebit_adam", "adamw"), ("onebit_lamb", "lamb"), ("mt_dao", "adamw"))
+            for optimizer in ("sgd", *more_rows("rows.RULE_RUNS"))
+            for method, expected in MADE_FOR.items()
         ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],

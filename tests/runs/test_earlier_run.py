@@ -39,9 +39,9 @@ def run(store, tmp_path) -> Path:
 
 def test_it_goes_on_with_the_losses_that_it_would_have_had(run, store):
     assert json.loads((run / "run.json").read_text())["store"] == store.hash
-    assert "full_interval" in (run / "recipe.toml").read_text()  # of another method
+    assert "chunk = 256" in (run / "recipe.toml").read_text()  # of another method
     claim(run, toy_recipe(**SECTIONS), store.hash)
-    assert "full_interval" not in (run / "recipe.toml").read_text()
+    assert "chunk = 256" not in (run / "recipe.toml").read_text()
     train(store, run, **SECTIONS)
     lines = metrics(run)
     assert [line["step"] for line in lines] == list(range(1, 11))
@@ -50,6 +50,6 @@ def test_it_goes_on_with_the_losses_that_it_would_have_had(run, store):
 
 def test_another_value_of_another_methods_setting_is_refused(run, store):
     path = run / "recipe.toml"
-    path.write_text(path.read_text().replace("full_interval = 100", "full_interval = 50"))
-    with pytest.raises(UserError, match=r"exchange\.full_interval = 50: .*expected 100, .*method = dreamddp"):
+    path.write_text(path.read_text().replace("chunk = 256", "chunk = 512"))
+    with pytest.raises(UserError, match=r"exchange\.chunk = 512: .*expected 256, .*method = largest_chunks"):
         claim(run, toy_recipe(**SECTIONS), store.hash)
