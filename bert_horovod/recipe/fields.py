@@ -172,14 +172,14 @@ def section_from_table(kind: Any, table: Any, name: str, removed: Mapping[str, R
     for key, value in table.items():
         if key in fields:
             continue
-        if key in removed:
-            if not _same(value, removed[key].default):
-                instead = removed[key].instead
-                problems.append(f"{name}.{key} = {shown(value)}: there is no such setting any more; {instead}")
-        elif key not in others:
+        if key in others:
+            if not any(_same(value, default) for default in others[key].defaults):
+                problems.append(f"{name}.{key} = {shown(value)}: {others[key].expected}")
+        elif key not in removed:
             problems += _unknown_keys({key: value}, fields, f"{name}.")
-        elif not any(_same(value, default) for default in others[key].defaults):
-            problems.append(f"{name}.{key} = {shown(value)}: {others[key].expected}")
+        elif not _same(value, removed[key].default):
+            instead = removed[key].instead
+            problems.append(f"{name}.{key} = {shown(value)}: there is no such setting any more; {instead}")
     hints = typing.get_type_hints(kind)
     for key in [key for key in table if key in fields]:
         try:

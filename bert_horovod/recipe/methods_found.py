@@ -12,16 +12,19 @@ Packages are read only for a name that is not the program's own.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from types import ModuleType
+from typing import Any
 
 from bert_horovod.errors import UserError
 
 ROOM = "bert_horovod.experiments"
 GROUP = "bert_horovod.methods"
+_PACKAGES: dict[type, str] = {}  # of the methods that packages have named, by the method
 
 
 class Methods(Mapping[str, type]):
@@ -55,8 +58,14 @@ class Methods(Mapping[str, type]):
 
     def hint(self) -> str:
         """What to say besides the known names where a name is none of them; "": nothing."""
-        no_room = "" if self._room else f"; there is no {ROOM} in this installation, where others were"
+        no_room = "" if any(_modules(ROOM)) else f"; others are in {ROOM}, which this installation lacks"
         return no_room + "".join(f"; {problem}" for problem in self.problems)
+
+    def stand_in(self, settings: Mapping[str, Any]) -> Any:
+        """A method that is not known here, by the settings that a run has recorded: to be shown, not to be run."""
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+        fields = [(key, type(value), dataclasses.field(default=value)) for key, value in values.items()]
+        return dataclasses.make_dataclass("Recorded", fields, bases=(self._base,), frozen=True)()
 
     def _known(self) -> dict[str, type]:
         if self._room is None:
@@ -81,20 +90,13 @@ class Methods(Mapping[str, type]):
             if name in self._known() or name in found:
                 raise UserError(f"the package {package} has a method {name!r}, and that name is taken; remove it")
             found[name] = kind
+            _PACKAGES[kind] = package
         return found
 
 
 def package_of(kind: type) -> str:
     """The package of another's method and its version, for people and for ranks to compare; "": the program's own."""
-    name = kind.__module__.partition(".")[0]
-    if name == ROOM.partition(".")[0]:
-        return ""
-    for distribution in metadata.packages_distributions().get(name, [name]):
-        try:
-            return f"{distribution} {metadata.version(distribution)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return f"{name}, not installed"
+    return _PACKAGES.get(kind, "")
 
 
 def is_experiment(kind: type) -> bool:

@@ -13,7 +13,7 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.methods_found import is_experiment
+from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
@@ -28,15 +28,26 @@ SECTIONS: dict[str, Any] = {
     "exchange": OneOf("method", METHODS),
     "phase": [Phase],
 }
-# Settings that there are no longer, by section and key.
+_NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
+# Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
+# where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
+    "optimizer": {"beta_3": Removed(0.9999, _NOT_HERE)},
     "execution": {
         "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
     },
-    "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
+    "exchange": {
+        "encoding": Removed("signs", "leave it out: compressed momenta are sent as signs"),
+        "variance_updates": Removed(16, _NOT_HERE),
+        "momentum_interval": Removed(0, _NOT_HERE),
+        "second_moment_interval": Removed(0, _NOT_HERE),
+        "slow_beta": Removed(0.99, _NOT_HERE),
+        "slow_weight": Removed(0.9, _NOT_HERE),
+        "full_interval": Removed(100, _NOT_HERE),
+    },
 }
 
 
@@ -62,8 +73,9 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        notes = (*left_out, *idle_settings(recipe, PRETRAINING).values(), *about_experiments(recipe))
-        return dataclasses.replace(recipe, notes=notes)
+        of_packages = dict.fromkeys((*RULES.problems, *METHODS.problems))
+        idle = idle_settings(recipe, PRETRAINING).values()
+        return dataclasses.replace(recipe, notes=(*left_out, *idle, *about_experiments(recipe), *of_packages))
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
 
@@ -78,6 +90,32 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
+
+
+def load_recorded(path: Path) -> Recipe:
+    """The recipe.toml of a run, to be shown: as recipe_of_record; raises ReportedError."""
+    table = read_toml(path, "the recipe")
+    try:
+        return recipe_of_record(table)
+    except UserError as error:
+        raise UserError(f"the recipe {path}: {error}") from error
+
+
+def recipe_of_record(table: dict[str, Any]) -> Recipe:
+    """The recipe that a run has recorded, of which a method that is not known here is known by its settings alone.
+
+    Such a recipe can be shown and compared, and no run can go on with it. Raises UserError.
+    """
+    unknown = {}
+    for name, one_of in SECTIONS.items():
+        if isinstance(one_of, OneOf) and isinstance(one_of.kinds, Methods) and isinstance(table.get(name), dict):
+            method = table[name].get(one_of.key)
+            if isinstance(method, str) and method not in one_of.kinds:
+                unknown[name] = one_of.kinds.stand_in(table[name])
+    if not unknown:
+        return recipe_from_table(table)
+    known = {name: section for name, section in table.items() if name not in unknown}
+    return Recipe(**sections_from_table(SECTIONS, known, REMOVED), **unknown)
 
 
 def about_experiments(recipe: Recipe) -> list[str]:

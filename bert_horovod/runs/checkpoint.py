@@ -33,7 +33,7 @@ from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Objective, Phase
-from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
+from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table, recipe_of_record
 from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json, read_record
@@ -72,7 +72,7 @@ def recorded_pair(directory: Path) -> str | None:
 
 def recorded_recipe(directory: Path) -> Recipe | None:
     """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
-    return _recorded(directory, lambda state: recipe_from_table(state["recipe"]))
+    return _recorded(directory, lambda state: recipe_of_record(state["recipe"]))
 
 
 def recorded_length(directory: Path) -> int | None:
