@@ -1,14 +1,13 @@
 """Connections to the servers of files elsewhere, and tries that end.
 
 What fails for good (no such file, no right) is a UserError; what a network or a server does is tried again until
-PATIENCE_S seconds were waited, and then a RunError: the same command may succeed later. Every process and, where a
-connection serves one thread, every thread has its own connections.
+PATIENCE_S seconds were waited, and then a RunError: the same command may succeed later. Every process has its own
+connections.
 """
 
 import importlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,28 +26,24 @@ _TRANSIENT = {
     "HTTPClientError",
     "ConnectionError",
     "ClientError",
-    "SSHException",
 }
 _TRANSIENT |= {"HttpError", "HTTPError", "TransportError", "AzureError", "FSTimeoutError"}
-_DENIED = {"PermissionError", "AuthenticationException", "NoCredentialsError", "PartialCredentialsError"}
+_DENIED = {"PermissionError", "NoCredentialsError", "PartialCredentialsError"}
 _DENIED |= {"ClientAuthenticationError", "DefaultCredentialsError", "ProfileNotFound", "GatedRepoError"}
 _MISSING = {"FileNotFoundError", "ResourceNotFoundError", "IsADirectoryError", "NotADirectoryError"}
 _FOR_GOOD = {
     "FileExistsError",
-    "BadHostKeyException",
-    "ConfigParseError",
     "ClientConnectorCertificateError",
     "NotImplementedError",
 }
-OF_ONE_THREAD = ("sftp", "ssh")  # a connection serves one thread
 _RETRIED_STATUS = (408, 409, 425, 429)
 _LOGGERS = (
     *("aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "httpx"),
-    *("huggingface_hub", "paramiko", "s3fs", "urllib3"),
+    *("huggingface_hub", "s3fs", "urllib3"),
 )
 
 Result = TypeVar("Result")
-_filesystems: dict[tuple[int, str, int], Any] = {}
+_filesystems: dict[tuple[int, str], Any] = {}
 
 
 class Missing(UserError):
@@ -103,7 +98,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _is_denied(error: BaseException) -> bool:
-    return _is(error, _DENIED) or status_of(error) in (401, 403) or str(error) == "No authentication methods available"
+    return _is(error, _DENIED) or status_of(error) in (401, 403)
 
 
 def _reported(place: Place, error: BaseException, doing: str, tries: int, waited: float) -> Exception:
@@ -125,10 +120,9 @@ def _reported(place: Place, error: BaseException, doing: str, tries: int, waited
     )
 
 
-def _connection(place: Place) -> tuple[int, str, int]:
-    own_thread = threading.get_ident() if place.scheme in OF_ONE_THREAD else 0
-    server = place.server if place.scheme in ("sftp", "ssh", "abfs", "abfss", "az") else ""
-    return os.getpid(), f"{place.scheme}://{server}", own_thread
+def _connection(place: Place) -> tuple[int, str]:
+    server = place.server if place.scheme in ("abfs", "abfss", "az") else ""
+    return os.getpid(), f"{place.scheme}://{server}"
 
 
 def _filesystem(place: Place) -> Any:
@@ -138,13 +132,8 @@ def _filesystem(place: Place) -> Any:
         require_package(place)
         for logger in _LOGGERS:  # they would print what attempt() reports, and addresses with signatures
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        if place.scheme in OF_ONE_THREAD:
-            from bert_horovod.storage.sftp import SshFiles
-
-            _filesystems[connection] = SshFiles(place.server, _TIMEOUT_S)
-        else:
-            fsspec: Any = importlib.import_module("fsspec")
-            _filesystems[connection] = fsspec.filesystem(place.scheme, skip_instance_cache=True, **_options(place))
+        fsspec: Any = importlib.import_module("fsspec")
+        _filesystems[connection] = fsspec.filesystem(place.scheme, skip_instance_cache=True, **_options(place))
     return _filesystems[connection]
 
 

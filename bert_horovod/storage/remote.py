@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.storage.connections import OF_ONE_THREAD, Missing, Result, attempt, status_of, true_error
+from bert_horovod.storage.connections import Missing, Result, attempt, status_of, true_error
 from bert_horovod.storage.places import Place
 
 BLOCK_BYTES = 4 << 20  # read by one request
 _BLOCKS_AHEAD = 2
 _AT_A_TIME = 16  # small requests
 _BLOCKS_KEPT = 6  # readers of tables alternate between two columns
-_RENAMES = ("sftp", "ssh", "file")  # their files appear while they are being written, and can be renamed
 _CHECKSUMS = ("ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5")
 _TIMES = ("Last-Modified", "LastModified", "last_modified", "mtime", "updated")
 
@@ -47,8 +46,7 @@ def entry(place: Place) -> Entry:
 
 def entries(places: Sequence[Place]) -> list[Entry]:
     """Look at many files, some at a time; raises Missing if one is not there."""
-    own_thread = any(place.scheme in OF_ONE_THREAD for place in places)  # each thread would log in
-    with ThreadPoolExecutor(1 if own_thread else _AT_A_TIME) as pool:
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
         return list(pool.map(entry, places))
 
 
@@ -83,7 +81,8 @@ def write(place: Place, content: bytes | Path) -> None:
     """Write a file whole, from bytes or from a file on this machine; it replaces one of that name at once."""
 
     def put(fs: Any) -> None:
-        key = f"{place.key}.partial" if place.scheme in _RENAMES else place.key
+        # A file of this machine appears while it is being written, and can be renamed.
+        key = f"{place.key}.partial" if place.scheme == "file" else place.key
         if isinstance(content, bytes):
             fs.pipe_file(key, content)
         else:
@@ -103,14 +102,10 @@ def write_new(place: Place, content: bytes) -> bool:
 
     def put(fs: Any) -> bool:
         try:
-            if place.scheme in ("sftp", "ssh"):  # paramiko's "x" does not open for writing by itself
-                with fs.ftp.open(place.key, "wx") as file:
-                    file.write(content)
-            else:
-                fs.pipe_file(place.key, content, mode="create")
+            fs.pipe_file(place.key, content, mode="create")
         except FileExistsError:
             return False
-        except OSError as error:  # paramiko's, and older s3fs', for a file that exists
+        except OSError as error:  # older s3fs', for a file that exists
             if isinstance(error, FileNotFoundError) or not fs.exists(place.key):
                 raise
             return False
@@ -200,7 +195,7 @@ def _with_parent(place: Place, fs: Any, action: Callable[[], Result]) -> Result:
     try:
         return action()
     except FileNotFoundError:
-        if place.scheme not in _RENAMES:
+        if place.scheme != "file":
             raise
         fs.makedirs(place.key.rpartition("/")[0], exist_ok=True)
         return action()
@@ -237,11 +232,7 @@ def _entry(place: Place, facts: dict[str, Any]) -> Entry:
 
 
 def _range(place: Place, fs: Any, begin: int, end: int | None) -> bytes:
-    if place.scheme in ("sftp", "ssh") and end is not None:  # many requests at once
-        with fs.ftp.open(place.key, "rb") as file:
-            content = b"".join(file.readv([(begin, end - begin)]))
-    else:
-        content = fs.cat_file(place.key, start=begin or None, end=end)
+    content = fs.cat_file(place.key, start=begin or None, end=end)
     if end is None or len(content) == end - begin:
         return content
     if len(content) > end - begin:

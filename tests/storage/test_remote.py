@@ -27,7 +27,7 @@ def servers(elsewhere):
     return elsewhere
 
 
-@pytest.mark.parametrize("scheme", ["s3", "sftp", "http", "file"])
+@pytest.mark.parametrize("scheme", ["s3", "http", "file"])
 def test_files_are_found_and_read_by_ranges(servers, scheme):
     place = parse(servers.url(scheme), "--input")
     directory = parse(f"{place}/", "--input")
@@ -51,7 +51,7 @@ def test_files_are_found_and_read_by_ranges(servers, scheme):
         remote.entry(place / "none.txt")
 
 
-@pytest.mark.parametrize("scheme", ["s3", "sftp", "file"])
+@pytest.mark.parametrize("scheme", ["s3", "file"])
 def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, tmp_path):
     place = parse(servers.url(scheme), "--mirror") / "new" / "b.bin"
     (tmp_path / "b").write_bytes(CONTENT)
@@ -84,24 +84,26 @@ def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatc
     with pytest.raises(RunError, match="503"):
         remote.entry(place)
     http.refusals = 0
-    for url in (f"http://127.0.0.1:{free_port()}/x", f"sftp://127.0.0.1:{free_port()}/x"):
-        with pytest.raises(RunError, match="tried"):
-            remote.entry(parse(url, "--input"))
+    with pytest.raises(RunError, match="tried"):
+        remote.entry(parse(f"http://127.0.0.1:{free_port()}/x", "--input"))
 
 
 def test_a_server_that_comes_back_is_read_on(servers):
-    sftp = servers.sftp
-    (file,), _ = remote.find(parse(f"{servers.url('sftp')}/a/x.bin", "--input"))
+    (file,), _ = remote.find(parse(f"{servers.url('s3')}/a/x.bin", "--input"))
     with remote.RangeFile(file) as opened:
         beginning = opened.read(10)
-        sftp.kill()
-        connections._filesystems.clear()  # an open connection outlives the server that listens
-        threading.Timer(1, sftp.start, [sftp.port]).start()
+        servers.s3.kill()
+
+        def come_back():
+            servers.s3.restart()
+            servers.publish()
+
+        threading.Timer(1, come_back).start()
         assert beginning + b"".join(iter(lambda: opened.read(1 << 20), b"")) == CONTENT
 
 
-def test_mistakes_are_named_without_secrets(servers, monkeypatch, tmp_path):
-    sftp, http = servers.sftp, servers.http
+def test_mistakes_are_named_without_secrets(servers, monkeypatch):
+    http = servers.http
     monkeypatch.setattr(connections, "PATIENCE_S", 0.0)
     connections._filesystems.clear()
     http.ranges = False
@@ -118,14 +120,6 @@ def test_mistakes_are_named_without_secrets(servers, monkeypatch, tmp_path):
         remote.entry(parse("gs://lab/x", "--input"))
     with pytest.raises(Missing):
         remote.read(parse("s3://none-such/x", "--input"))
-    known = tmp_path / ".ssh"
-    known.mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(UserError, match=r"not in ~/\.ssh/known_hosts"):
-        remote.entry(parse(f"sftp://127.0.0.1:{sftp.port}/x", "--input"))
-    (known / "known_hosts").write_text((sftp.home / ".ssh" / "known_hosts").read_text())
-    with pytest.raises(UserError, match=r"no right to do so.*credentials come from the keys of ~/.ssh"):
-        remote.entry(parse(f"sftp://127.0.0.1:{sftp.port}/x", "--input"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     connections._filesystems.clear()

@@ -2,7 +2,6 @@
 
 import functools
 import time
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +57,6 @@ class Preparation:
     vocabulary: list[str]  # tokens by id
     settings: Settings
     workers: int | None = None  # processes; None: one per core, but no more than there are jobs
-    executor: Executor | None = None  # does the jobs instead, such as `workers` ranks of MPI that see the same files
 
     def __post_init__(self) -> None:
         self.settings.check()
@@ -193,7 +191,6 @@ class Preparation:
             untrusted=untrusted,
             vocabulary_size=len(self.vocabulary),
             workers=self.workers,
-            executor=self.executor,
         )
 
 
