@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--part",
         nargs="?",
-        const="",
+        const=True,
         metavar="K/N",
         help="make part K of N alone; whoever ends last joins them to the store. Without a value in a SLURM array, as "
         "/N in an Indexed Job of Kubernetes: their variables tell K",
