@@ -1,5 +1,7 @@
 """Real servers of files: S3 (moto's), and HTTP with ranges. Each can be killed and started again."""
 
+import gzip
+import io
 import os
 import re
 import socket
@@ -120,12 +122,16 @@ class FileServers:
 class HttpServer:
     """The files of a directory over HTTP, with ranges and lists of files, in a thread of this process.
 
+    As many servers do, it compresses for a client that accepts gzip, and then sends no part.
+
     Attributes: `refusals`, how many of the next requests are answered 503; `ranges`, whether it sends parts of files;
-    `requests`, the lines of all requests; `redirect`, a query with which it sends a client on, as a signing server.
+    `requests`, the lines of all requests; `redirect`, a query with which it sends a client on, as a signing server;
+    `answers`, by path: the headers and the content with which it answers instead, "Status" among the headers.
     """
 
     def __init__(self, directory: Path):
         self.refusals, self.ranges, self.requests, self.redirect = 0, True, [], ""
+        self.answers: dict[str, tuple[dict[str, str], bytes]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self, directory))
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -158,7 +164,23 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
+        if self.path in self._owner.answers:
+            headers, content = self._owner.answers[self.path]
+            headers = {"Status": "200", "Content-Length": str(len(content)), **headers}
+            self.send_response(int(headers.pop("Status")))
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.close_connection = True
+            self.end_headers()
+            return io.BytesIO(content)
         path = self.translate_path(self.path)
+        if "gzip" in self.headers.get("Accept-Encoding", "") and os.path.isfile(path):
+            content = gzip.compress(Path(path).read_bytes())
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            return io.BytesIO(content)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if self._owner.ranges else None
         if asked is None or not os.path.isfile(path):
             return super().send_head()

@@ -36,6 +36,7 @@ _FOR_GOOD = {
     "ClientConnectorCertificateError",
     "NotImplementedError",
 }
+_REDIRECTS = {"TooManyRedirects", "RedirectClientError", "InvalidURL"}  # of aiohttp: in a circle, or to no web address
 _RETRIED_STATUS = (408, 409, 425, 429)
 _LOGGERS = (
     *("aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "httpx"),
@@ -61,6 +62,8 @@ def attempt(place: Place, action: Callable[[Any], Result], doing: str = "read") 
             raise
         except Exception as raised:
             error = true_error(raised)
+            if isinstance(error, ReportedError):
+                raise error from None
             wait_s = min(_FIRST_WAIT_S * 2 ** (tries - 1), _LONGEST_WAIT_S)
             if not _is_transient(error) or waited + wait_s > PATIENCE_S:
                 raise _reported(place, error, doing, tries, waited) from None  # a cause may tell a secret
@@ -91,10 +94,10 @@ def status_of(error: BaseException) -> int | None:
 
 def _is_transient(error: BaseException) -> bool:
     status = status_of(error) or 500
-    is_final = 400 <= status < 500 and status not in _RETRIED_STATUS
+    is_final = (400 <= status < 500 and status not in _RETRIED_STATUS) or status == 501  # the last: not implemented
     if is_final or _is_denied(error) or getattr(error, "errno", None) in NO_ROOM:
         return False
-    return _is(error, _TRANSIENT) and not _is(error, _MISSING | _FOR_GOOD)
+    return _is(error, _TRANSIENT) and not _is(error, _MISSING | _FOR_GOOD | _REDIRECTS)
 
 
 def _is_denied(error: BaseException) -> bool:
@@ -114,6 +117,11 @@ def _reported(place: Place, error: BaseException, doing: str, tries: int, waited
         )
     if _is(error, _MISSING) or status == 404:
         return Missing(f"{place}: no such file")
+    if _is(error, _REDIRECTS):
+        return UserError(
+            f"cannot {doing} {place}: its server redirects in a circle, or to no address of the web ({reason}); "
+            "give the URL under which the file itself lies"
+        )
     again = f"; tried {tries} times, over {waited:.0f} s of waiting" if tries > 1 else ""
     return RunError(
         f"cannot {doing} {place} ({reason}){again}. See to the network or the server, then run the same command again"
@@ -151,12 +159,27 @@ def require_package(place: Place) -> None:
         ) from error
 
 
+async def _refuse_encoding(response: Any) -> None:
+    """Raise UserError for an answer that is not the file's own bytes."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if response.status < 400 and encoding not in ("identity", ""):
+        raise UserError(
+            f"{without_secrets(str(response.url))}: its server sends it with Content-Encoding: {encoding}, though "
+            "asked for the bytes as they lie there; fetch the file, and name the copy"
+        )
+
+
 def _options(place: Place) -> dict[str, Any]:
     if place.scheme in ("http", "https"):
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S)
-        return {"use_listings_cache": False, "client_kwargs": {"timeout": timeout, "trust_env": True}}
+        client = {
+            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S),
+            "trust_env": True,
+            "headers": {"Accept-Encoding": "identity"},  # the bytes as they lie there, of which ranges are asked for
+            "raise_for_status": _refuse_encoding,
+        }
+        return {"use_listings_cache": False, "client_kwargs": client}
     if place.scheme in ("abfs", "abfss", "az"):
         account = place.server.partition("@")[2].partition(".")[0]
         return {"use_listings_cache": False, **({"account_name": account} if account else {"anon": False})}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage.connections import Missing, Result, attempt, status_of, true_error
+from bert_horovod.storage.listing import BY_FOLDERS, Facts, contents, is_pattern, matching, tree
 from bert_horovod.storage.places import Place
 
 BLOCK_BYTES = 4 << 20  # read by one request
@@ -61,10 +62,10 @@ def find(pattern: Place) -> tuple[list[Entry], bool]:
 def names(directory: Place) -> list[str]:
     """The names of what lies in a directory, sorted; none: there is no such directory."""
     try:
-        listed = attempt(directory, lambda fs: fs.ls(directory.key, detail=False))
+        listed = attempt(directory, lambda fs: contents(directory, fs, directory.key))
     except Missing:
         return []
-    return sorted(name.rstrip("/").rpartition("/")[2] for name in listed)
+    return sorted(facts["name"].rstrip("/").rpartition("/")[2] for facts in listed)
 
 
 def read(place: Place, begin: int = 0, end: int | None = None) -> bytes:
@@ -202,23 +203,26 @@ def _with_parent(place: Place, fs: Any, action: Callable[[], Result]) -> Result:
 
 
 def _find(pattern: Place, fs: Any) -> tuple[list[Entry], bool]:
-    key, found, is_directory = pattern.key, {}, False
-    magic = "*[" if pattern.scheme in ("http", "https") else "*[?"
-    if any(character in key for character in magic):
-        found = fs.glob(key, detail=True)
-    if not found:
-        try:
-            facts = fs.info(key)
-        except FileNotFoundError as error:
-            if true_error(error) is not error and status_of(true_error(error)) != 404:
-                raise
-            return [], False
-        is_directory = facts["type"] == "directory" or (pattern.scheme in ("http", "https") and key.endswith("/"))
-        found = fs.find(key, detail=True) if is_directory else {key: facts}
+    key, is_web = pattern.key, pattern.scheme in ("http", "https")
+    ways = [_info, matching] if "*" not in key else [matching, _info]  # data[1].jsonl is first of all a name
+    found = next(filter(None, (way(pattern, fs) for way in ways)), {})
+    is_directory = list(found) == [key] and (found[key]["type"] == "directory" or (is_web and key.endswith("/")))
+    if is_directory:
+        found = tree(pattern, fs, key) if pattern.scheme in BY_FOLDERS else fs.find(key, detail=True)
     files = {name: facts for name, facts in found.items() if facts["type"] == "file" and not name.endswith("/")}
     # A page that lists files does not tell their sizes.
     files = {name: fs.info(name) if facts.get("size") is None else facts for name, facts in files.items()}
     return [_entry(pattern.of_key(name), files[name]) for name in sorted(files)], is_directory
+
+
+def _info(place: Place, fs: Any) -> dict[str, Facts]:
+    try:
+        return {place.key: fs.info(place.key)}
+    except FileNotFoundError as error:
+        status = status_of(true_error(error))
+        if true_error(error) is error or status == 404 or (is_pattern(place) and status and 400 <= status < 500):
+            return {}
+        raise
 
 
 def _entry(place: Place, facts: dict[str, Any]) -> Entry:
@@ -228,7 +232,9 @@ def _entry(place: Place, facts: dict[str, Any]) -> Entry:
         raise UserError(f"{place}: its server does not tell the file's size; fetch the file, and name the copy")
     facts = {**facts, **(facts.get("lfs") or {})}  # Hugging Face's large files
     tag = next((facts[name] for name in (*_CHECKSUMS, *_TIMES) if facts.get(name)), "")
-    return Entry(place, int(facts["size"]), tag.isoformat() if hasattr(tag, "isoformat") else str(tag))
+    # One text may have a weak and a strong ETag, by the encoding that a server chose: RFC 9110, 8.8.3.2.
+    tag = tag.isoformat() if hasattr(tag, "isoformat") else str(tag).removeprefix("W/")
+    return Entry(place, int(facts["size"]), tag)
 
 
 def _range(place: Place, fs: Any, begin: int, end: int | None) -> bytes:
