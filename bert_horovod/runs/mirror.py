@@ -61,11 +61,10 @@ def is_mirror(path: Path) -> bool:
 def copies(mirror: Place) -> list[Copy]:
     """The complete checkpoints of a mirror, oldest first; names those whose record is damaged on stderr."""
     found = []
-    for entry in remote.find(mirror / "checkpoints" / "*" / COMPLETE)[0]:
-        place = Place(str(entry.place).removesuffix(f"/{COMPLETE}"))
+    for name in remote.names(mirror / "checkpoints"):  # no glob: the mirror's own name may have brackets
         try:
-            found.append(_read_copy(place))
-        except remote.Missing:  # its run has removed it in this moment
+            found.append(_read_copy(mirror / "checkpoints" / name))
+        except remote.Missing:  # not complete, or its run has removed it in this moment
             continue
         except DamagedData as error:
             _say(f"{error}; leaving this checkpoint out")

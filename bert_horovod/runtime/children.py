@@ -3,13 +3,17 @@
 Imports the standard library alone.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.metadata
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
@@ -36,6 +40,23 @@ def end_with_parent(parent: int) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent ended before the line above
             os._exit(1)
+
+
+def run_whole(words: Sequence[str], limit_s: float, output: IO | int = subprocess.DEVNULL, errors: Any = None) -> int:
+    """Run a program in a session of its own, and give its exit code; `output` and `errors`: its streams, no pipes.
+
+    A process that it leaves behind lives on. Raises subprocess.TimeoutExpired after `limit_s` seconds, and OSError;
+    then, and after any other error, all that it has started is killed.
+    """
+    silent = subprocess.DEVNULL
+    errors = output if errors is None else errors
+    with subprocess.Popen(words, stdin=silent, stdout=output, stderr=errors, start_new_session=True) as process:
+        try:
+            return process.wait(limit_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def installed_version(package: str) -> str | None:

@@ -169,3 +169,21 @@ def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_op
     for split in ("train", "held_out"):
         assert open_rows(store, loaded, 0, split, build=False).count
     assert len(list((files / "store" / "index").iterdir())) == 1
+
+
+@pytest.mark.parametrize("given", [["--part"], ["--part", "/2"]], ids=" ".join)
+def test_a_schedulers_tasks_make_the_parts(files, given, monkeypatch, capsys):
+    words = ("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir")
+    assert command(*words, "whole") == 0
+    assert command(*words, "store", *given) == 2  # outside of a job
+    for name, value in {"MIN": "1", "MAX": "2", "STEP": "1", "COUNT": "2"}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    for task in (1, 2):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(task - 1))
+        assert command(*words, "store", *given) == 0
+    assert (files / "store" / "manifest.json").read_bytes() == (files / "whole" / "manifest.json").read_bytes()
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID")
+    with pytest.raises(SystemExit):
+        command(*words, "more", "--part", "")
+    assert "expected a value, found an empty one" in capsys.readouterr().err

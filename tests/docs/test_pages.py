@@ -168,6 +168,7 @@ def commands(page: Path) -> list[str]:
     lines = "\n".join(fenced or indented for fenced, indented in blocks)
     lines = re.sub(r"\\\n\s*", "", lines).splitlines()
     shown = [re.split(r"\s+#|\s{4,}", line.strip())[0].removeprefix("$ ") for line in lines]
+    shown += [quoted for line in lines for quoted in re.findall(r'"(bert-horovod [^"]+)"', line)]
     return [line for line in shown if line.startswith("bert-horovod ") and "..." not in line and "[" not in line]
 
 

@@ -95,7 +95,7 @@ def box(request, tmp_path, saved, store):
     """A Box whose mirror is in a bucket, or in a directory."""
     if request.param == "s3":
         request.getfixturevalue("server")
-    url = f"s3://lab/{tmp_path.name}" if request.param == "s3" else str(tmp_path / "another disk" / "mirror")
+    url = f"s3://lab/{tmp_path.name}[1]" if request.param == "s3" else str(tmp_path / "another disk" / "mirror[1]")
     return Box(saved, tmp_path, url, store)
 
 
