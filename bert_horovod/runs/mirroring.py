@@ -178,7 +178,8 @@ class Mirror:
                 files[f"{RUN}/{name}"] = File(len(content), hashlib.sha256(content).hexdigest())
                 remote.write(target / RUN / name, content)
         copy = Copy(target, step, saved_at(checkpoint), files)
-        self._require_ours(step)
+        if not self._require_ours(step):
+            raise RunError(f"{self._place} became another place while it was being written")
         record = {"step": step, "time": copy.time, "files": {name: file._asdict() for name, file in files.items()}}
         remote.write(target / COMPLETE, (json.dumps(record, indent=1) + "\n").encode())
         self._complete[step] = copy
@@ -233,22 +234,28 @@ class Mirror:
                 remote.remove(old)
         return number
 
-    def _require_ours(self, step: int) -> None:
-        """Raise UserError if another start has taken the mirror; an emptied one is taken again, until it is back."""
+    def _require_ours(self, step: int) -> bool:
+        """Raise UserError if another start has taken the mirror; an emptied one is taken again, until it is back.
+
+        Tells whether the place is still the same one.
+        """
         found = owner(self._place)
         if found is None:
             self._number, self._complete = self._take(max(self._complete, default=None)), {}
-        elif found[0] == 0:  # the owner's object alone was removed
+            return False
+        if found[0] == 0:  # the owner's object alone was removed
             self._number = self._take(None)
         elif found[1].get("writer") == self._writer:
             if found[0] != self._number:  # the place is back that was emptied: a disk that was away
                 self._number, self._complete = found[0], self._copies_until(step)
+                return False
         else:
             self._lost = (
                 f"execution.mirror = {self._place} was taken over by a run on {found[1].get('host')}: two write to it. "
                 f"This one ends; its checkpoints are in {self._output_dir}. Stop one, or give it another mirror"
             )
             raise UserError(self._lost)
+        return True
 
     def _tell(self) -> None:
         lag = {"url": str(self._place), "copied": max(self._complete, default=None)}

@@ -357,6 +357,24 @@ def test_a_mirror_that_was_away_for_a_while_is_not_taken_for_that_of_another_run
     assert "mirror is empty: the copies up to step 30 are not there" in box.said[-1]
 
 
+def test_a_checkpoint_whose_copy_vanishes_half_written_is_copied_again(saved, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirroring, "RETRY_S", 0.1)
+    box, write = Box(saved, tmp_path, str(tmp_path / "mirror"), store), remote.write
+
+    def vanish(place, content):
+        write(place, content)
+        if place.name == "recipe.toml" and not box.said:  # the last file but the record
+            shutil.rmtree(tmp_path / "mirror")
+
+    monkeypatch.setattr(remote, "write", vanish)
+    copying = box.open()
+    copying.offer(box.save(10))
+    copying.finish(lambda: None, lambda: False)
+    copying.close()
+    assert "became another place while it was being written" in box.said[-1]
+    assert (box.steps(), copies(parse(box.url, ""))[1]) == ([10], [])
+
+
 def test_of_two_runs_on_one_mirror_the_older_ends(box):
     older = box.open()
     newer = box.open()
