@@ -4,9 +4,11 @@ Each operation is tried as connections.py says: it raises UserError for what fai
 file) and RunError for what may succeed later.
 """
 
+import errno
 import functools
 import io
 import os
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +20,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage.connections import Missing, Result, attempt, status_of, true_error
 from bert_horovod.storage.listing import BY_FOLDERS, Facts, contents, is_pattern, matching, tree
 from bert_horovod.storage.places import Place
+from bert_horovod.storage.writing import sync
 
 BLOCK_BYTES = 4 << 20  # read by one request
 _BLOCKS_AHEAD = 2
@@ -88,6 +91,8 @@ def write(place: Place, content: bytes | Path) -> None:
             fs.pipe_file(key, content)
         else:
             fs.put_file(str(content), key)
+        if place.scheme == "file":
+            sync(Path(key))
         if key != place.key:
             fs.mv(key, place.key)
 
@@ -103,7 +108,10 @@ def write_new(place: Place, content: bytes) -> bool:
 
     def put(fs: Any) -> bool:
         try:
-            fs.pipe_file(place.key, content, mode="create")
+            if place.scheme == "file":  # fsspec looks and then writes: two could, and a reader would see a part
+                _create(Path(place.key), content)
+            else:
+                fs.pipe_file(place.key, content, mode="create")
         except FileExistsError:
             return False
         except OSError as error:  # older s3fs', for a file that exists
@@ -115,6 +123,22 @@ def write_new(place: Place, content: bytes) -> bool:
         return True
 
     return attempt(place, lambda fs: _with_parent(place, fs, lambda: put(fs)), "write") or read(place) == content
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Make a file that appears whole; raises FileExistsError if it is there, NotImplementedError without hard links."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+        sync(temporary)
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise NotImplementedError("no hard links") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def remove(place: Place) -> None:

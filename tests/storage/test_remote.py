@@ -162,6 +162,20 @@ def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, 
     assert remote.find(place)[0] == []
 
 
+def test_nobody_sees_a_part_of_a_new_file_on_a_disk(tmp_path, monkeypatch):
+    place, seen, sync = parse(tmp_path / "owner", ""), [], remote.sync
+
+    def look(path):
+        seen.append((path.read_bytes(), (tmp_path / "owner").exists()))
+        sync(path)
+
+    monkeypatch.setattr(remote, "sync", look)
+    assert [remote.write_new(place, content) for content in (b"me", b"you")] == [True, False]
+    remote.write(place, b"anew")
+    assert seen == [(b"me", False), (b"you", True), (b"anew", True)]  # on the disk before it has its name
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"owner": b"anew"}
+
+
 def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatch):
     http = servers.http
     monkeypatch.setattr(connections, "_FIRST_WAIT_S", 0.01)
