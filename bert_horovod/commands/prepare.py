@@ -175,7 +175,7 @@ def run(arguments: argparse.Namespace) -> None:
         if recipe:
             _make_indexes(prepared.path, recipe, arguments.workers)
     finally:  # the store is finished, whatever becomes of the index
-        print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+        print(summary(prepared, _start(arguments.tokenizer or arguments.vocab), _recipe_flags(arguments)))
 
 
 def _command() -> str:
@@ -188,6 +188,14 @@ def _command() -> str:
         if not leaving_out:
             words.append(word)
     return shlex.join(["bert-horovod", *words])
+
+
+def _recipe_flags(arguments: argparse.Namespace) -> str:
+    """The recipe that was given, as words of a command line; "" if none was."""
+    if not arguments.recipe:
+        return ""
+    recipe = arguments.recipe.absolute() if arguments.recipe.is_file() else arguments.recipe  # else a shipped one
+    return shlex.join([str(recipe), *(word for override in arguments.overrides for word in ("--set", override))])
 
 
 def _make_indexes(path: Path, recipe: "Recipe", workers: int | None) -> None:

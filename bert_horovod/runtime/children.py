@@ -81,6 +81,13 @@ def source_hash() -> str:
 TENSORFLOW = "2.21.0"
 
 
+def set_up(host: str = "") -> str:
+    """What installs the tested packages, Horovod included: a script of the source code, which a wheel does not have."""
+    script = Path(__file__).parents[2] / "run" / "setup.sh"
+    where = f" on {host}" if host else ""
+    return f"run/setup.sh{where}" if script.is_file() else f"run/setup.sh of this project's source code{where}"
+
+
 def tested_versions() -> tuple[str, dict[str, str]]:
     """The tested versions of Python and of each package that a run needs, Horovod included, as specifiers.
 

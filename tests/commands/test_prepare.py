@@ -16,7 +16,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from tests.commands.conftest import command
 from tests.horovod_runs import clean_environment, run_python
 from tests.toy_glue import write_checkpoint
@@ -55,6 +55,14 @@ def test_with_a_checkpoints_vocabulary_the_next_command_goes_on_from_it(files, c
     assert command("prepare", "--input", "a.txt", "--vocab", "a model", "--output_dir", "store") == 0
     out = capsys.readouterr().out
     assert f"next: bert-horovod pretrain --recipe domain --init_checkpoint '{files}/a model' --data_dir {files}" in out
+
+
+def test_the_next_command_has_the_recipe_whose_rows_were_made(files, capsys):
+    (files / "toy.toml").write_text(recipe_to_toml(toy_recipe(model={"vocab_size": 79})))
+    given = ("--recipe", "toy.toml", "--set", "objective.pair=none")
+    assert command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store", *given) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert f"next: bert-horovod pretrain --recipe {files}/toy.toml --set objective.pair=none --data_dir " in line
 
 
 def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):

@@ -303,8 +303,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
 
 @pytest.mark.full
 def test_the_hubs_own_command_has_the_flags_that_the_page_gives_it():
-    lines = re.findall(r"^ *hf upload .*", (DOCS / "checkpoints.md").read_text(), re.M)
-    flags = set(re.findall(r"(?<= )--\w+", " ".join(lines)))
-    shown = run_python("-m", "huggingface_hub.cli.hf", "upload", "--help")
-    assert flags == {"--private", "--exclude", "--revision"}
-    assert all(flag in shown.stdout for flag in flags)
+    pages = {
+        ("checkpoints", "upload"): {"--private", "--exclude", "--revision"},
+        ("tutorials/domain", "download"): {"--local-dir"},
+    }
+    for (page, command), expected in pages.items():
+        lines = re.findall(rf"^ *hf {command} .*", (DOCS / f"{page}.md").read_text(), re.M)
+        flags = set(re.findall(r"(?<= )--[\w-]+", " ".join(lines)))
+        shown = run_python("-m", "huggingface_hub.cli.hf", command, "--help")
+        assert flags == expected
+        assert all(flag in shown.stdout for flag in flags)

@@ -163,7 +163,7 @@ def _train(
     from bert_horovod.runs.reference_curves import text_key_of
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runs.trackers import require_trackers
-    from bert_horovod.runtime.children import untested_versions
+    from bert_horovod.runtime.children import set_up, untested_versions
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
@@ -181,7 +181,7 @@ def _train(
     if launched.rank == 0:
         if packages := untested_versions():
             print(
-                f"bert-horovod: warning: not tested: {'; '.join(packages)}: run/setup.sh installs what was tested",
+                f"bert-horovod: warning: not tested: {'; '.join(packages)}: {set_up()} installs what was tested",
                 file=sys.stderr,
             )
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
