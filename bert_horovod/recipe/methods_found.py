@@ -62,10 +62,18 @@ class Methods(Mapping[str, type]):
         return no_room + "".join(f"; {problem}" for problem in self.problems)
 
     def stand_in(self, settings: Mapping[str, Any]) -> Any:
-        """A method that is not known here, by the settings that a run has recorded: to be shown, not to be run."""
+        """A method that is not known here, by the settings that a run has recorded: to be shown, not to be run.
+
+        Raises UserError for what no method can have recorded.
+        """
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
         fields = [(key, type(value), dataclasses.field(default=value)) for key, value in values.items()]
-        return dataclasses.make_dataclass("Recorded", fields, bases=(self._base,), frozen=True)()
+        try:
+            return dataclasses.make_dataclass("Recorded", fields, bases=(self._base,), frozen=True)()
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{self._key} = {settings[self._key]!r} is unknown, and so are its settings: {error}"
+            ) from error
 
     def _known(self) -> dict[str, type]:
         if self._room is None:
@@ -77,6 +85,7 @@ class Methods(Mapping[str, type]):
 
     def _of_packages(self) -> dict[str, type]:
         found: dict[str, type] = {}
+        self.problems = []
         for point in metadata.entry_points(group=GROUP):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
             try:

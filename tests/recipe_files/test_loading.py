@@ -17,6 +17,7 @@ from bert_horovod.recipe_files.loading import (
     differences,
     load_recipe,
     recipe_from_table,
+    recipe_of_record,
     recipe_to_table,
     recipe_to_toml,
 )
@@ -320,6 +321,18 @@ def test_an_empty_recipe_is_the_defaults_and_phases_are_counted():
     assert recipe_from_table({}) == recipe_of()
     assert differences(recipe_of(), longer) == ["phase: 1 phases -> 2"]
     assert longer.total_steps == Phase().steps + 5
+
+
+def test_a_recorded_method_that_is_not_known_is_known_by_its_settings():
+    table = recipe_to_table(recipe_of())
+    assert recipe_of_record(table) == recipe_of()
+    table["optimizer"] = {"name": "lost", "beta_1": 0.5, "lengths": [1, 2]}
+    recorded = recipe_of_record(table)
+    assert recipe_to_table(recorded)["optimizer"].items() >= table["optimizer"].items()
+    assert "optimizer.name: 'adamw' -> 'lost'" in differences(recipe_of(), recorded)
+    for damaged in ({"a b": 1}, {"beta_1": {}}):
+        with pytest.raises(UserError, match="name = 'lost' is unknown, and so are its settings: "):
+            recipe_of_record(table | {"optimizer": {"name": "lost"} | damaged})
 
 
 def test_other_methods_differ_by_their_name_alone():
