@@ -35,6 +35,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
     },
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power")},
     "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
 }
 
@@ -71,21 +72,11 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _decay_power_moved(_with_overrides(table, overrides))
+    table = _with_overrides(table, overrides)
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
-
-
-def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with optimizer.decay_power of an earlier version in its phases."""
-    optimizer, phases = table.get("optimizer"), table.get("phase", [{}])
-    if not isinstance(optimizer, dict) or "decay_power" not in optimizer or not isinstance(phases, list):
-        return table
-    power = {"decay_power": optimizer["decay_power"]}
-    others = {key: value for key, value in optimizer.items() if key not in power}
-    return table | {"optimizer": others, "phase": [power | each if isinstance(each, dict) else each for each in phases]}
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.manifest import FORMAT, Source, read_manifest
+from bert_horovod.corpus.manifest import Source, read_manifest, refuse_format
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
@@ -173,7 +173,10 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     try:
         manifest = read_json(path / "manifest.json")
-        manifest["format"]  # KeyError
+    except (OSError, ValueError):
+        return None, False
+    refuse_format(path, manifest)
+    try:
         changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources, _origins(path))
     except RunError:  # a source elsewhere cannot be reached: this store may be whole
         raise
@@ -183,11 +186,6 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
     try:
         return verify(path), True
     except ReportedError as error:
-        if manifest["format"] != FORMAT:
-            raise UserError(
-                f"{error}. But {path} was made by an earlier version, and made anew it would have another hash, so "
-                "that its runs could not resume: take damaged shards from another copy, or give another --output_dir"
-            ) from error
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
         return None, True
 

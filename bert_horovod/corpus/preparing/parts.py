@@ -12,7 +12,6 @@ position where it begins, so any part can be made again alone.
 import functools
 import json
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -25,7 +24,7 @@ from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
 from bert_horovod.storage.writing import sync
 
-PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?)({SUFFIX.replace('.', '[.]')})?"
+PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?){SUFFIX.replace('.', '[.]')}"
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,6 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     for path, found in read_files(sorted(store.glob("shard-*"))).items():
         if found is not None and all(part.task in keys for part in found.parts):
             kept.append((path, found))
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
         else:
             path.unlink()
     for path, found in kept:
@@ -107,7 +104,7 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
 
 
 def read_files(paths: list[Path]) -> dict[Path, PartFile | None]:
-    """The parts in each of these files, compared with their hash; None for a damaged file, or an earlier version's."""
+    """The parts in each of these files, compared with their hash; None for a damaged file."""
     sizes = [path.lstat().st_size for path in paths]
     # Hashing releases the GIL.
     with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
@@ -244,7 +241,7 @@ def missing_parts(whole: Sequence[Part]) -> list[tuple[int, Position, int | None
 
 
 def _read_parts(path: Path) -> PartFile | None:
-    """The parts of a file; None if it is damaged, or of an earlier version."""
+    """The parts of a file; None if it is damaged."""
     try:
         described, record = describe(path)
         parts = tuple(Part(**{**fields, "end": tuple(fields["end"])}) for fields in record["parts"])
