@@ -31,11 +31,22 @@ from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file
 from bert_horovod.errors import DamagedData, damaged, unreadable
-from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, read_text
+from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, parse_json, read_text
 from bert_horovod.storage.writing import write_atomically
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 _AGAIN = "run the same prepare command again: it makes it anew"
+
+
+class DamagedShards(DamagedData):
+    """The content of shards is not what the manifest says; `names`: theirs."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        super().__init__(
+            f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
+            "says. Run the same prepare command again: it makes the damaged shards anew"
+        )
+        self.names = names
 
 
 class Shards(Sequence[Shard]):
@@ -178,19 +189,11 @@ def verify(path: str | Path) -> Store:
         found = list(threads.map(look, manifest["shards"]))
     names = [entry["name"] for entry, is_damaged in zip(manifest["shards"], found, strict=True) if is_damaged]
     if names:
-        raise damaged_shards(path, names)
+        raise DamagedShards(path, names)
     store = _open_store(path, manifest)
     store.sources()
     store.duplicates  # noqa: B018  # compares its hash
     return store
-
-
-def damaged_shards(path: Path, names: list[str]) -> DamagedData:
-    """The error that names damaged shards of a store."""
-    return DamagedData(
-        f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
-        "says. Run the same prepare command again: it makes the damaged shards anew"
-    )
 
 
 def _is_damaged(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> bool:
@@ -235,11 +238,11 @@ def read_sources(path: Path, manifest: dict[str, Any]) -> list[Source]:
         with open_regular(file, inside=path) as lines:
             for line in lines:
                 digest.update(line)
-                sources.append(json.loads(line))
+                sources.append(parse_json(line))
         if digest.hexdigest() != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
         check_type(sources, list[Source], "it")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise damaged(error, file, _AGAIN) from error
     return sources
 

@@ -27,7 +27,7 @@ from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, Running
 from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.storage.reading import Verified, hash_file, identity, load_array
+from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_json
 from bert_horovod.storage.writing import lock, sync, write_atomically
 
 _CELLS_AT_ONCE = 1 << 22
@@ -287,7 +287,7 @@ def _finish(plan: Plan, crew: Crew) -> None:
             str(file.relative_to(plan.directory)): hash_file(file)
             for file in sorted({*plan.directory.glob("*/*.npy")} - large)
         }
-        refusals = json.loads((plan.directory / "refusals.json").read_text(encoding="utf-8"))
+        refusals = read_json(plan.directory / "refusals.json")
         (plan.directory / "refusals.json").unlink()
         write_atomically(plan.directory / "index.json", json.dumps({"refusals": refusals, "sha256": hashes}) + "\n")
         for directory in (*plan.directory.glob("*/"), plan.directory):

@@ -16,7 +16,8 @@ from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
-from bert_horovod.corpus.store import Store, read_sources, verify
+from bert_horovod.corpus.shard import shard_file
+from bert_horovod.corpus.store import DamagedShards, Store, read_sources, verify
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import read_json, read_record
@@ -31,14 +32,16 @@ _OWN_NAMES = re.compile(
 )
 
 
-class _Head(TypedDict):
+class Head(TypedDict):
+    """What decides a store's content beside its sources, as plan.json and records of shares have it."""
+
     format: int
     settings: dict[str, Any]
     vocabulary: dict[str, Any]
 
 
 class _StorePlan(TypedDict):
-    head: _Head
+    head: Head
     sources: dict[str, Any]  # real path: [bytes, ns of the last change]; only compared
 
 
@@ -187,6 +190,9 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return verify(path), True
     except ReportedError as error:
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
+        if isinstance(error, DamagedShards):  # the manifest alone tells of damage in a shard's own record
+            for name in error.names:
+                shard_file(path, name).unlink(missing_ok=True)
         return None, True
 
 
@@ -205,8 +211,8 @@ def _refuse_changed(path: Path, changed: list[str]) -> None:
 
 def _origins(path: Path) -> dict[str, Any]:
     try:
-        return dict(read_json(path / _ORIGINS_FILE))
-    except (OSError, ValueError, TypeError):
+        return read_record(path / _ORIGINS_FILE, dict[str, list[Any]])
+    except (OSError, ValueError):
         return {}
 
 
