@@ -119,6 +119,9 @@ def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
         assert each["price"] == pytest.approx(0.4 * each["usual_price"] * each["days"] / days)
     assert f"--set execution.checkpoint_steps={as_json['spot'][-1]['best_steps']} (" in output
     assert "cost USD" not in plan(capsys, *FLAGS, "--device", "V100", "--spot", "0.4")
+    output = plan(capsys, *words[:-4], "--hours_between_losses", "0.01")
+    assert "32 rank(s) lose hosts too often to get to the end, however they save" in output
+    assert "--set execution.checkpoint_steps=" not in output
 
 
 def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
