@@ -100,9 +100,7 @@ def evaluate(
 
     from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.collectives.world import World
-    from bert_horovod.corpus.manifest import EARLIER_FORMAT
     from bert_horovod.corpus.statistics import unigram_cross_entropy
-    from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.forward import ComputePolicy
@@ -112,8 +110,6 @@ def evaluate(
     from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = open_store(data_dir)
-    if store.manifest["format"] == EARLIER_FORMAT:
-        verify(data_dir)  # otherwise a damaged byte would change the loss: its pages have no checksums
     directory, pretrained, lengths, pair = read_checkpoint(
         checkpoint,
         lambda directory: (

@@ -154,9 +154,9 @@ def run(arguments: argparse.Namespace) -> None:
     _check_share("--efficiency", arguments.efficiency)
     if arguments.spot is not None:
         _check_share("--spot", arguments.spot)
-    for name in ("hours_between_losses", "save_s", "restart_s"):
-        if not 0 < getattr(arguments, name) < math.inf:
-            raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
+    for name, least, most in (("hours_between_losses", 0.01, 1e5), ("save_s", 1e-3, 1e5), ("restart_s", 1e-3, 1e6)):
+        if not least <= getattr(arguments, name) <= most:
+            raise UserError(f"--{name} {getattr(arguments, name):g}: expected {least:g} to {most:,.0f}")
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
     if arguments.plot:

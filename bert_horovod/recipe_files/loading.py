@@ -11,6 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
+from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
@@ -35,6 +36,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
     },
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power")},
     "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
 }
 
@@ -61,9 +63,28 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        return dataclasses.replace(recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values()))
+        return dataclasses.replace(
+            recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe))
+        )
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
+
+
+def _without_effect(recipe: Recipe) -> list[str]:
+    """Sentences about settings whose values do hardly anything."""
+    told = [
+        f"phase.{i}.decay_power = {phase.decay_power:g}: the last {count:,} of {phase.steps:,} steps have the learning "
+        "rate 0"
+        for i, phase in enumerate(recipe.phase)
+        if (count := steps_without_rate(phase))
+    ]
+    every, usual = recipe.execution.replay_steps, Execution().replay_steps
+    if every > recipe.total_steps and every != usual:
+        told.append(
+            f"execution.replay_steps = {every:,}: the run has {recipe.total_steps:,} steps, so gradients are checked "
+            "before checkpoints alone"
+        )
+    return told
 
 
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -71,21 +92,11 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _decay_power_moved(_with_overrides(table, overrides))
+    table = _with_overrides(table, overrides)
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
-
-
-def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with optimizer.decay_power of an earlier version in its phases."""
-    optimizer, phases = table.get("optimizer"), table.get("phase", [{}])
-    if not isinstance(optimizer, dict) or "decay_power" not in optimizer or not isinstance(phases, list):
-        return table
-    power = {"decay_power": optimizer["decay_power"]}
-    others = {key: value for key, value in optimizer.items() if key not in power}
-    return table | {"optimizer": others, "phase": [power | each if isinstance(each, dict) else each for each in phases]}
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:

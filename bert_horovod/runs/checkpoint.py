@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
-from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json, read_record
+from bert_horovod.storage.reading import TEXT_BYTES, Seconds, hash_file, read_record
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -50,6 +50,15 @@ FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
 _NAME = re.compile(r"step-([0-9]{8,18})")
 OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
+
+
+class _State(TypedDict):  # state.json, as saving.py writes it
+    progress: Progress
+    position: dict[str, int]
+    recipe: dict[str, Any]
+    store: str
+    version: str
+    time: Seconds
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def recorded_length(directory: Path) -> int | None:
 
 def saved_at(directory: Path) -> float:
     """The time at which the checkpoint was saved, in seconds since the epoch; 0 if it does not contain that."""
-    return _recorded(directory, lambda state: float(state["time"])) or 0.0
+    return _recorded(directory, lambda state: state["time"]) or 0.0
 
 
 def _recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
@@ -117,8 +126,8 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
 def recorded_hash(directory: Path) -> str | None:
     """SHA-256 of a checkpoint's weights as its hashes.json says; None if this program did not write the checkpoint."""
     try:
-        return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_record(directory / HASHES, dict[str, str], inside=directory)[WEIGHTS_FILE]
+    except (OSError, ValueError, LookupError):
         return None
 
 
@@ -222,7 +231,7 @@ def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, 
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return read_json(path / STATE, inside=path)
+    return read_record(path / STATE, _State, inside=path)
 
 
 def damaged_files(path: Path) -> list[str]:
@@ -279,5 +288,5 @@ def best_record(output_dir: Path) -> Best | None:
     try:
         best = read_record(output_dir / BEST, Best, inside=output_dir)
         return best if path_of(output_dir, best.step).is_dir() else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None

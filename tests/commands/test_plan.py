@@ -126,6 +126,9 @@ def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
     assert [float(text.replace(",", "")) for text in of_32] == pytest.approx(totals, rel=5e-3)
     assert "hosts lost" in output
     assert "cost USD" not in plan(capsys, *FLAGS, "--device", "V100", "--spot", "0.4")
+    output = plan(capsys, *words[:-4], "--hours_between_losses", "0.01")
+    assert "32 rank(s) lose hosts too often to get to the end, however they save" in output
+    assert "--set execution.checkpoint_steps=" not in output
 
 
 def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
