@@ -35,9 +35,20 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+        "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
+    },
+    "exchange": {
+        "encoding": Removed("signs", "leave it out: compressed momenta are sent as signs"),
+        "form": Removed("normalized", "leave it out: the update is sent, with a scale a tensor"),
+        "smallest_ratio": Removed(0.01, "leave it out: trust ratios of onebit_lamb are at least 0.01"),
+        "largest_ratio": Removed(10.0, "leave it out: trust ratios of onebit_lamb are at most 10"),
+        "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
+        "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
+        **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
+        "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
+        "slow_weight": Removed(0.9, "leave it out: the slow momentum's weight is 0.9"),
     },
     "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power")},
-    "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
 }
 
 

@@ -136,7 +136,7 @@ def _device_line(recipe: Recipe, device: Device) -> str:
         f"device {device.name}{_sheet(device)}: {device.flops_per_s / TERA:.4g} TFLOP/s in "
         f"{recipe.numerics.precision}, of which forward and backward reach {device.product_share:.0%}; "
         f"memory {'unknown' if size is None else _memory(size, device.allocatable_bytes)}"
-        + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
+        + (", rate unknown: update is not counted" if rate is None else f" at {rate / 1e9:.4g} GB/s")
         + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
     )
 

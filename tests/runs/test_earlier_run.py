@@ -16,7 +16,7 @@ RUN = Path(__file__).parent / "run_of_2d7a251"
 SECTIONS = {
     "model": {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 32},
     "optimizer": {"name": "lamb", "adapt": "decayed"},
-    "exchange": {"method": "onebit_lamb", "dense": 0.3, "largest_ratio": 5.0},
+    "exchange": {"method": "onebit_lamb", "dense": 0.3},
     "phase": {"global_batch": 8, "steps": 10},
     "execution": {"micro_batch": 8, "checkpoint_steps": 6},
 }
