@@ -34,9 +34,9 @@ def export_both(size: str, directory: Path) -> None:
     """Export a classifier of random parameters as directory/savedmodel and directory/onnx."""
     import_tensorflow()
     from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
-    from bert_horovod.interchange.exporting import export
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.model.parameters import initial_values
+    from bert_horovod.runs.exporting import export
 
     model, architecture = size_recipe(size, []).model, Architecture(CLASSIFICATION, True, ("no", "yes"))
     words = [*SPECIAL, *(f"w{number}" for number in range(model.vocab_size - len(SPECIAL)))]

@@ -92,7 +92,7 @@ def evaluate(
     from bert_horovod.corpus.store import open_store
 
     open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+    from bert_horovod.runs.opening import read_checkpoint, require_checkpoint
 
     require_checkpoint(checkpoint)
 

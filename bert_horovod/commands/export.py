@@ -128,7 +128,7 @@ def judge(
 
 def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+    from bert_horovod.runs.opening import read_checkpoint, require_checkpoint
 
     require_number("--limit", arguments.limit)
     if (arguments.task is None) != (arguments.dev_file is None):
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
     require_checkpoint(arguments.checkpoint)
     require_new_directory(arguments.output)
 
-    from bert_horovod.interchange.exporting import export
+    from bert_horovod.runs.exporting import export
 
     tf.config.set_visible_devices([], "GPU")
     said: list[str] = []

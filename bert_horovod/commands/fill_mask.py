@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
     require_least("--top", arguments.top)
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+    from bert_horovod.runs.opening import read_checkpoint, require_checkpoint
 
     require_checkpoint(arguments.checkpoint)
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor

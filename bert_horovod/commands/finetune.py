@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in flags, paths and columns; what is read is kept as `arguments.kind`."""
-    from bert_horovod.interchange.pretrained import require_checkpoint
+    from bert_horovod.runs.opening import require_checkpoint
 
     require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)

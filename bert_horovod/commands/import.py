@@ -17,7 +17,7 @@ from bert_horovod.storage.writing import require_new_directory
 
 if TYPE_CHECKING:
     from bert_horovod.interchange.architectures import Architecture
-    from bert_horovod.interchange.pretrained import Contents
+    from bert_horovod.runs.opening import Contents
 
 _NAMED = 4  # tensors that the summary names, at most
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
+    from bert_horovod.runs.opening import read_checkpoint, require_checkpoint
 
     require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     require_new_directory(arguments.directory)
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _import(path: Path, arguments: argparse.Namespace, extended: list[str] | None) -> None:
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.new_pieces import with_vocabulary
-    from bert_horovod.interchange.pretrained import reader_of
     from bert_horovod.interchange.suitability import require_vocabulary
+    from bert_horovod.runs.opening import reader_of
     from bert_horovod.storage.writing import new_directory
 
     reader = reader_of(path)

@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--output and --vectors are two places for the answers; give one of them")
     if lines != (arguments.output is None and vectors is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
-    from bert_horovod.interchange.pretrained import require_checkpoint
+    from bert_horovod.runs.opening import require_checkpoint
 
     require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
@@ -197,7 +197,7 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
 
     def write() -> None:
         from bert_horovod.collectives.starting import connect
-        from bert_horovod.interchange.pretrained import read_checkpoint
+        from bert_horovod.runs.opening import read_checkpoint
         from bert_horovod.runtime.devices import use_devices
 
         require_output_file(arguments, "vectors")
@@ -263,7 +263,7 @@ def _look(arguments: argparse.Namespace, predictor: type[Predictor], config: dic
 
 def _configuration(checkpoint: Path) -> dict[str, Any]:
     """What config.json says; of a TF1 checkpoint nothing, because TensorFlow is not imported yet."""
-    from bert_horovod.interchange.pretrained import Tf1, reader_of
+    from bert_horovod.runs.opening import Tf1, reader_of
 
     try:
         reader = reader_of(checkpoint)

@@ -226,7 +226,7 @@ def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "
 
 def _start(named: str) -> str | None:
     """What --vocab or --tokenizer names, if it is a checkpoint with weights, to go on from."""
-    from bert_horovod.interchange.pretrained import reader_of
+    from bert_horovod.runs.opening import reader_of
 
     try:
         reader_of(Path(named)).weights()
@@ -254,8 +254,8 @@ def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Pat
     """What a flag names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
-    from bert_horovod.interchange.pretrained import is_checkpoint, read_checkpoint, reader_of
     from bert_horovod.interchange.suitability import require_vocabulary
+    from bert_horovod.runs.opening import is_checkpoint, read_checkpoint, reader_of
 
     path = Path(vocab)
     if not (path.is_dir() or is_checkpoint(path)):

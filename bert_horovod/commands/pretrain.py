@@ -59,7 +59,7 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.runs.trackers import require_trackers
 
     if arguments.init_checkpoint:
-        from bert_horovod.interchange.pretrained import require_checkpoint
+        from bert_horovod.runs.opening import require_checkpoint
 
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     recipe = _recipe(arguments)
@@ -74,7 +74,7 @@ def _look(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.interchange.pretrained import read_checkpoint
+    from bert_horovod.runs.opening import read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
@@ -112,7 +112,7 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     start = arguments.init_checkpoint
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
-    from bert_horovod.interchange.pretrained import reader_of
+    from bert_horovod.runs.opening import reader_of
 
     return load_recipe(arguments.recipe, arguments.overrides, reader_of(start).sizes())
 

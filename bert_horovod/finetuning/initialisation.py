@@ -12,11 +12,11 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.outcome import BestCheckpoint, DevScores, Evaluated, Outcome
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import head_rows, named_class, require_vocabulary
 from bert_horovod.recipe.checking import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
+from bert_horovod.runs.opening import read_checkpoint, read_configuration, read_pretrained
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.tasks.base import PredictingTask

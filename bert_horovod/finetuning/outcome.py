@@ -14,8 +14,8 @@ from bert_horovod.collectives.world import World, from_all_ranks, from_rank_0
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
-from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.runs.checkpoint import BEST, Best, best_record, path_of
+from bert_horovod.runs.opening import read_configuration
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook

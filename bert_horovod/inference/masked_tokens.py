@@ -12,13 +12,13 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, cuttin
 from bert_horovod.errors import UserError
 from bert_horovod.inference.outputs import require_finite
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import masked_token_logits
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.runs.opening import read_pretrained
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 MASK = "[MASK]"

@@ -16,10 +16,10 @@ from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.runs.checkpoint import recorded_length
+from bert_horovod.runs.opening import read_configuration, read_pretrained
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.base import PredictingTask

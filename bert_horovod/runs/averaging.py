@@ -8,9 +8,9 @@ import numpy as np
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.interchange.pretrained import RUN, kind_of, reader_of
 from bert_horovod.runs.checkpoint import is_removed, recorded_length, recorded_recipe, step_of, whole_checkpoints
 from bert_horovod.runs.model_card import CARD, model_card
+from bert_horovod.runs.opening import RUN, kind_of, reader_of
 from bert_horovod.storage.writing import new_directory
 
 

@@ -26,12 +26,12 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.exchange.base import Exchange
-from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
+from bert_horovod.runs.opening import read_pretrained
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining

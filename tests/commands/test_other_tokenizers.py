@@ -12,7 +12,7 @@ from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.runs.opening import read_pretrained
 from tests.commands.conftest import command
 from tests.toy_runs import metrics, newest, train_recipe
 from tests.toy_tokenizers import KINDS, TEXT, robertas, tokenizer_directory, write_kind, xlm_robertas

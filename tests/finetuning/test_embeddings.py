@@ -15,7 +15,7 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.runs.opening import read_configuration
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import embeddings
 from tests.horovod_runs import run_ranks

@@ -9,9 +9,9 @@ import tensorflow as tf
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.collectives.world import World
 from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy
+from bert_horovod.runs.exporting import export
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
 from tests.toy_glue import MODEL, write_checkpoint

@@ -9,8 +9,8 @@ import tensorflow as tf
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.exported import Call, check_export, difference, load_export
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.serving_graph import INPUTS, Served
+from bert_horovod.runs.opening import read_pretrained, reader_of
 from tests.interchange.comparing import same_outputs
 from tests.interchange.conftest import SIZES, random_model
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.google import find_prefix, read_checkpoint
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.opening import read_pretrained, reader_of
 from bert_horovod.tasks.text_head import Classification, Regression
 from tests.google_checkpoints import (
     ALBERT_CONFIG,

@@ -15,10 +15,10 @@ from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.huggingface import Pretrained, read_configuration
 from bert_horovod.interchange.onnx_file import write_onnx
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.saved_model import write_text_model
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.runs.opening import read_pretrained, reader_of
 from bert_horovod.tasks.embedding import KEY
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 

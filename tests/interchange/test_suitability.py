@@ -15,10 +15,10 @@ from bert_horovod.finetuning.initialisation import open_checkpoint
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.suitability import classifier_labels, head_rows
+from bert_horovod.runs.exporting import export
+from bert_horovod.runs.opening import reader_of
 from bert_horovod.tasks.span import Span
 from bert_horovod.tasks.text_head import Classification, Multilabel, Regression
 from tests.interchange.conftest import random_model

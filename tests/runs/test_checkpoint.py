@@ -12,7 +12,6 @@ import safetensors.numpy
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained, weights_of
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -30,6 +29,7 @@ from bert_horovod.runs.checkpoint import (
     step_of,
 )
 from bert_horovod.runs.model_card import CARD
+from bert_horovod.runs.opening import read_checkpoint, read_pretrained, weights_of
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining

@@ -11,12 +11,12 @@ import pytest
 from bert_horovod.commands import report, status
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError
-from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained
 from bert_horovod.runs import mirror, mirroring
 from bert_horovod.runs.checkpoint import load_newest, path_of, paths, step_of
 from bert_horovod.runs.directory import RunRecord, Start, claim
 from bert_horovod.runs.mirror import bring_newest, copies, lag_of
 from bert_horovod.runs.mirroring import Mirror
+from bert_horovod.runs.opening import read_checkpoint, read_pretrained
 from bert_horovod.runs.saving import prune
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.places import parse

@@ -16,11 +16,11 @@ from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
 from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.runs.opening import read_configuration
 from bert_horovod.runs.state import Progress
 from bert_horovod.tasks.embedding import KEY, Embedding
 from bert_horovod.training.overlap import build_step

@@ -18,10 +18,10 @@ from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.runs.exporting import export
 from bert_horovod.tasks.label_attention import LabelAttention
 from bert_horovod.training.loop import train
 from tests.toy_glue import MODEL, Files, write_checkpoint, write_glue, write_labels

@@ -138,8 +138,8 @@ def _look(arguments: argparse.Namespace, rank: int) -> None:
 
 def _start(arguments: argparse.Namespace, checkpoint: Path | None) -> "Start":
     """What run.json records of the checkpoint to start from."""
-    from bert_horovod.interchange.pretrained import weights_of
     from bert_horovod.runs.directory import Start
+    from bert_horovod.runs.opening import weights_of
 
     if checkpoint is None:
         return Start()

@@ -12,8 +12,8 @@ from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
-from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration
 from bert_horovod.interchange.suitability import named_class
+from bert_horovod.runs.opening import read_checkpoint, read_configuration
 from bert_horovod.storage.reading import shown
 
 KINDS: tuple[type[Kind], ...] = (Texts, Tags, Spans, Rerankers, Embeddings)

@@ -24,8 +24,8 @@ from bert_horovod.finetuning.kinds import kinds
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.runs.opening import read_configuration
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import CASES

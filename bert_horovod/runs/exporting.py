@@ -16,11 +16,11 @@ from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTI
 from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import quantise, require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, prompt_signatures, write_saved_model, write_text_model
 from bert_horovod.interchange.sentence_transformers import VECTOR, vectors_of
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
+from bert_horovod.runs.opening import reader_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import new_directory
 
