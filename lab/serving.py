@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.reporting.tables import lines, ratio
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, say
 
@@ -44,7 +45,7 @@ def export_both(size: str, directory: Path) -> None:
     write_directory(directory / "checkpoint", model, architecture, parameters, words, True)
     for kind in KINDS:
         begin = time.monotonic()
-        exported = export(directory / "checkpoint", directory / kind, kind)
+        exported = export(find_checkpoint(directory / "checkpoint"), directory / kind, kind)
         say(
             f"{kind}: {exported.size_bytes / 1e6:,.0f} MB, written and checked in {time.monotonic() - begin:.0f} s, at "
             f"most {exported.difference:.1e} from the checkpoint"

@@ -23,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, ratio_of, say, started
 
@@ -78,7 +79,7 @@ def contestant(shape: dict[str, Any]) -> None:
 
         keep_freed_memory()  # as `bert-horovod` does
         use_devices(0, 1, shape["threads"])
-        predictor = EmbeddingPredictor(Path(directory), Options(precision=dtype))
+        predictor = EmbeddingPredictor(find_checkpoint(Path(directory)), Options(precision=dtype))
         source, output = Path(shape["texts"]).with_suffix(".jsonl"), Path(shape["output"])
 
         def make() -> None:

@@ -5,7 +5,8 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 
 import argparse
 
-from bert_horovod.commands.shared.flags import add_checkpoint, require_least, whole_text
+from bert_horovod.commands.shared.flags import require_least, whole_text
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
     require_least("--top", arguments.top)
-    from bert_horovod.runs.opening import read_checkpoint, require_checkpoint
-
-    require_checkpoint(arguments.checkpoint)
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 
     texts = list(map(whole_text, arguments.texts))
-    predictor = read_checkpoint(arguments.checkpoint, MaskedTokenPredictor)
+    predictor = arguments.checkpoint.whole(MaskedTokenPredictor)
     for text, places in zip(texts, predictor.guess(texts, arguments.top), strict=True):
         print(text)
         for guesses in places:

@@ -226,10 +226,10 @@ def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "
 
 def _start(named: str) -> str | None:
     """What --vocab or --tokenizer names, if it is a checkpoint with weights, to go on from."""
-    from bert_horovod.runs.opening import reader_of
+    from bert_horovod.runs.opening import find_checkpoint
 
     try:
-        reader_of(Path(named)).weights()
+        find_checkpoint(Path(named)).reader.weights()
     except ReportedError:
         return None
     return os.path.abspath(named)
@@ -255,13 +255,13 @@ def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Pat
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
     from bert_horovod.interchange.suitability import require_vocabulary
-    from bert_horovod.runs.opening import is_checkpoint, read_checkpoint, reader_of
+    from bert_horovod.runs.opening import find_checkpoint, is_checkpoint
 
     path = Path(vocab)
     if not (path.is_dir() or is_checkpoint(path)):
         return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
 
-    path, tokenizer = read_checkpoint(path, lambda path: (path, reader_of(path).tokenizer()), flag)
+    path, tokenizer = find_checkpoint(path, flag).whole(lambda whole: (whole.directory, whole.reader.tokenizer))
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then {flag} DIR"
     if tokenizer.reason is None and not cased:
         raise UserError(f"{flag} {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.interchange.huggingface import HuggingFace, write_directory
 from bert_horovod.runs.checkpoint import is_removed, recorded_length, recorded_recipe, step_of, whole_checkpoints
 from bert_horovod.runs.model_card import CARD, model_card
-from bert_horovod.runs.opening import RUN, kind_of, reader_of
+from bert_horovod.runs.opening import RUN, OpenCheckpoint
 from bert_horovod.storage.writing import new_directory
 
 
@@ -22,12 +22,13 @@ class Averaged(NamedTuple):
     length: int | None  # of the rows that the newest was trained on
 
 
-def average(output_dir: Path, last: int, directory: Path) -> Averaged:
+def average(run: OpenCheckpoint, last: int, directory: Path) -> Averaged:
     """Write the mean of a run's last undamaged checkpoints to a new or empty directory; sums are in float64.
 
     Raises ReportedError if the run has fewer, or if they are not of one model: nothing is left of the directory then.
     """
-    if kind_of(output_dir, "RUN")[0] is not RUN:
+    output_dir = run.given
+    if run.kind is not RUN:
         raise UserError(f"RUN {output_dir} is one checkpoint; expected the output_dir of a run, which has several")
     while True:
         newest_first = list(itertools.islice(whole_checkpoints(output_dir), last))
@@ -46,11 +47,11 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
 
 
 def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path) -> Averaged:
-    newest, recipe = reader_of(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
+    newest, recipe = HuggingFace(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
     if recipe is None:
         raise UserError(f"{checkpoints[-1]}: its recipe is of another version of this program")
     for path in checkpoints[:-1]:
-        other = reader_of(path).contents()
+        other = HuggingFace(path).contents()
         if other.model != newest.model or other.shapes != newest.shapes:
             raise UserError(
                 f"--last {len(checkpoints)}: {path.name} is of another model than {checkpoints[-1].name} "
@@ -59,7 +60,7 @@ def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], director
             )
     architecture, sums = newest.architectures[0], {}
     for path in checkpoints:
-        pretrained = reader_of(path).read(architecture)
+        pretrained = HuggingFace(path).read(architecture)
         for name in architecture.parameters(newest.model):
             sums[name] = sums.get(name, 0.0) + pretrained.parameters[name].astype(np.float64)
     means = {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}

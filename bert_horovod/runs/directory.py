@@ -42,7 +42,7 @@ class Start:
 
     flag: str = ""  # that named the checkpoint
     checkpoint: str = ""  # its path
-    weights: str = ""  # SHA-256; see runs.opening.weights_of
+    weights: str = ""  # SHA-256; see runs.opening
 
     def __str__(self) -> str:
         return f"{self.flag} {self.checkpoint} (weights {self.weights[:12]})" if self.weights else "fresh parameters"

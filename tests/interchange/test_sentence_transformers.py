@@ -13,12 +13,12 @@ from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
-from bert_horovod.interchange.huggingface import Pretrained, read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace, Pretrained
 from bert_horovod.interchange.onnx_file import write_onnx
 from bert_horovod.interchange.saved_model import write_text_model
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.interchange.serving_graph import Served
-from bert_horovod.runs.opening import read_pretrained, reader_of
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.embedding import KEY
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 
@@ -41,7 +41,7 @@ def library():
 
 def ours(directory: Path, texts: list[str], column: str = "", **options) -> np.ndarray:
     """The vectors of texts of a column."""
-    predictor = EmbeddingPredictor(directory, Options(**options))
+    predictor = EmbeddingPredictor(find_checkpoint(directory), Options(**options))
     return predictor.vectors(texts, predictor.settings.prompts.get(column, ""))
 
 
@@ -69,8 +69,8 @@ def test_sentence_transformers_loads_our_directory_and_gives_our_vectors(tmp_pat
 
 
 def served(directory: Path, dtype: tf.DType) -> tuple[Served, Pretrained]:
-    architecture = reader_of(directory).contents().architectures[0]
-    pretrained = read_pretrained(directory, architecture)
+    architecture = find_checkpoint(directory).reader.contents().architectures[0]
+    pretrained = find_checkpoint(directory).reader.read(architecture)
     parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
     return Served(architecture, pretrained.model, parameters, dtype), pretrained
 
@@ -112,7 +112,9 @@ def test_vectors_of_a_directory_of_theirs_are_theirs_and_import_keeps_them(tmp_p
     )
     made.save(str(tmp_path / "theirs"))
     theirs, imported = tmp_path / "theirs", tmp_path / "imported"
-    assert vectors_of(read_configuration(theirs)) == SentenceVectors("first", False, {"query": "good "}, "query", 16)
+    assert vectors_of(HuggingFace(theirs).configuration) == SentenceVectors(
+        "first", False, {"query": "good "}, "query", 16
+    )
     np.testing.assert_allclose(made.encode(TEXTS), ours(theirs, TEXTS, "query"), atol=1e-5)
     np.testing.assert_allclose(made.encode(TEXTS, prompt=""), ours(theirs, TEXTS), atol=1e-5)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -141,7 +143,7 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
         ("2_Normalize", "Normalize"),
     ]
     assert json.loads((directory / "config_sentence_transformers.json").read_text())["prompts"] == {}
-    (architecture, *_) = reader_of(directory).contents().architectures
+    (architecture, *_) = find_checkpoint(directory).reader.contents().architectures
     assert architecture.configuration(MODELS["bert"][0])[KEY]["max_seq_length"] == 24
 
 
@@ -162,7 +164,7 @@ def test_what_is_not_supported_and_what_is_damaged_is_named(tmp_path, file, cont
     directory = write_vectors(tmp_path / "model")
     (directory / file).write_text(json.dumps(content))
     with pytest.raises(ReportedError) as raised:
-        EmbeddingPredictor(directory, Options())
+        EmbeddingPredictor(find_checkpoint(directory), Options())
     assert type(raised.value) is kind
     assert message in str(raised.value)
 

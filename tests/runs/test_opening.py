@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.errors import ReportedError
-from bert_horovod.runs.opening import kind_of, require_checkpoint
+from bert_horovod.runs.opening import find_checkpoint, open_checkpoint
 
 HUGGING_FACE = ("config.json", "model.safetensors")
 GOOGLES = ("bert_model.ckpt.index", "bert_config.json")
@@ -28,9 +28,9 @@ def test_the_kind_of_a_path_and_what_is_read_there(tmp_path, files, path, kind, 
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found, reader = kind_of(tmp_path / path)
-    assert found.name.startswith(kind)
-    assert reader.place == tmp_path / place
+    opened = find_checkpoint(tmp_path / path)
+    assert opened.kind.name.startswith(kind)
+    assert opened.reader.place == tmp_path / place
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_a_path_that_is_no_checkpoint_is_told_early(tmp_path, files, message):
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(ReportedError, match=message):
-        require_checkpoint(tmp_path, "--flag")
+        open_checkpoint(tmp_path, "--flag")

@@ -15,12 +15,11 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
-from bert_horovod.interchange.huggingface import read_directory, write_directory
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
 from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
-from bert_horovod.runs.opening import read_configuration
 from bert_horovod.runs.state import Progress
 from bert_horovod.tasks.embedding import KEY, Embedding
 from bert_horovod.training.overlap import build_step
@@ -240,7 +239,7 @@ def test_vectors_are_those_of_each_class_of_transformers(name, pooling, tmp_path
     if name != "roberta":  # whose tokenizer is of another kind
         directory = tmp_path / "ours"
         write_directory(directory, read.model, task, encoder_parameters, words, UNCASED)
-        found = vectors_of(read_configuration(directory))
+        found = vectors_of(HuggingFace(directory).configuration)
         assert (found.pooling, found.max_seq_length) == (task.pooling, task.max_length)
     encoder, info = transformers.AutoModel.from_pretrained(
         directory, output_loading_info=True, attn_implementation="eager"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from bert_horovod.commands.shared.parser import takes_urls
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,19 +90,6 @@ CHECKPOINT = (
     "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT, a TF1 checkpoint of Google's (its prefix or "
     "directory), or a run's output_dir (its newest checkpoint)"
 )
-
-
-def add_checkpoint_path(parser: argparse.ArgumentParser) -> None:
-    """Declare --checkpoint, which is required, and may be named without its flag."""
-    add_path(parser, "RUN", "--checkpoint", "PATH", CHECKPOINT)
-    for action in parser._actions:
-        if action.dest == "checkpoint":
-            takes_urls(action)
-
-
-def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
-    """Declare --checkpoint, which is required; `what` begins its help text."""
-    takes_urls(parser.add_argument("--checkpoint", required=True, type=Path, metavar="PATH", help=what + CHECKPOINT))
 
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:

@@ -115,8 +115,8 @@ class Kind:
 
     # Its rows and its task
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
-        """Raise UserError if the checkpoint at `path` does not fit these data."""
+    def check(self, path: object, model: Model, settings: TokenizerSettings) -> None:
+        """Raise UserError if the checkpoint (`path`: its name) does not fit these data."""
 
     def tokenizer(self, vocabulary: list[str], settings: TokenizerSettings) -> Any:
         """What `tokens` needs of the checkpoint."""

@@ -119,7 +119,7 @@ class Spans(Kind):
     def content(self, split: Questions) -> Any:
         return vars(split) | {"path": ""}
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
+    def check(self, path: object, model: Model, settings: TokenizerSettings) -> None:
         require_pairs(settings, str(path))
         require_segments(path, model, settings, "question", "context")
 

@@ -165,7 +165,7 @@ class Texts(Kind):
     def content(self, split: Split) -> Any:
         return split.examples
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
+    def check(self, path: object, model: Model, settings: TokenizerSettings) -> None:
         if len(self.data.format.columns) > 1:
             require_segments(path, model, settings, "the first text", "the second")
 
