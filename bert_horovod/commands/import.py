@@ -8,11 +8,12 @@ complete in itself and that transformers loads. With --vocab it takes an extende
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import CHECKPOINT
-from bert_horovod.commands.shared.opened_flags import checkpoint_of
+from bert_horovod.commands.shared.opened_flags import open_named
 from bert_horovod.commands.shared.parser import opens
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import require_new_directory
@@ -27,7 +28,7 @@ _NAMED = 4  # tensors that the summary names, at most
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     checkpoint = parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
-    opens(checkpoint, checkpoint_of("CHECKPOINT"))
+    opens(checkpoint, partial(open_named, flag="CHECKPOINT"))
     parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory to write")
     parser.add_argument(
         "--vocab",

@@ -9,6 +9,7 @@ again on a finished store checks it.
 """
 
 import argparse
+import importlib
 import os
 import shlex
 import sys
@@ -153,11 +154,10 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
-    from bert_horovod.recipe_files.loading import load_recipe
 
     share = None if arguments.part is None else find_share(arguments.part, os.environ)
     require_inputs(arguments.input)
-    recipe = load_recipe(arguments.recipe, arguments.overrides) if arguments.recipe else None
+    recipe = _recipe(arguments) if arguments.recipe else None
     if arguments.tokenizer:
         path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
     else:
@@ -201,6 +201,12 @@ def _command() -> str:
         if not leaving_out:
             words.append(word)
     return shlex.join(["bert-horovod", *words])
+
+
+def _recipe(arguments: argparse.Namespace) -> "Recipe":
+    """The recipe; its reader, which knows every exchange, is found by name: preparing text must not need that."""
+    loading = importlib.import_module("bert_horovod.recipe_files.loading")
+    return loading.load_recipe(arguments.recipe, arguments.overrides)
 
 
 def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "Executor | None") -> None:

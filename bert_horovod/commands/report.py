@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_price_arguments, read_prices
 from bert_horovod.commands.shared.opened_flags import OpenRun, opens_run
 from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.places import is_url
 

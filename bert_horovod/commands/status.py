@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_price_arguments, read_prices
 from bert_horovod.commands.shared.opened_flags import opens_run
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import printable_line
 from bert_horovod.storage.places import is_url
 from bert_horovod.wording import counted

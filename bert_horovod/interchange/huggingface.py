@@ -47,7 +47,7 @@ from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json, read_tokenizer, tokenizer_config
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
-from bert_horovod.model.architectures.families import by_model_type, family_of, name_of_bert, names_of_heads
+from bert_horovod.model.architectures.families import MODELS, by_model_type, family_of, name_of_bert, names_of_heads
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -56,16 +56,18 @@ from bert_horovod.model.parameters import (
     DECODER_WEIGHT_COPY,
     LABEL_ATTENTION,
     MORE_CLASSIFIERS,
+    SENTENCE_VECTORS,
     WORD_EMBEDDINGS,
     Shapes,
 )
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.recipe import sections
-from bert_horovod.recipe_files import loading
+from bert_horovod.recipe.checking import check_model
+from bert_horovod.recipe.fields import OneOf, section_from_table
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
-from bert_horovod.tasks.embedding import KEY
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -252,7 +254,7 @@ def describe_directory(
                 blanks=architecture.name != TAGS or words_after_blanks(config),
             )
         elif architecture.name == ENCODER and makes_vectors(config):  # then its own class, whatever heads there are
-            vectors = {key: config[key] for key in (KEY, "text_columns") if key in config}
+            vectors = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
             architecture, named = dataclasses.replace(architecture, vectors=vectors), architecture.name
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
@@ -306,11 +308,16 @@ def require_supported(path: Path, config: dict[str, Any]) -> None:
 
 def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
     """The sizes in a config.json or bert_config.json (`config`: its content); raises UserError if they are wrong."""
-    try:  # build a recipe around the model, to check the limits of [model]
-        table = _family(config).settings(config)
-        return loading.recipe_from_table(
-            {"model": table, "objective": {"pair": "none"}, "phase": [{"sequence_length": 8}]}
-        ).model
+    try:
+        model = section_from_table(OneOf("architecture", MODELS), _family(config).settings(config), "model")
+        around = sections.Recipe(
+            model=model,
+            objective=Objective(pair="none"),
+            optimizer=sections.Optimizer(),
+            exchange=sections.ExchangeMethod(),
+        )
+        check_model(around)
+        return model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
-from bert_horovod.tasks.embedding import KEY
 
 MODULES, OF_TEXTS, OF_MODEL = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 VECTOR = "sentence_embedding"  # sentence-transformers' name of a text's vector, as an output
@@ -127,13 +127,13 @@ def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
         "dimensions": of_model.get("truncate_dim"),
         **({"refused": refused} if refused else {}),
     }
-    ours = config.get(KEY)
-    return config | {KEY: (ours if isinstance(ours, dict) else {}) | entry}
+    ours = config.get(SENTENCE_VECTORS)
+    return config | {SENTENCE_VECTORS: (ours if isinstance(ours, dict) else {}) | entry}
 
 
 def makes_vectors(config: dict[str, Any]) -> bool:
     """Whether a config.json, by its content, speaks of vectors, and of a kind that this program makes."""
-    return "refused" not in config.get(KEY, {"refused": True})
+    return "refused" not in config.get(SENTENCE_VECTORS, {"refused": True})
 
 
 def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
@@ -142,16 +142,16 @@ def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
     Raises UserError if this program does not make such vectors, DamagedData if a value is of another kind than
     expected.
     """
-    entry = config.get(KEY)
+    entry = config.get(SENTENCE_VECTORS)
     if entry is None:
         return None
     if isinstance(entry, dict) and entry.get("refused"):
         raise UserError(str(entry["refused"]))
     for key, kind in _KINDS.items():
         if isinstance(entry, dict) and not isinstance(entry.get(key, SentenceVectors._field_defaults[key]), kind):
-            raise DamagedData(f"{KEY}: {key} = {shown(entry[key])}; expected {kind}")
+            raise DamagedData(f"{SENTENCE_VECTORS}: {key} = {shown(entry[key])}; expected {kind}")
     if not isinstance(entry, dict) or entry.get("pooling", "mean") not in _POOLINGS.values():
-        raise DamagedData(f"{KEY} is {shown(entry)}; expected an object with the pooling mean or first")
+        raise DamagedData(f"{SENTENCE_VECTORS} is {shown(entry)}; expected an object with the pooling mean or first")
     return SentenceVectors(**{key: entry[key] for key in _KINDS if key in entry})
 
 

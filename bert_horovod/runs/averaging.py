@@ -8,9 +8,10 @@ import numpy as np
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import HuggingFace, write_directory
-from bert_horovod.runs.checkpoint import is_removed, recorded_length, recorded_recipe, step_of, whole_checkpoints
+from bert_horovod.runs.checkpoint import is_removed, recorded_length, step_of, whole_checkpoints
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.opening import RUN, OpenCheckpoint
+from bert_horovod.runs.resuming import recorded_recipe
 from bert_horovod.storage.writing import new_directory
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from bert_horovod.errors import ReportedError, RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
-from bert_horovod.runs.checkpoint import BEST, NEWEST, paths, recorded_recipe
+from bert_horovod.runs.checkpoint import BEST, NEWEST, paths
 from bert_horovod.runs.rank_parts import remove_waiting
+from bert_horovod.runs.resuming import recorded_recipe
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage.reading import read_record, read_text

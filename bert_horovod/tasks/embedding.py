@@ -20,14 +20,13 @@ from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import sequence_means
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import SENTENCE_VECTORS, Shapes
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Means, encoder_products
 
 ARCHITECTURE = "BertModel"
-KEY = "sentence_vectors"  # our key of config.json
 POOLINGS = ("mean", "first")
 SCALE = 20.0
 
@@ -63,7 +62,7 @@ class Embedding(Means):
         return {
             "architectures": [class_name(model, ARCHITECTURE)],
             "text_columns": list(self.text_columns),
-            KEY: {
+            SENTENCE_VECTORS: {
                 "pooling": self.pooling,
                 "prompts": dict(zip(self.text_columns, self.prompts, strict=False)),
                 "matryoshka_lengths": list(self.lengths),

@@ -27,7 +27,7 @@ from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs import checkpoint
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
@@ -70,7 +70,7 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     It is from rank 0's newest checkpoint, else from job.initial, else of fresh parameters.
     """
     recipe = job.recipe
-    newest = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
+    newest = load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
     progress = newest.progress if newest else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.google import find_prefix, read_checkpoint
+from bert_horovod.interchange.google import Tf1, find_prefix
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runs.opening import find_checkpoint
@@ -173,7 +173,7 @@ def test_of_several_checkpoints_the_one_that_tensorflow_names_is_taken_else_none
         find_prefix(tmp_path)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-12"\n', encoding="utf-8")
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-12"
-    assert read_checkpoint(tmp_path / "model.ckpt-12").model == Model(
+    assert Tf1(tmp_path / "model.ckpt-12").read().model == Model(
         **{name: value for name, value in CONFIG.items() if name not in ("directionality", "pooler_type")}
     )
 
@@ -327,7 +327,7 @@ def test_settings_then_the_vocabulary_tell_of_lower_casing(
     (directory / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     if settings:
         (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = find_checkpoint(directory).reader.tokenizer()
+    tokenizer = find_checkpoint(directory).reader.tokenizer
     if lowercase is None:
         assert tokenizer.reason is None
         refuse(directory, "nothing tells whether text is to be lower-cased for it; .* --cased")

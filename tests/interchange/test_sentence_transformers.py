@@ -18,8 +18,8 @@ from bert_horovod.interchange.onnx_file import write_onnx
 from bert_horovod.interchange.saved_model import write_text_model
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.tasks.embedding import KEY
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 
 FILES = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
@@ -144,7 +144,7 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
     ]
     assert json.loads((directory / "config_sentence_transformers.json").read_text())["prompts"] == {}
     (architecture, *_) = find_checkpoint(directory).reader.contents().architectures
-    assert architecture.configuration(MODELS["bert"][0])[KEY]["max_seq_length"] == 24
+    assert architecture.configuration(MODELS["bert"][0])[SENTENCE_VECTORS]["max_seq_length"] == 24
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_t
     whole = ours(directory, TEXTS)
     (directory / "modules.json").unlink()
     config = json.loads((directory / "config.json").read_text())
-    del config[KEY]
+    del config[SENTENCE_VECTORS]
     (directory / "config.json").write_text(json.dumps(config))
     plain = ours(directory, TEXTS, sequence_length=24)
     assert not np.allclose(np.linalg.norm(plain, axis=1), 1)

@@ -21,7 +21,6 @@ from bert_horovod.runs.checkpoint import (
     HASHES,
     Best,
     best_record,
-    load_newest,
     path_of,
     paths,
     recorded_length,
@@ -31,6 +30,7 @@ from bert_horovod.runs.checkpoint import (
 from bert_horovod.runs.model_card import CARD
 from bert_horovod.runs.opening import OpenCheckpoint, find_checkpoint
 from bert_horovod.runs.rank_parts import remove_waiting
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import new_state, save

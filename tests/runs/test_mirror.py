@@ -11,15 +11,16 @@ from types import ModuleType
 import pytest
 
 from bert_horovod.commands import report, status
-from bert_horovod.commands.shared.opened_flags import checkpoint_of
+from bert_horovod.commands.shared.opened_flags import open_named
 from bert_horovod.commands.shared.parser import open_values
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError
 from bert_horovod.runs import mirror, mirroring
-from bert_horovod.runs.checkpoint import load_newest, path_of, paths, step_of
+from bert_horovod.runs.checkpoint import path_of, paths, step_of
 from bert_horovod.runs.directory import RunRecord, Start, claim
 from bert_horovod.runs.mirror import bring_newest, copies, lag_of
 from bert_horovod.runs.mirroring import Mirror
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import prune
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.places import parse
@@ -306,7 +307,7 @@ def test_commands_take_a_mirrors_url(box, capsys):
     box.copy(copying, 10)
     copying.close()
     for path in (box.url, f"{box.url}/checkpoints/step-00000010"):
-        opened = checkpoint_of("--checkpoint")(Path(path))
+        opened = open_named(Path(path), "--checkpoint")
         assert len(opened.whole(lambda whole: whole.reader.read().parameters)) > 10
         assert str(opened) == f"{parse(box.url, '')}/checkpoints/step-00000010"
     mirror._fetched.clear()
@@ -370,4 +371,4 @@ def test_a_mirror_without_a_whole_checkpoint_is_no_checkpoint(saved, store, tmp_
     box.open().close()
     change(box, "step-00000010/config.json", b"{}")
     with pytest.raises(ReportedError, match="no complete checkpoint; half-written: step-00000010"):
-        checkpoint_of("--checkpoint")(Path(box.url))
+        open_named(Path(box.url), "--checkpoint")

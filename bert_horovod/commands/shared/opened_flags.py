@@ -1,7 +1,7 @@
 """Flags that name a checkpoint or a run, which may be elsewhere: opened once, before their command begins."""
 
 import argparse
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,33 +43,30 @@ def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
 def opens_checkpoint(action: argparse.Action, flag: str = "--checkpoint") -> None:
     """Declare that a flag names a checkpoint, or the URL of one; its value is an OpenCheckpoint."""
     takes_urls(action)
-    opens(action, checkpoint_of(flag))
+    opens(action, partial(open_named, flag=flag))
 
 
-def checkpoint_of(flag: str) -> "Callable[[Path], OpenCheckpoint]":
-    """A function that opens what `flag` names; raises ReportedError. A mistake that all ranks meet is told once."""
+def open_named(path: Path, flag: str) -> "OpenCheckpoint":
+    """Open the checkpoint that a flag's path or URL names; raises ReportedError. What all ranks meet is told once."""
+    from bert_horovod.runs.mirror import fetched
+    from bert_horovod.runs.opening import open_checkpoint
 
-    def open_(path: Path) -> "OpenCheckpoint":
-        from bert_horovod.runs.mirror import fetched
-        from bert_horovod.runs.opening import open_checkpoint
-
-        with one_message():
-            if not is_url(path):
-                return open_checkpoint(path, flag)
-            return open_checkpoint(fetched(path, flag), flag, str(parse(path, flag)))
-
-    return open_
+    with one_message():
+        if not is_url(path):
+            return open_checkpoint(path, flag)
+        return open_checkpoint(fetched(path, flag), flag, str(parse(path, flag)))
 
 
 def opens_run(action: argparse.Action) -> None:
     """Declare that an argument names a run, or its mirror; its value is an OpenRun."""
-
-    def open_(path: Path) -> OpenRun:
-        from bert_horovod.runs.mirror import fetched, is_mirror
-
-        if not is_mirror(path):
-            return OpenRun(path, path, "")
-        return OpenRun(path, fetched(path, "RUN", run_alone=True), str(parse(path, "RUN")))
-
     takes_urls(action)
-    opens(action, open_)
+    opens(action, open_run)
+
+
+def open_run(path: Path) -> OpenRun:
+    """Find the run that a path or URL names; raises ReportedError if its mirror cannot be read."""
+    from bert_horovod.runs.mirror import fetched, is_mirror
+
+    if not is_mirror(path):
+        return OpenRun(path, path, "")
+    return OpenRun(path, fetched(path, "RUN", run_alone=True), str(parse(path, "RUN")))

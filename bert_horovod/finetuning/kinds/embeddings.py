@@ -32,9 +32,10 @@ from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import predictions_of
 from bert_horovod.finetuning.text_data import dialect_of, two_parts
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import EMBEDDING
-from bert_horovod.tasks.embedding import ARCHITECTURE, KEY, POOLINGS, Embedding
+from bert_horovod.tasks.embedding import ARCHITECTURE, POOLINGS, Embedding
 from bert_horovod.wording import counted
 
 _USUAL = "query,passage"
@@ -133,7 +134,7 @@ class Embeddings(Kind):
 
     @classmethod
     def claims(cls, config: dict[str, Any]) -> bool:
-        return isinstance(config.get(KEY), dict)
+        return isinstance(config.get(SENTENCE_VECTORS), dict)
 
     def content(self, split: Split) -> Any:
         return split.examples
