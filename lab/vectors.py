@@ -48,9 +48,8 @@ def write_model(size: str, directory: Path, vocabulary: Path) -> None:
     from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
     from bert_horovod.interchange.architectures import ENCODER, Architecture
     from bert_horovod.interchange.huggingface import write_directory
-    from bert_horovod.model.parameters import initial_values
+    from bert_horovod.model.parameters import SENTENCE_VECTORS, initial_values
     from bert_horovod.recipe.sections import Model
-    from bert_horovod.tasks.embedding import KEY
 
     words = vocabulary.read_text(encoding="utf-8").splitlines()
     width, layers, heads = SIZES[size]
@@ -61,7 +60,7 @@ def write_model(size: str, directory: Path, vocabulary: Path) -> None:
         num_attention_heads=heads,
         intermediate_size=4 * width,
     )
-    architecture = Architecture(ENCODER, False, vectors={KEY: {"max_seq_length": 256}})
+    architecture = Architecture(ENCODER, False, vectors={SENTENCE_VECTORS: {"max_seq_length": 256}})
     write_directory(
         directory, model, architecture, initial_values(architecture.parameters(model), 0.02, 0), words, UNCASED
     )

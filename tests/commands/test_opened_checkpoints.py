@@ -10,7 +10,7 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange import google, huggingface
 from bert_horovod.recipe.settings import Execution, Objective, Phase
 from bert_horovod.runs import opening
-from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints, toy_glue
 from tests.commands.conftest import MODEL, WORDS, Toys, command
 from tests.toy_runs import train_recipe

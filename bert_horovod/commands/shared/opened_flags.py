@@ -54,7 +54,8 @@ def open_named(path: Path, flag: str) -> "OpenCheckpoint":
     with one_message():
         if not is_url(path):
             return open_checkpoint(path, flag)
-        return open_checkpoint(fetched(path, flag), flag, str(parse(path, flag)))
+        place = parse(path, flag)
+        return open_checkpoint(fetched(place, flag), flag, str(place))
 
 
 def opens_run(action: argparse.Action) -> None:
@@ -69,4 +70,5 @@ def open_run(path: Path) -> OpenRun:
 
     if not is_mirror(path):
         return OpenRun(path, path, "")
-    return OpenRun(path, fetched(path, "RUN", run_alone=True), str(parse(path, "RUN")))
+    place = parse(path, "RUN")
+    return OpenRun(path, fetched(place, "RUN", run_alone=True), str(place))
