@@ -12,7 +12,7 @@ from bert_horovod.recipe.settings import Execution, Objective, Phase
 from bert_horovod.runs import opening
 from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints, toy_glue
-from tests.commands.conftest import MODEL, WORDS, Toys, command
+from tests.commands.conftest import MODEL, Toys, command
 from tests.toy_runs import train_recipe
 from tests.toys import recipe_of
 
@@ -89,4 +89,3 @@ def test_pretrain(toys, tmp_path, counts):
     words = ("--recipe", tmp_path / "recipe.toml", "--data_dir", toys.store, "--output_dir", tmp_path / "run")
     assert command("pretrain", *words, "--init_checkpoint", toys.checkpoint) == 0
     assert counts == ONCE
-    assert WORDS
