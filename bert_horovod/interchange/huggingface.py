@@ -35,7 +35,7 @@ from bert_horovod.interchange.architectures import (
     whole_heads,
 )
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, weight_files, write_file
-from bert_horovod.interchange.sentence_transformers import makes_vectors, vector_files, with_vectors
+from bert_horovod.interchange.sentence_transformers import vector_files, vectors_of, with_vectors
 from bert_horovod.interchange.suitability import (
     class_of_classifier,
     classifier_labels,
@@ -253,7 +253,7 @@ def describe_directory(
                 windows=windows,
                 blanks=architecture.name != TAGS or words_after_blanks(config),
             )
-        elif architecture.name == ENCODER and makes_vectors(config):  # then its own class, whatever heads there are
+        elif architecture.name == ENCODER and vectors_of(config):  # then its own class, whatever heads there are
             vectors = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
             architecture, named = dataclasses.replace(architecture, vectors=vectors), architecture.name
         architectures.append(architecture)

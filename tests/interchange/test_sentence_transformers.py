@@ -22,6 +22,7 @@ from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 
+TRANSFORMER, POOLING = {"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}
 FILES = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
 
 
@@ -113,8 +114,9 @@ def test_vectors_of_a_directory_of_theirs_are_theirs_and_import_keeps_them(tmp_p
     made.save(str(tmp_path / "theirs"))
     theirs, imported = tmp_path / "theirs", tmp_path / "imported"
     assert vectors_of(HuggingFace(theirs).configuration) == SentenceVectors(
-        "first", False, {"query": "good "}, "query", 16
+        "first", False, {"query": "good "}, "query", 16, similarity="dot"
     )
+    assert json.loads((theirs / FILES[2]).read_text())["similarity_fn_name"] == "dot"
     np.testing.assert_allclose(made.encode(TEXTS), ours(theirs, TEXTS, "query"), atol=1e-5)
     np.testing.assert_allclose(made.encode(TEXTS, prompt=""), ours(theirs, TEXTS), atol=1e-5)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -151,10 +153,23 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
     ("file", "content", "kind", "message"),
     [
         ("modules.json", [{"path": "1_Pooling", "type": "x.Pooling"}, {"path": "2", "type": "x.Dense"}], UserError,
-         "the module Dense is not supported; expected Pooling and Normalize"),
-        ("modules.json", {"path": ""}, DamagedData, "modules.json is damaged: expected a list of modules"),
+         "the module 'Dense' is not supported; expected Transformer, Pooling and perhaps Normalize"),
+        ("modules.json", {}, DamagedData, "modules.json is damaged: expected a list of modules"),
+        ("modules.json", [], DamagedData, "modules.json is damaged: expected a list of modules"),
+        ("modules.json", [TRANSFORMER], UserError, "its modules are Transformer; expected"),
+        ("modules.json", [TRANSFORMER, {"path": "1_Pooling", "type": "x.SpladePooling"}], UserError, "SpladePooling"),
+        ("modules.json", [TRANSFORMER, POOLING, POOLING], UserError, "are Transformer, Pooling, Pooling; expected"),
+        ("modules.json", [POOLING, TRANSFORMER], UserError, "its modules are Pooling, Transformer; expected"),
+        ("modules.json", [TRANSFORMER, POOLING | {"path": "../../x"}], UserError, "'../../x' leads out of"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, UserError, "expected mean or cls"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, UserError, "expected mean or cls"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, UserError, "the pooling [] is not supported"),
+        ("1_Pooling/config.json", {"pooling_mode": 5}, DamagedData, "pooling_mode = 5; expected mean or cls"),
+        ("1_Pooling/config.json", {"word_embedding_dimension": 7}, UserError, "_dimension = 7; expected 32"),
+        ("config_sentence_transformers.json", {"prompts": [1]}, DamagedData, "prompts = [1]; expected texts by names"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 5}}, DamagedData, "prompts = {'query': 5}"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, UserError, "'x' is none of its prompts"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "x"}, UserError, "similarity_fn_name = 'x'"),
         ("1_Pooling/config.json", {"include_prompt": False}, UserError, "include_prompt = false is not supported"),
         ("config_sentence_transformers.json", {"truncate_dim": "8"}, DamagedData, "dimensions = '8'"),
         ("sentence_bert_config.json", {"max_seq_length": [8]}, DamagedData, "max_seq_length = [8]"),
@@ -163,10 +178,11 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
 def test_what_is_not_supported_and_what_is_damaged_is_named(tmp_path, file, content, kind, message):
     directory = write_vectors(tmp_path / "model")
     (directory / file).write_text(json.dumps(content))
-    with pytest.raises(ReportedError) as raised:
-        EmbeddingPredictor(find_checkpoint(directory), Options())
-    assert type(raised.value) is kind
-    assert message in str(raised.value)
+    for use in (lambda: EmbeddingPredictor(find_checkpoint(directory), Options()), HuggingFace(directory).contents):
+        with pytest.raises(ReportedError) as raised:
+            use()
+        assert type(raised.value) is kind
+        assert message in str(raised.value)
 
 
 def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_takes_it(tmp_path):
@@ -179,3 +195,9 @@ def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_t
     plain = ours(directory, TEXTS, sequence_length=24)
     assert not np.allclose(np.linalg.norm(plain, axis=1), 1)
     np.testing.assert_allclose(unit(plain), whole, atol=1e-6)
+
+
+def test_the_length_stands_in_a_file_of_an_older_name_too(tmp_path):
+    directory = write_vectors(tmp_path / "model")
+    (directory / "sentence_bert_config.json").rename(directory / "sentence_xlm-roberta_config.json")
+    assert vectors_of(HuggingFace(directory).configuration).max_seq_length == 24
