@@ -58,6 +58,11 @@ class SentenceVectors(NamedTuple):
     dimensions: int | None = None  # of the vector, the first ones; None: all
     similarity: str = "cosine"  # of two vectors, as their files name it for other programs
 
+    def prompt_of(self, column: str, place: int) -> str:
+        """What stands before a text of a column, by its name, else by its place: a query, then passages."""
+        names = column, "query" if place == 0 else "document", self.default_prompt
+        return next((self.prompts[name] for name in names if name in self.prompts), "")
+
 
 def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
     """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors."""

@@ -38,7 +38,8 @@ class Embedding(Means):
 
     `text_columns`: the texts' column names in files; `pooling`: "mean" of a text's states, or its "first"; `prompts`:
     what stands before each column's texts; `lengths`: Matryoshka's, descending, the whole width first; `max_length`:
-    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `scored`: pairs have scores.
+    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `scored`: pairs have scores;
+    `lowercase`: texts are put in lower case before the tokenizer does its own.
     """
 
     text_columns: tuple[str, ...]
@@ -48,6 +49,7 @@ class Embedding(Means):
     max_length: int = 512
     symmetric: bool = False
     scored: bool = False
+    lowercase: bool = False
     counts = ("pairs",)
     sum_names = ("pair_loss",)
     means: ClassVar = {"pair_loss": "pair_loss"}
@@ -68,6 +70,7 @@ class Embedding(Means):
                 "prompts": dict(zip(self.text_columns, self.prompts, strict=False)),
                 "matryoshka_lengths": list(self.lengths),
                 "max_seq_length": self.max_length,
+                **({"lowercase": True} if self.lowercase else {}),
             },
         }
 

@@ -20,12 +20,14 @@ from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import HuggingFace
+from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import embeddings
 from tests.horovod_runs import run_ranks
 from tests.toy_glue import FAST, WORDS
 from tests.toy_runs import metrics, newest
+from tests.toy_vectors import write_vectors
 
 BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
 TRIPLES = {"prompts": ["the ", "a ", "a "], "matryoshka": "8", "symmetric": True}
@@ -229,3 +231,35 @@ def test_a_matryoshka_length_above_the_width_is_refused(checkpoint, tmp_path):
         Finetuning(embeddings("query,passage", matryoshka="17")(tmp_path / "data"), find_checkpoint(checkpoint)).job(
             tmp_path, 1, FAST
         )
+
+
+@pytest.mark.parametrize(
+    ("flags", "pooling", "prompts", "said"),
+    [
+        ({}, "first", ("query: ", "passage: "), "as the checkpoint says: pooling first, 'query: ' before each query"),
+        ({"pooling": "mean"}, "mean", ("query: ", "passage: "), "--pooling mean: the checkpoint's vectors have the"),
+        ({"prompts": ["", "a "]}, "first", ("", "a "), "--prompts: the checkpoint has 'query: ', 'passage: '"),
+    ],
+)
+def test_what_a_checkpoint_says_of_its_vectors_goes_on_unless_a_flag_says_otherwise(
+    tmp_path, flags, pooling, prompts, said
+):
+    directory = write_vectors(tmp_path / "model", pooling="first", prompts=("query: ", "passage: "))
+    texts = json.loads((directory / "sentence_bert_config.json").read_text()) | {"do_lower_case": True}
+    (directory / "sentence_bert_config.json").write_text(json.dumps(texts))
+    kind = read(
+        tmp_path, [{"query": "Good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage", **flags
+    )
+    job = Finetuning(kind, find_checkpoint(directory)).job(tmp_path / "run", 1, ("data.packing=false",))
+    assert (job.task.pooling, job.task.prompts, job.task.max_length, job.task.lowercase) == (pooling, prompts, 24, True)
+    assert said in "\n".join(kind.notices(job.recipe))
+    assert vectors_of(job.task.configuration(job.recipe.model)).lowercase
+
+
+def test_vectors_of_a_kind_that_is_not_made_here_are_not_trained(tmp_path):
+    directory = write_vectors(tmp_path / "model")
+    modules = json.loads((directory / "modules.json").read_text())
+    (directory / "modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "x.Dense"}]))
+    kind = read(tmp_path, [{"query": "good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage")
+    with pytest.raises(UserError, match="the module 'Dense' is not supported"):
+        Finetuning(kind, find_checkpoint(directory))
