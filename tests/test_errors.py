@@ -29,8 +29,9 @@ from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
-from bert_horovod.runs.checkpoint import load_newest, path_of
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import Start, claim
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining

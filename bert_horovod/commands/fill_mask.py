@@ -5,7 +5,8 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 
 import argparse
 
-from bert_horovod.commands.shared.flags import add_checkpoint, whole_text
+from bert_horovod.commands.shared.flags import whole_text
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 
 _GUESSES = 5  # of each [MASK]
 
@@ -20,13 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
-
-    require_checkpoint(arguments.checkpoint)
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 
     texts = list(map(whole_text, arguments.texts))
-    predictor = read_checkpoint(arguments.checkpoint, MaskedTokenPredictor)
+    predictor = arguments.checkpoint.whole(MaskedTokenPredictor)
     for text, places in zip(texts, predictor.guess(texts, _GUESSES), strict=True):
         print(text)
         for guesses in places:

@@ -94,18 +94,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(
-    directory: Path, vocab_size: int | None, config: str = "config.json", by_vocabulary: bool = False
+    directory: Path,
+    vocab_size: int | None,
+    config: str = "config.json",
+    by_vocabulary: bool = False,
+    of_model: dict[str, Any] | None = None,
 ) -> TokenizerFound:
     """Read the tokenizer of a checkpoint as transformers does.
 
     `vocab_size` is the model's number of rows for tokens, maybe more than the vocabulary has; None: as the file
     `config` says, if there is one. `by_vocabulary`: if no file says whether text is lower-cased, the vocabulary tells,
-    instead of transformers' default (which is to lower-case).
+    instead of transformers' default (which is to lower-case). `of_model`: the content of `config`, if it is read.
 
     Raises UserError if the tokenizer has a setting that this program does not have, or more tokens than the model, or
     two files contradict each other, DamagedData if a file is damaged.
     """
-    of_model = _optional(directory / config)
+    of_model = _optional(directory / config) if of_model is None else of_model
     if vocab_size is None and type(of_model.get("vocab_size")) is int:
         vocab_size = of_model["vocab_size"]
     found = _read(directory, of_model, vocab_size, config, by_vocabulary)

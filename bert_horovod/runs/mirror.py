@@ -38,7 +38,6 @@ LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
 _NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS, SESSIONS)  # by a start from the checkpoint
 RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
 _OWNER = re.compile(r"\d{8,18}\.json")
-_fetched: dict[str, Path] = {}  # directories of this process, by URL
 
 
 class _FileRecord(TypedDict):
@@ -288,17 +287,16 @@ def _put(temporary: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
+def fetched(place: Place, flag: str, *, run_alone: bool = False) -> Path:
     """A run's directory on this machine, for a while, with the newest complete checkpoint of a mirror.
 
-    If the path is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
+    If the place is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
     files are fetched without the checkpoint. A damaged one is named on stderr, and the one before is taken. Raises
     UserError if there is no complete checkpoint, DamagedData if it, or all are damaged, RunError if the server or the
     disk fails.
     """
-    place = parse(path, flag)
-    while str(place) not in _fetched:
-        of_one = step_of(place.name) is not None
+    of_one = step_of(place.name) is not None
+    while True:
         if of_one:
             complete, damaged = [_read_copy(place)] if remote.find(place / COMPLETE)[0] else [], []
         else:
@@ -325,16 +323,7 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
         os.utime(final, (copy.time, copy.time))
         if not run_alone:
             _say(f"fetched {copy.place}, {megabytes(sum(file.bytes for file in copy.files.values()))}")
-        _fetched[str(place)] = final if of_one else run
-    return _fetched[str(place)]
-
-
-def named(path: Path | str) -> str:
-    """A path in messages: of what was fetched, its URL."""
-    for url, directory in _fetched.items():
-        if str(path).startswith(str(directory)):
-            return url + str(path).removeprefix(str(directory))
-    return str(path)
+        return final if of_one else run
 
 
 def _fetch_newest(complete: list[Copy], run: Path, run_alone: bool) -> Copy | None:

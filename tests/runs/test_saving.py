@@ -19,7 +19,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs import saving
-from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
