@@ -36,9 +36,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("learningrate", ["learning_rate", "weight_decay"])
     'did you mean learning_rate? '
     """
+    near = nearest(word, known)
+    return f"did you mean {near}? " if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word nearest to this one; "" if none is near."""
     by_letters = {name.lower().replace("_", "").replace("-", ""): name for name in known}
     near = difflib.get_close_matches(word[:100].lower().replace("_", "").replace("-", ""), by_letters, 1, 0.65)
-    return f"did you mean {by_letters[near[0]]}? " if near else ""
+    return by_letters[near[0]] if near else ""
 
 
 def duration(seconds: float) -> str:

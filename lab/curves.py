@@ -132,8 +132,9 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
 def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
     """The ladder's verdicts; with --work, what they lack is trained and kept."""
     table_of_rows, store_hash = ladder.read_ladder(), open_store(arguments.data_dir).hash
+    fresh_hash = open_store(arguments.fresh_dir).hash if arguments.fresh_dir else None
     while True:
-        *verdicts, last = ladder.walk(table_of_rows, ladder.kept(), store_hash)
+        *verdicts, last = ladder.walk(table_of_rows, ladder.kept(), store_hash, fresh_hash)
         if isinstance(last, ladder.Verdict):
             return [*verdicts, last]
         if not arguments.work:
@@ -160,9 +161,9 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
 def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it."""
     table_of_rows = ladder.read_ladder()
-    directory = arguments.work / run.key.split()[0]
+    directory, data_dir = arguments.work / run.key.split()[0], arguments.fresh_dir if run.fresh else arguments.data_dir
     say(f"{run.row}, seed {run.seed}: training in {directory}")
-    words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", arguments.data_dir]
+    words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", data_dir]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
     _, processor_s = _answer(words)
@@ -171,7 +172,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
-    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", arguments.data_dir, "--json"])[0])
+    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, "--json"])[0])
     metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     line = {
         "key": run.key,
@@ -306,6 +307,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the books")
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
     parser.add_argument("--ladder", action="store_true", help="the ladder in place of the curves")
+    parser.add_argument(
+        "--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text"
+    )
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")

@@ -46,6 +46,18 @@ class Row:
     rival: bool = False
 
 
+@dataclass(frozen=True)
+class After:
+    """What is trained when all rows are decided; lab/ladder.toml says what each field means."""
+
+    name: str
+    of: str
+    seeds: tuple[int, ...]
+    set: tuple[str, ...] = ()
+    rate: float = 1.0
+    fresh: bool = False
+
+
 class Ladder(NamedTuple):
     """The table of rows."""
 
@@ -54,6 +66,7 @@ class Ladder(NamedTuple):
     gain: float  # nats
     common: Settings
     rows: tuple[Row, ...]
+    after: tuple[After, ...]
 
 
 class Run(NamedTuple):
@@ -64,7 +77,8 @@ class Run(NamedTuple):
     settings: Settings  # without the common ones
     recipe: Recipe
     key: str
-    mean: int
+    mean: int = 0
+    fresh: bool = False  # on the store that holds out other text
 
 
 class Pilot(NamedTuple):
@@ -91,8 +105,11 @@ class Verdict(NamedTuple):
 def read_ladder() -> Ladder:
     """The table of lab/ladder.toml."""
     table = read_toml(LAB / "ladder.toml", "the ladder")
-    rows = tuple(Row(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}) for row in table["row"])
-    return Ladder(table["recipe"], tuple(table["seeds"]), table["gain"], _split(table["set"]), rows)
+    rows, after = (
+        tuple(kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}) for row in table[name])
+        for name, kind in (("row", Row), ("after", After))
+    )
+    return Ladder(table["recipe"], tuple(table["seeds"]), table["gain"], _split(table["set"]), rows, after)
 
 
 def kept() -> dict[str, dict[str, Any]]:
@@ -108,12 +125,15 @@ def keep(line: dict[str, Any]) -> None:
 
 
 def walk(
-    ladder: Ladder, lines: dict[str, dict[str, Any]], store_hash: str, rows: Iterable[Row] | None = None
+    ladder: Ladder, lines: dict[str, dict[str, Any]], store_hash: str, fresh_hash: str | None = None
 ) -> Iterator[Verdict | list[Run | Pilot]]:
-    """The verdicts of all rows in turn, up to the first that lacks something: what it lacks comes last."""
+    """The verdicts of all rows in turn, up to the first that lacks something: what it lacks comes last.
+
+    `fresh_hash`: of the store that holds out other text; None: there is none, and what needs it is left out.
+    """
     best, best_run = {}, Row(BASE)
     before: Verdict | None = None
-    for row in (Row(BASE), *(ladder.rows if rows is None else rows)):
+    for row in (Row(BASE), *ladder.rows):
         settings = _changed(ladder, best, row)
         if row.timed:
             key = f"pilot {_run(ladder, row, settings, ladder.seeds[0], store_hash).key}"
@@ -128,23 +148,40 @@ def walk(
         if missing:
             yield missing
             return
-        found = [lines[run.key] for run in runs]
-        losses = [line["loss"] for line in found]
+        losses = [lines[run.key]["loss"] for run in runs]
         gains = [a - b for a, b in zip(before.losses, losses, strict=True)] if before else [0.0] * len(losses)
         taken = not row.rival and (before is None or (min(gains) > 0 and statistics.fmean(gains) >= ladder.gain))
-        verdict = Verdict(
-            row.name,
-            losses,
-            [line["accuracy"] for line in found],
-            gains,
-            statistics.fmean(line["processor_s"] for line in found),
-            runs[0].recipe.phase[0].steps,
-            taken,
-        )
+        verdict = _verdict(runs, lines, gains, taken)
         yield verdict
         if taken:
             best, before = settings, verdict
             best_run = row if row.mean else best_run
+    for after in ladder.after:
+        if after.fresh and not fresh_hash:
+            continue
+        settings = (best if after.of == "winner" else {}) | _split(after.set)
+        rate = _recipe(ladder, settings).phase[0].learning_rate
+        settings["phase.0.learning_rate"] = f"{after.rate * rate:.4g}"
+        mean = best_run if after.of == "winner" else Row(BASE)
+        runs = [_run(ladder, mean, settings, seed, fresh_hash if after.fresh else store_hash) for seed in after.seeds]
+        runs = [run._replace(row=after.name, fresh=after.fresh) for run in runs]
+        if missing := [run for run in runs if run.key not in lines]:
+            yield missing
+            return
+        yield _verdict(runs, lines, [], False)
+
+
+def _verdict(runs: list[Run], lines: dict[str, dict[str, Any]], gains: list[float], taken: bool) -> Verdict:
+    found = [lines[run.key] for run in runs]
+    return Verdict(
+        runs[0].row,
+        [line["loss"] for line in found],
+        [line["accuracy"] for line in found],
+        gains,
+        statistics.fmean(line["processor_s"] for line in found),
+        runs[0].recipe.phase[0].steps,
+        taken,
+    )
 
 
 def _changed(ladder: Ladder, best: Settings, row: Row) -> Settings:
@@ -184,9 +221,9 @@ def shown(verdict: Verdict) -> dict[str, Any]:
     """A row of the table."""
     return {
         "loss": statistics.fmean(verdict.losses),
-        "spread": statistics.stdev(verdict.losses),
-        "gain": statistics.fmean(verdict.gains),
-        "least": min(verdict.gains),
+        "spread": statistics.stdev(verdict.losses) if len(verdict.losses) > 1 else None,
+        "gain": statistics.fmean(verdict.gains) if verdict.gains else None,
+        "least": min(verdict.gains, default=None),
         "accuracy": statistics.fmean(verdict.accuracies),
         "steps": verdict.steps,
         "processor_s": verdict.processor_s,

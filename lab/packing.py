@@ -55,7 +55,9 @@ def short_documents(store: Store, path: Path) -> Store:
     ]
     totals = store.manifest["totals"] | {count: sum(entry[count] for entry in entries) for count in COUNTS}
     duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    write_manifest(path, store.manifest | {"shards": entries, "totals": totals, "duplicates": duplicates})
+    manifest = store.manifest | {"shards": entries, "totals": totals, "duplicates": duplicates}
+    manifest.pop("text", None)  # it was of other documents
+    write_manifest(path, manifest)
     return open_store(path)
 
 

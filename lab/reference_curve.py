@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--window", type=int, default=100, metavar="STEPS", help="a multiple of 10 (default: 100)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="most steps of each run (default: all)")
-    parser.add_argument("--this_store", action="store_true", help="the band is for runs on this token store alone")
+    parser.add_argument("--this_store", action="store_true", help="the band is for runs on this text alone")
     add_overrides(parser)
     arguments = parser.parse_args()
     if arguments.window < LOGGED or arguments.window % LOGGED:
@@ -119,7 +119,7 @@ def main() -> int:
         "window": arguments.window,
         **band(np.stack([each[:shortest] for each in curves])),
         "settings": curve_settings(recipe),
-        "stores": [open_store(arguments.data_dir).hash] if arguments.this_store else [],
+        "texts": [open_store(arguments.data_dir).text_key] if arguments.this_store else [],
     }
     path = DIRECTORY / f"{arguments.recipe.stem}.json"
     write_atomically(path, json.dumps(reference) + "\n")

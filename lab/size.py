@@ -57,7 +57,9 @@ def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
         os.link(base.path / name, path / name)
     totals = base.manifest["totals"] | {count: sum(entry[count] for entry in of_store) for count in COUNTS}
     duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    write_manifest(path, base.manifest | {"shards": of_store, "totals": totals, "duplicates": duplicates})
+    manifest = base.manifest | {"shards": of_store, "totals": totals, "duplicates": duplicates}
+    manifest.pop("text", None)  # it was of other documents
+    write_manifest(path, manifest)
     return path
 
 

@@ -134,7 +134,6 @@ if [ $gpu = yes ]; then extras=${extras:+$extras,}gpu; fi
 mpi=no
 if command -v mpicxx > /dev/null; then
     mpi=yes
-    extras=${extras:+$extras,}mpi
 fi
 
 # A virtual environment that was interrupted while it was made has no pip; one that was moved has wrong paths in it.
@@ -180,11 +179,11 @@ install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python
 export PATH="$venv/bin:$PATH"
 
 # A plain run after a run with --test finds more than it needs, and that is fine.
-packages_key="$(cat "$root/pyproject.toml" "$root/setup.py" "$constraints" "${constraints%/*}/without.txt" | cksum) gpu=$gpu mpi=$mpi"
+packages_key="$(cat "$root/pyproject.toml" "$root/setup.py" "$constraints" "${constraints%/*}/without.txt" | cksum) gpu=$gpu"
 if done_already packages-test "$packages_key" || { [[ $extras != *test* ]] && done_already packages "$packages_key"; }; then
     say "TensorFlow and the other packages are in place"
 else
-    say "installing TensorFlow and the other packages (GPU: $gpu, MPI: $mpi), about 1 minute"
+    say "installing TensorFlow and the other packages (GPU: $gpu), about 1 minute"
     logged packages "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" uv
     use_pip_settings
     logged packages "${install[@]}" setuptools wheel cmake -e "$root${extras:+[$extras]}"

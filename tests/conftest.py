@@ -46,10 +46,10 @@ def start_cluster() -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture(scope="session")
 def started_servers(tmp_path_factory) -> Iterator[FileServers]:
-    """S3, sftp and HTTP; for `elsewhere`."""
+    """S3 and HTTP; for `elsewhere`."""
     servers = FileServers(tmp_path_factory.mktemp("servers"))
     yield servers
-    for server in (servers.s3, servers.sftp, servers.http):
+    for server in (servers.s3, servers.http):
         server.kill()
 
 

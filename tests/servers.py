@@ -1,8 +1,9 @@
-"""Real servers of files: S3 (moto's), sftp (OpenSSH's), HTTP with ranges. Each can be killed and started again."""
+"""Real servers of files: S3 (moto's), and HTTP with ranges. Each can be killed and started again."""
 
+import gzip
+import io
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -92,46 +93,19 @@ class S3Server(Server):
             client.put_object(Bucket="lab", Key=key, Body=content)
 
 
-class SftpServer(Server):
-    """OpenSSH's, with the name "files.test" in the ~/.ssh of the directory `home`; skips where there is none."""
-
-    def __init__(self, home: Path):
-        program = shutil.which("sshd") or "/usr/sbin/sshd"
-        if not os.access(program, os.X_OK) or (os.getuid() == 0 and not Path("/run/sshd").is_dir()):
-            pytest.skip("needs OpenSSH's sshd, which is not here")
-        self.port, self.home, ssh = free_port(), home, home / ".ssh"
-        ssh.mkdir(mode=0o700)
-        for name in ("id_test", "host_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh / name], check=True)
-        shutil.copy(ssh / "id_test.pub", ssh / "authorized_keys")
-        kind, key = (ssh / "host_key.pub").read_text().split()[:2]
-        (ssh / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {key}\n")
-        (ssh / "config").write_text(
-            f"Host files.test\n HostName 127.0.0.1\n Port {self.port}\n IdentityFile {ssh / 'id_test'}\n"
-        )
-        (ssh / "sshd_config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {ssh / 'host_key'}\nPidFile none\nUsePAM no\n"
-            f"AuthorizedKeysFile {ssh / 'authorized_keys'}\nStrictModes no\nSubsystem sftp internal-sftp\n"
-            "PermitRootLogin yes\nPasswordAuthentication no\n"
-        )
-        super().__init__([program, "-D", "-e", "-f", str(ssh / "sshd_config")], home / "sshd.log")
-        self.start(self.port)
-
-
 class FileServers:
-    """A server of each kind; sftp and HTTP serve `files`, S3 what `publish` puts there."""
+    """A server of each kind; HTTP serves `files`, S3 what `publish` puts there."""
 
     def __init__(self, home: Path):
         self.home, self.files = home, home / "files"
         self.files.mkdir()
-        self.s3, self.sftp, self.http = S3Server(home), SftpServer(home), HttpServer(self.files)
-        self.variables = {**self.s3.variables, "HOME": str(home)}
+        self.s3, self.http = S3Server(home), HttpServer(self.files)
+        self.variables = self.s3.variables
 
     def url(self, scheme: str) -> str:
         """The URL of the directory `files`."""
         return {
             "s3": "s3://lab/files",
-            "sftp": f"sftp://files.test{self.files}",
             "http": self.http.url,
             "file": f"file://{self.files}",
         }[scheme]
@@ -148,12 +122,16 @@ class FileServers:
 class HttpServer:
     """The files of a directory over HTTP, with ranges and lists of files, in a thread of this process.
 
+    As many servers do, it compresses for a client that accepts gzip, and then sends no part.
+
     Attributes: `refusals`, how many of the next requests are answered 503; `ranges`, whether it sends parts of files;
-    `requests`, the lines of all requests; `redirect`, a query with which it sends a client on, as a signing server.
+    `requests`, the lines of all requests; `redirect`, a query with which it sends a client on, as a signing server;
+    `answers`, by path: the headers and the content with which it answers instead, "Status" among the headers.
     """
 
     def __init__(self, directory: Path):
         self.refusals, self.ranges, self.requests, self.redirect = 0, True, [], ""
+        self.answers: dict[str, tuple[dict[str, str], bytes]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self, directory))
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -186,7 +164,23 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
+        if self.path in self._owner.answers:
+            headers, content = self._owner.answers[self.path]
+            headers = {"Status": "200", "Content-Length": str(len(content)), **headers}
+            self.send_response(int(headers.pop("Status")))
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.close_connection = True
+            self.end_headers()
+            return io.BytesIO(content)
         path = self.translate_path(self.path)
+        if "gzip" in self.headers.get("Accept-Encoding", "") and os.path.isfile(path):
+            content = gzip.compress(Path(path).read_bytes())
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            return io.BytesIO(content)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if self._owner.ranges else None
         if asked is None or not os.path.isfile(path):
             return super().send_head()

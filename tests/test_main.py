@@ -114,6 +114,7 @@ def test_the_version_is_the_packages(capsys):
     [
         (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of vocab, "),
         (["train"], "did you mean pretrain?"),
+        (["trian"], "did you mean pretrain?"),
         (["tokenize"], "did you mean prepare?"),
         (["zzz"], "invalid choice: 'zzz'; expected one of"),
         (["verify", "--data-dir", "x"], "unrecognized arguments: --data-dir; --data-dir: did you mean --data_dir?"),

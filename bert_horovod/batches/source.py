@@ -14,6 +14,7 @@ class Dataset(Protocol):
 
     path: Path  # for messages
     hash: str  # SHA-256, in hexadecimal: a run resumes only on the same data
+    text_key: str  # Store.text_key: of the same text, however it is stored; "" for other data than a token store
     vocabulary: list[str]  # tokens by id
     tokenizer_settings: TokenizerSettings
     tokens: int  # in all; how long opening takes depends on it

@@ -20,6 +20,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe, may_sum_in_two_steps, sums_by_host
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.children import set_up
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -68,13 +69,13 @@ def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = Fal
     except ImportError as error:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
-            "run/setup.sh builds it; one process works without it"
+            f"{set_up()} builds it; one process works without it"
         ) from error
     if horovod.size() != launched.size:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but Horovod made a world of {horovod.size()}: "
             f"this Horovod {'has' if horovod.mpi_built() else 'was built without'} MPI. "
-            "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
+            f"Start with horovodrun instead, or install an MPI with its compiler mpicxx and run {set_up()} again, "
             "which rebuilds Horovod with MPI"
         )
     others = {

@@ -34,9 +34,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     averaged = average(arguments.run_dir, arguments.last, arguments.output)
     steps = ", ".join(f"{step:,}" for step in averaged.steps)
+    left_out = "".join(f"\nleft out    step {step:,}, which is damaged" for step in averaged.left_out)
     length = f" --sequence_length {averaged.length}" if averaged.length else ""
     print(
-        f"read        {len(averaged.steps)} checkpoints of {arguments.run_dir}: steps {steps}\n"
+        f"read        {len(averaged.steps)} checkpoints of {arguments.run_dir}: steps {steps}{left_out}\n"
         f"written     {arguments.output}, {averaged.class_name} of transformers, the mean of their parameters\n"
         f"compare     bert-horovod evaluate {arguments.output} --data_dir STORE{length}\n"
         f"with        bert-horovod evaluate {arguments.run_dir} --data_dir STORE{length}"

@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_hosts, require_least
+from bert_horovod.commands.shared.parser import read_with
 
 if TYPE_CHECKING:
     from bert_horovod.cluster.launching.hostfiles import Hosts
@@ -51,12 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="a shell command that prints the hosts as a hostfile, at the start and at each restart",
     )
-    parser.add_argument(
+    wait = parser.add_argument(
         "--wait_for_hosts",
         metavar="TIME",
         help="at a restart, wait so long for as many slots as before, as in 90s, 10m or 1h (default: no longer than it "
         "takes to examine the hosts)",
     )
+    read_with(wait, "with --restarts", lambda arguments: arguments.restarts)
     parser.add_argument(
         "--env",
         action="append",

@@ -22,8 +22,6 @@ from bert_horovod.commands.shared.parser import read_with, takes_urls
 from bert_horovod.errors import ReportedError, UserError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.recipe.sections import Recipe
 
@@ -37,7 +35,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="PATH",
         help="files, directories or glob patterns, here or elsewhere (s3://, gs://, abfs://, hf://datasets/..., "
-        "sftp://, https://), or - for standard input; repeatable",
+        "https://), or - for standard input; repeatable",
     )
     takes_urls(inputs)
     parser.add_argument(
@@ -95,15 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         type=int,
-        help="processes on this machine (default: one a core, if there is work for them); under mpirun every rank but "
-        "the first is one",
+        help="processes on this machine (default: one a core, if there is work for them)",
     )
     shares = parser.add_argument_group("parts of the work, each by a call of its own, on any machine")
     which = shares.add_mutually_exclusive_group()
     which.add_argument(
         "--part",
         nargs="?",
-        const="",
+        const=True,
         metavar="K/N",
         help="make part K of N alone; whoever ends last joins them to the store. Without a value in a SLURM array, as "
         "/N in an Indexed Job of Kubernetes: their variables tell K",
@@ -132,21 +129,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Prepare the store and print a summary."""
     launched = launch()
     if launched.size > 1:
-        if launched.launcher == "horovodrun":
-            raise UserError(
-                "prepare does not run under horovodrun (HOROVOD_RANK and HOROVOD_SIZE are set: unset them if they "
-                "are left over); start it with mpirun or srun, or with --workers N"
-            )
-        from bert_horovod.corpus.preparing.pool import mpi_pool
-
-        with mpi_pool(launched.size) as executor:
-            if executor is not None:
-                _prepare(arguments, launched.size - 1, executor)
-    else:
-        _prepare(arguments, arguments.workers, None)
-
-
-def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
+        raise UserError(
+            f"found rank {launched.rank} of {launched.size} of {launched.launcher}: each would make the whole store; "
+            "on one machine --workers N shares the work, on several machines --part K/N, one call on each (if nothing "
+            "has started this process as a rank: unset that launcher's variables, such as HOROVOD_RANK)"
+        )
     from bert_horovod.batches.layout import check_vocabulary
     from bert_horovod.corpus.preparing.planning import Settings, find_share
     from bert_horovod.corpus.preparing.preparation import Preparation
@@ -173,7 +160,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         tokenizer=tokenizer_settings,
     )
     preparation = Preparation(
-        arguments.input, path, Path(arguments.output_dir), vocabulary, settings, workers, executor
+        arguments.input, path, Path(arguments.output_dir), vocabulary, settings, arguments.workers
     )
     if share is not None:
         prepared = preparation.make_share(share, _command())
@@ -186,9 +173,9 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         return
     try:
         if recipe:
-            _make_indexes(prepared.path, recipe, workers, executor)
+            _make_indexes(prepared.path, recipe, arguments.workers)
     finally:  # the store is finished, whatever becomes of the index
-        print(summary(prepared, _start(arguments.tokenizer or arguments.vocab)))
+        print(summary(prepared, _start(arguments.tokenizer or arguments.vocab), _recipe_flags(arguments)))
 
 
 def _command() -> str:
@@ -203,7 +190,15 @@ def _command() -> str:
     return shlex.join(["bert-horovod", *words])
 
 
-def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "Executor | None") -> None:
+def _recipe_flags(arguments: argparse.Namespace) -> str:
+    """The recipe that was given, as words of a command line; "" if none was."""
+    if not arguments.recipe:
+        return ""
+    recipe = arguments.recipe.absolute() if arguments.recipe.is_file() else arguments.recipe  # else a shipped one
+    return shlex.join([str(recipe), *(word for override in arguments.overrides for word in ("--set", override))])
+
+
+def _make_indexes(path: Path, recipe: "Recipe", workers: int | None) -> None:
     """Make the row index of each phase of a recipe, by workers."""
     from bert_horovod.batches.text.crews import Crew, PoolCrew
     from bert_horovod.batches.text.index import index_path
@@ -218,7 +213,7 @@ def _make_indexes(path: Path, recipe: "Recipe", workers: int | None, executor: "
     if not missing:
         return
     workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(store.shards))
-    with local_pool(workers) if executor is None and workers > 1 else nullcontext(executor) as executor:
+    with local_pool(workers) if workers > 1 else nullcontext() as executor:
         for kind in missing:
             crew = Crew() if executor is None else PoolCrew(executor, path)
             make_index(store, index_path(store, *kind, None), *kind, crew, missing=True)

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.null_odds,
         1.0 if arguments.threshold is None else arguments.threshold,
         arguments.label_column or "label",
-        arguments.label_separator or ",",
+        arguments.label_separator or None,
         label_columns_of(vars(arguments)),
         dialect_of(vars(arguments)),
         tuple(filter(None, (arguments.text_columns or "").split(","))),

@@ -83,7 +83,11 @@ class _Sources(TypedDict):
     sha256: str
 
 
-class _AnyManifest(TypedDict):
+class _LaterFields(TypedDict, total=False):
+    text: str  # corpus.store.sum_of_hashes
+
+
+class _AnyManifest(_LaterFields):
     format: int
     settings: dict[str, bool | float | str]
     vocabulary: _Vocabulary
@@ -152,3 +156,5 @@ def _check(manifest: dict[str, Any]) -> None:
         raise ValueError("totals.tokens is 0, expected text")
     if (manifest["duplicates"]["sha256"] is None) != (manifest["duplicates"]["documents"] == 0):
         raise ValueError("duplicates.sha256 is given for none, or lacks")
+    if not re.fullmatch("[0-9a-f]{32}", text := manifest.get("text", "0" * 32)):
+        raise ValueError(f"text is {shown(text)}, expected 32 hexadecimal digits")

@@ -10,15 +10,16 @@
                                                            one, ascending; no file if there are none
 
 The manifest holds counts, SHA-256 of every shard and file, where a shard's arrays begin, and the settings; no times,
-hosts or absolute paths, so that the same input gives the same bytes. Opening a store reads the manifest and the
-tokenizer alone. Stores of format 2 (see tokens.py; their manifest lists the sources) are read as they are.
+hosts or absolute paths, so that the same input gives the same bytes. Its `text` is the sum of the documents' hashes.
+Opening a store reads the manifest and the tokenizer alone. Stores of format 2 (see tokens.py; their manifest lists the
+sources) are read as they are.
 """
 
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,22 @@ class Store:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
-        return _hash_text(manifest_text(self.manifest))
+        """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else.
+
+        Without `text`, which says nothing new: stores that were made before manifests had it keep their hash.
+        """
+        return _hash_text(manifest_text({key: value for key, value in self.manifest.items() if key != "text"}))
+
+    @functools.cached_property
+    def text_key(self) -> str:
+        """The key of the text as tokens, 32 hexadecimal digits: whatever the format, the shards and their order.
+
+        It is of the sum of the documents' hashes, the vocabulary and the held-out part. Reads all shards if the
+        manifest has no sum.
+        """
+        total = self.manifest.get("text") or sum_of_hashes(self.shards)
+        decided_by = [total, self.manifest["vocabulary"], self.manifest["settings"].get("held_out")]
+        return _hash_text(json.dumps(decided_by, sort_keys=True))[:32]
 
     @functools.cached_property
     def duplicates(self) -> np.ndarray:
@@ -92,6 +107,15 @@ class Store:
     def sources(self) -> list[Source]:
         """What the manifest or sources.jsonl says about each file of the input; raises DamagedData."""
         return read_sources(self.path, self.manifest)
+
+
+def sum_of_hashes(shards: Iterable[Shard]) -> str:
+    """The sum, modulo 2^128, of the hashes of all documents (128 bits, the low half first): 32 hexadecimal digits."""
+    total = 0
+    for shard in shards:
+        quarters = np.ascontiguousarray(shard.document_hashes, "<u8").view("<u4").sum(0, dtype=np.uint64)
+        total += sum(int(quarter) << 32 * place for place, quarter in enumerate(quarters))
+    return f"{total % (1 << 128):032x}"
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
@@ -186,6 +210,8 @@ def verify(path: str | Path) -> Store:
     store = _open_store(path, manifest)
     store.sources()
     store.duplicates  # noqa: B018  # compares its hash
+    if (text := manifest.get("text")) and text != sum_of_hashes(store.shards):
+        raise DamagedData(f"{path / 'manifest.json'} is damaged: its `text` is not the sum of the hashes. {_AGAIN}")
     return store
 
 

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,15 +34,13 @@ class Format:
     separator: str | None = None  # between an example's labels; None: an example has one label or a real number
     label_columns: tuple[str, ...] = ()  # instead of label_column: of each label a column of 0 and 1
     dialect: Dialect = PLAIN
+    usual: bool = False  # whether the separator is the usual one, because no flag gave one
 
     def table(self, path: Path) -> Table:
         """Read a file; raises UserError as read_table does."""
-        return read_table(path, self.headless, self.skip_broken, self.dialect, self.may_be_list)
-
-    def may_be_list(self, column: str) -> bool:
-        """Whether JSON Lines may have a list in a column: not in those that are read as one text or one label."""
-        may_hold = self.separator is not None and not self.label_columns
-        return column not in self.columns and (may_hold or column not in (self.label_column, *self.label_columns))
+        labels = self.label_columns or (self.label_column,)
+        lists = labels if self.separator is not None and not self.label_columns else ()
+        return read_table(path, (*self.columns, *labels), self.dialect, lists, self.headless, self.skip_broken)
 
     def labels_of(self, table: Table) -> list[list[str]]:
         """The labels in each row, of one label too; raises UserError for a field that holds them in no known form."""
@@ -54,6 +53,8 @@ class Format:
         (place,) = table.places((self.label_column,), "--label_column")
         if self.separator is None:
             return [[fields[place]] for _, fields in table.rows]
+        if self.usual:
+            _refuse_other_sign(table, place)
         return [label_names(fields[place], self.separator, table.path, line) for line, fields in table.rows]
 
 
@@ -160,6 +161,19 @@ def _names(text: str, separator: str, path: Path, line: int) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
+def _refuse_other_sign(table: Table, place: int) -> None:
+    """Raise UserError if a comma divides no field of labels, and another sign may: a flag has to say."""
+    plain = [(line, fields[place].strip()) for line, fields in table.rows if not fields[place].startswith("[")]
+    for sign in _SIGNS if not any("," in text for _, text in plain) else "":
+        line, text = next(((line, text) for line, text in plain if sign in text), (0, ""))
+        if text:
+            raise UserError(
+                f"{table.path}, line {line}: the labels are {shown(text)}, and no field has a comma; expected a comma "
+                f"between labels: if {sign!r} stands there, give --label_separator {shlex.quote(sign)}, and if it is "
+                "part of a name, --label_separator ,"
+            )
+
+
 def refuse_vectors(table: Table, form: Format) -> None:
     """Raise UserError if by their whole column labels are lists, where one is expected, or vectors of 0 and 1."""
     (place,) = table.places((form.label_column,), "--label_column")
@@ -193,10 +207,10 @@ def read_labelled(path: Path, form: Format) -> Split:
     """
     table = form.table(path)
     columns = table.places(form.columns, "--text_columns" if form.own else "")
-    if not form.label_columns and form.label_column not in table.columns:
+    if not form.own and form.label_column not in table.columns:
         raise UserError(
             f"{path} has no column {form.label_column!r}, its columns are {shown(table.columns)}; expected labelled "
-            f"examples: {'name its column of labels with --label_column' if form.own else 'a test file has no labels'}"
+            "examples: a test file has no labels"
         )
     numbers = {label: number for number, label in enumerate(form.labels)}
     labels: list[list] = []
@@ -211,7 +225,7 @@ def read_labelled(path: Path, form: Format) -> Split:
 
 def read_unlabelled(path: Path, form: Format) -> Split:
     """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
-    table = read_table(path, dialect=form.dialect, may_be_list=form.may_be_list)
+    table = read_table(path, form.columns, form.dialect)
     places = table.places(form.columns, "--text_columns" if form.own else "")
     return Split(path, LabelledTexts(_texts(table, places), [0] * len(table.rows)), 0)
 
@@ -244,6 +258,7 @@ def refuse_one_label(split: Split, form: Format) -> None:
 
 _MOST_LABELS = 10_000
 _LARGEST = 1e15  # size of a number: with larger ones squared errors overflow float32 in training
+_SIGNS = "|;"  # which stand between labels in others' files
 _BRACKETS = {"(": ")", "{": "}"}
 _ZERO_ONE = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 _ZERO_ONE |= {form(name): _ZERO_ONE[name] for name in [*_ZERO_ONE] for form in (str.capitalize, str.upper)}

@@ -23,6 +23,8 @@ from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import listed
 
+PREDICTED = ("index", "prediction")  # columns of a file of predictions
+
 
 def score_glue(name: str, request: Request) -> dict[str, float]:
     """The metrics of predictions for a task of GLUE, in its submission format: index and prediction.
@@ -38,7 +40,7 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
             raise UserError(f"expected --data_dir, the directory {task.title} of GLUE, or --dev_file")
         gold = find_split(request.data_dir, task.title, task.dev[0])
     labels = np.array(read_labelled(gold, form).examples.labels)
-    table = read_table(request.predictions)
+    table = read_table(request.predictions, PREDICTED)
     numbers = {name_of_label: number for number, name_of_label in enumerate(form.labels)}
     numbers |= {label: number for number, label in enumerate(form.labels.values())}
     return score(predictions_of(table, gold, len(labels), numbers), labels, task.metrics)
@@ -54,7 +56,7 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
     if request.dev_file is None:
         raise UserError(f"--task {name}: expected --dev_file, the file with the labels")
     several = name == "multilabel"
-    separator = request.separator if several else None
+    separator = request.separator or "," if several else None
     form = Format(
         (),
         request.label_column,
@@ -63,9 +65,10 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
         separator=separator,
         label_columns=request.label_columns,
         dialect=request.dialect,
+        usual=request.separator is None,
     )
     gold = form.table(request.dev_file)
-    table = read_table(request.predictions, may_be_list=lambda column: several and column == "prediction")
+    table = read_table(request.predictions, PREDICTED, lists=PREDICTED[1:] if several else ())
     if several:
         return _score_labels(form, gold, table)
     labels = [label for (label,) in form.labels_of(gold)]
@@ -112,7 +115,7 @@ _PROBABILITY = "probability_"
 
 def predictions_of(table: Table, gold: Path, count: int, numbers: dict[str, int]) -> np.ndarray:
     """The predictions in the order of their index: numbers of labels by `numbers`, or if that is empty real numbers."""
-    _, prediction = table.places(("index", "prediction"))
+    _, prediction = table.places(PREDICTED)
     predictions: list[float] = []
     for line, fields in _in_order(table, gold, count):
         text = fields[prediction]

@@ -56,6 +56,8 @@ class TagData:
             lines += odd_notices(split, self.scheme)
         known = set(self.labels)
         dev = self.dev[""]
+        if not any(tag != OUTSIDE for tags in dev.tags for tag in tags):
+            lines.append(f"warning: {dev.path}: every tag is {OUTSIDE}: its scores are 0, whatever is predicted")
         unseen = Counter(tag for tags in dev.tags for tag in tags if tag not in known)
         if unseen:
             lines.append(

@@ -43,7 +43,7 @@ class OwnOptions:
     """A user's options for files of their own."""
 
     dev_fraction: float | None = None  # of the train file's examples, if there is no dev file
-    separator: str = ","  # between an example's labels in the label column, for multilabel
+    separator: str | None = None  # between an example's labels in the label column, for multilabel; None: a comma
     label_columns: tuple[str, ...] = ()  # instead of a label column, for multilabel: of each label a column of 0 and 1
     threshold: float | None = 0.5  # a label is predicted from this probability on; None: chosen on the dev set
     dialect: Dialect = PLAIN
@@ -79,6 +79,8 @@ class TextData:
                 )
         if self.format.own and self.format.labels:
             lines += self._label_notices()
+        if {"pearson", "spearman"}.intersection(self.metrics):
+            lines += constant_notice(self.dev[""], self.dev[""].examples.label_array())
         return lines
 
     def _label_notices(self) -> list[str]:
@@ -157,7 +159,8 @@ def own_data(
         label_column,
         {} if name in ("regression", "reranking") else None,
         own=True,
-        separator=options.separator if name == "multilabel" else None,
+        separator=options.separator or "," if name == "multilabel" else None,
+        usual=options.separator is None,
         label_columns=options.label_columns,
         dialect=options.dialect,
     )
@@ -172,12 +175,21 @@ def own_data(
     return TextData(name, form, metrics, train, {"": dev}, test, options.threshold)
 
 
+def constant_notice(split: Split, labels: np.ndarray) -> list[str]:
+    """A warning if no correlation with a dev set's real numbers is defined, because they are equal; else none."""
+    if np.ptp(labels):
+        return []
+    return [
+        f"warning: {split.name}: all labels are {labels[0]:g}: correlations with them are undefined, and given as 0"
+    ]
+
+
 def own_options(flags: Mapping[str, Any]) -> OwnOptions:
     """The options of a command's flags; raises UserError for a value that is none."""
     threshold = threshold_of(flags.get("threshold"))
     return OwnOptions(
         flags.get("dev_fraction"),
-        flags.get("label_separator") or ",",
+        flags.get("label_separator") or None,
         label_columns_of(flags),
         threshold,
         dialect_of(flags),

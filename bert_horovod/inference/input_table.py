@@ -30,9 +30,7 @@ class InputTable:
         self, source: Path, text_columns: tuple[str, ...], ours: list[str], options: Options, most: int = ITEMS_BYTES
     ) -> None:
         self._columns, self._ours, self._options = text_columns, ours, options
-        self._read = partial(
-            table_blocks, source, dialect=options.dialect, may_be_list=lambda name: name not in text_columns, most=most
-        )
+        self._read = partial(table_blocks, source, text_columns, options.dialect, most=most)
         self.count = 0
         for table in self._read():
             table.places(text_columns, "--text_columns")

@@ -50,7 +50,8 @@ function ticks(low, high, count, log) {
     if (found.length > 1) return found.filter((_, i) => i % every === 0);
   }
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map(times => times * power).find(each => each >= raw);
+  let step = [1, 2, 2.5, 5, 10].map(times => times * power).find(each => each >= raw);
+  if (Math.floor(high / step) <= Math.ceil(low / step)) step /= 2;  // a single number gives no scale
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(+at.toPrecision(12));
   return found;
@@ -174,7 +175,9 @@ function chart(name, axis = view.axis) {
   const edges = limits(series, pairs, name, logY), above = pairs.filter(pair => pair[1] > edges[3]).map(pair => pair[1]);
   const cut = above.length ? `values up to ${short(above.reduce((a, b) => Math.max(a, b)))} are at the upper edge` : "";
   const by = axis === view.axis ? "" : `by ${AXES[axis]}`;
-  const about = [unit, cut, view.logY && !logY ? "linear, because not all values are above 0" : ""];
+  const why = first && units().length === 1 ? content.runs[0].without_band : "";
+  const sums = first ? [...new Set(content.runs.map(run => run.loss_parts.map(words).join(" + ")))] : [];
+  const about = [unit, sums.length === 1 ? sums[0] : "", cut, why, view.logY && !logY ? "linear, because not all values are above 0" : ""];
   const caption = element("figcaption", {}, `${words(name)} ${by} `, element("small", {}, about.filter(Boolean).join("; ")));
   const svg = drawn("svg", {role: "img", "aria-label": `${words(name)} by ${AXES[axis]}`});
   const value = element("div", {class: "value"}), legend = element("div", {class: "legend"});

@@ -156,14 +156,20 @@ def _network_line(recipe: Recipe, network: Network) -> str:
     method = recipe.exchange.method
     if network.bytes_per_s == math.inf and network.devices == 1:
         return "one rank, no link (for several ranks add a link as --link 10Gb/s)"
-    inside = f"; inside a host of {network.devices} {8e-9 * network.inside_bytes_per_s:.4g} Gb/s"
+    inside = f"inside a host of {network.devices} {_gigabits(network.inside_bytes_per_s)}"
+    link = (
+        f"link {_gigabits(network.bytes_per_s)}, of which all-reduces reach {network.share:.0%}, "
+        f"{1e3 * network.latency_s:.3g} ms a hop" + (f"; {inside}" if network.devices > 1 else "")
+    )
     return (
-        f"link {8e-9 * network.bytes_per_s:.4g} Gb/s, of which all-reduces reach {network.share:.0%}, "
-        f"{1e3 * network.latency_s:.3g} ms a hop"
-        + (inside if network.devices > 1 else "")
+        (f"one host; {inside}" if network.bytes_per_s == math.inf else link)
         + f"; wire {recipe.numerics.wire}"
         + (f"; exchange {method}" if recipe.exchange.sends_less(recipe) else "")
     )
+
+
+def _gigabits(bytes_per_s: float) -> str:
+    return f"{8e-9 * bytes_per_s:.4g} Gb/s" if math.isfinite(bytes_per_s) else "at no cost (its rate is not given)"
 
 
 def _parts(plan: PhasePlan, device: Device) -> tuple[str, ...]:
@@ -231,7 +237,7 @@ def _stages(plan: PhasePlan) -> str:
     )
 
 
-_HEADS = ("ranks", "hosts", "losses", "days", "device-hours", "save every", "best every", "best steps", "best days")
+_HEADS = ("ranks", "hosts", "hosts lost", "days", "device-hours", "save every", "best every", "best steps", "best days")
 
 
 def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: float, prices: Prices | None) -> str:
@@ -252,6 +258,15 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
                 costs = [plan.price, plan.usual_price] if priced else []
                 rows.append((*cells, *(_number(cost or 0.0) for cost in costs)))
         parts += [f"phase {phase}:", lines(rows, shutil.get_terminal_size().columns)]
+    if len({plan.phase for plan in plans}) > 1:
+        parts.append("all phases:")
+        for ranks in dict.fromkeys(plan.world_size for plan in plans):
+            of_ranks = [plan for plan in plans if plan.world_size == ranks]
+            total = f"{ranks:>6} rank(s): {_days(sum(plan.days for plan in of_ranks))} days, "
+            total += f"{_number(sum(plan.device_hours for plan in of_ranks))} device-hours"
+            if priced:
+                total += f", {_number(sum(plan.price or 0 for plan in of_ranks))} {currency}".rstrip()
+            parts.append(total)
     best = plans[-1]
     parts.append(
         f"for {best.world_size} rank(s): --set execution.checkpoint_steps={best.best_steps} "

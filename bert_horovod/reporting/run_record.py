@@ -15,7 +15,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
-from bert_horovod.runs.reference_curves import Bounds, references_of
+from bert_horovod.runs.reference_curves import Bounds, references_of, references_of_settings
 from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
 from bert_horovod.storage.reading import read_json, read_text
@@ -56,7 +56,9 @@ def read_run(
         "totals": _totals(recipe, log, clock, ending_of(sign, recipe)),
         "curves": _curves(log, clock, most_points),
         "points": _points(log, clock),
-        "bands": _bands(recipe, _store(directory), clock),
+        "bands": _bands(recipe, _text_key(directory), clock),
+        "loss_parts": _loss_parts(log),
+        "without_band": _without_band(recipe, _text_key(directory)),
         "pauses": clock.pauses,
         "incidents": [
             {"step": line["step"], "text": str(line["incident"])} for line in log.events if "incident" in line
@@ -106,10 +108,7 @@ def _points(log: Log, clock: RunClock) -> dict[str, list[Any]]:
     Where the training loss is a sum of losses, the sum of the held-out ones is added as held_out_loss.
     """
     lines = [line for line in log.events if any(name.startswith(EVALUATIONS) for name in line)]
-    parts = [name for name in log.first if name.endswith("_loss")]
-    last = log.newest[-1] if log.newest else {}
-    whole = math.isclose(last.get("loss") or 0, sum(last.get(name) or 0 for name in parts), rel_tol=1e-4)
-    if len(parts) > 1 and whole:
+    if parts := _loss_parts(log):
         held_out = [f"held_out_{name}" for name in parts]
         lines = [
             line | {"held_out_loss": sum(line[name] for name in held_out)}
@@ -122,18 +121,26 @@ def _points(log: Log, clock: RunClock) -> dict[str, list[Any]]:
     return columns | {name: [line.get(name) for line in lines] for name in names if name not in _NEITHER}
 
 
-def _store(directory: Path) -> str:
-    """The hash of the run's token store; "" if run.json does not tell."""
+def _loss_parts(log: Log) -> list[str]:
+    """The losses whose sum the training loss is; none if it is no sum."""
+    parts = [name for name in log.first if name.endswith("_loss")]
+    last = log.newest[-1] if log.newest else {}
+    whole = math.isclose(last.get("loss") or 0, sum(last.get(name) or 0 for name in parts), rel_tol=1e-4)
+    return parts if len(parts) > 1 and whole else []
+
+
+def _text_key(directory: Path) -> str:
+    """The key of the run's text; "" if run.json does not tell."""
     try:
-        return str(read_json(directory / "run.json", inside=directory)["store"])
+        return str(read_json(directory / "run.json", inside=directory)["text_key"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 
 
-def _bands(recipe: Recipe, store: str, clock: RunClock) -> list[dict[str, Any]]:
+def _bands(recipe: Recipe, text_key: str, clock: RunClock) -> list[dict[str, Any]]:
     """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
     bands = []
-    for reference in references_of(recipe, store):
+    for reference in references_of(recipe, text_key):
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
@@ -145,6 +152,13 @@ def _bands(recipe: Recipe, store: str, clock: RunClock) -> list[dict[str, Any]]:
             bounds = [Bounds(mark.low, mark.high)] * 2
             bands.append(_band(mark.metric, f"at the end: {mark.source}", [1, last], bounds, clock))
     return bands
+
+
+def _without_band(recipe: Recipe, text_key: str) -> str:
+    """Why the loss has no band though runs of this recipe have one, on another text; "" otherwise."""
+    others = [each.runs for each in references_of_settings(recipe) if each.means and each.texts]
+    here = [each for each in references_of(recipe, text_key) if each.means]
+    return f"no band of normal losses: that of this recipe is for {others[0]}" if others and not here else ""
 
 
 def _band(metric: str, label: str, steps: list[int], bounds: list[Bounds], clock: RunClock) -> dict[str, Any]:

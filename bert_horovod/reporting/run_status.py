@@ -11,7 +11,7 @@ from typing import Any
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.runs.checkpoint import paths, step_of
+from bert_horovod.runs.checkpoint import paths, saved_at, step_of
 from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.mirror import lag_of
 from bert_horovod.runs.sessions import Spent, spent
@@ -97,7 +97,7 @@ def _newest_saved(run: Path) -> tuple[Path | None, float]:
     """The newest checkpoint, and when it was saved, in seconds since the epoch."""
     for path in reversed(paths(run)):
         with contextlib.suppress(FileNotFoundError):  # the run has removed it in this moment
-            return path, path.stat().st_mtime
+            return path, saved_at(path) or path.stat().st_mtime  # a copy of a run has other times
     return None, 0.0
 
 

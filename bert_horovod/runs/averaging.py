@@ -9,7 +9,14 @@ import numpy as np
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.pretrained import RUN, kind_of, reader_of
-from bert_horovod.runs.checkpoint import is_removed, recorded_length, recorded_recipe, step_of, whole_checkpoints
+from bert_horovod.runs.checkpoint import (
+    is_removed,
+    paths,
+    recorded_length,
+    recorded_recipe,
+    step_of,
+    whole_checkpoints,
+)
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.storage.writing import new_directory
 
@@ -20,6 +27,7 @@ class Averaged(NamedTuple):
     steps: list[int]  # of the checkpoints, ascending
     class_name: str  # Hugging Face's
     length: int | None  # of the rows that the newest was trained on
+    left_out: list[int]  # steps of damaged checkpoints that are newer than the oldest of these
 
 
 def average(output_dir: Path, last: int, directory: Path) -> Averaged:
@@ -30,6 +38,7 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
     if kind_of(output_dir, "RUN")[0] is not RUN:
         raise UserError(f"RUN {output_dir} is one checkpoint; expected the output_dir of a run, which has several")
     while True:
+        there = paths(output_dir)
         newest_first = list(itertools.islice(whole_checkpoints(output_dir), last))
         steps = [step_of(path.name) or 0 for path in reversed(newest_first)]
         if len(steps) < last:
@@ -38,14 +47,18 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
                 f"{', '.join(map(str, steps))}; expected at most as many. A run keeps as many as "
                 "execution.keep_checkpoints says, execution.checkpoint_steps apart"
             )
+        left_out = [step for path in there if path.exists() and (step := step_of(path.name) or 0) > steps[0]]
+        left_out = [step for step in left_out if step not in steps]
         try:
-            return _write(output_dir, newest_first[::-1], steps, directory)
+            return _write(output_dir, newest_first[::-1], steps, directory, left_out)
         except (OSError, ReportedError):
             if not any(map(is_removed, newest_first)):  # by the run, which goes on
                 raise
 
 
-def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path) -> Averaged:
+def _write(
+    output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path, left_out: list[int]
+) -> Averaged:
     newest, recipe = reader_of(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
     if recipe is None:
         raise UserError(f"{checkpoints[-1]}: its recipe is of another version of this program")
@@ -60,6 +73,13 @@ def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], director
     architecture, sums = newest.architectures[0], {}
     for path in checkpoints:
         pretrained = reader_of(path).read(architecture)
+        if path is checkpoints[0]:
+            tokenizer = pretrained.vocabulary, pretrained.tokenizer_settings
+        if (pretrained.vocabulary, pretrained.tokenizer_settings) != tokenizer:
+            raise UserError(
+                f"--last {len(checkpoints)}: {path.name} has another vocabulary or tokenizer than the oldest, "
+                "so that their embeddings have no mean; expected fewer, of one vocabulary"
+            )
         for name in architecture.parameters(newest.model):
             sums[name] = sums.get(name, 0.0) + pretrained.parameters[name].astype(np.float64)
     means = {name: (total / len(checkpoints)).astype(np.float32) for name, total in sums.items()}
@@ -72,4 +92,4 @@ def _write(output_dir: Path, checkpoints: list[Path], steps: list[int], director
             output_dir, steps[-1], recipe, numbers, architecture.configuration(newest.model), None, mean_of=steps
         )
         (temporary / CARD).write_text(card, encoding="utf-8", newline="\n")
-    return Averaged(steps, class_name, recorded_length(checkpoints[-1]))
+    return Averaged(steps, class_name, recorded_length(checkpoints[-1]), left_out)

@@ -55,10 +55,16 @@ class RunRecord:
     store: str  # SHA-256 of the data (of a token store: of its manifest)
     start: Start | None = None  # None: the program that made the run did not record it
     format: int = FORMAT
+    text_key: str = ""  # of reference_curves.text_key_of
 
 
 def claim(
-    output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float = LOCK_PATIENCE_S, start: Start = Start()
+    output_dir: Path,
+    recipe: Recipe,
+    store_hash: str,
+    patience_s: float = LOCK_PATIENCE_S,
+    start: Start = Start(),
+    text_key: str = "",
 ) -> int:
     """Lock the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
 
@@ -81,7 +87,7 @@ def claim(
     except OSError as error:
         raise _cannot_write(output_dir, error) from error
     try:
-        _take(output_dir, recipe, RunRecord(store_hash, start))
+        _take(output_dir, recipe, RunRecord(store_hash, start, text_key=text_key))
     except BaseException as error:
         os.close(held)
         if isinstance(error, OSError):
@@ -100,7 +106,8 @@ def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
         remove_waiting(output_dir / "checkpoints")
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
     if not ours:
-        write_atomically(output_dir / "run.json", json.dumps(asdict(run), indent=1) + "\n")
+        record = {name: value for name, value in asdict(run).items() if value != ""}
+        write_atomically(output_dir / "run.json", json.dumps(record, indent=1) + "\n")
 
 
 def _is_a_runs(recipe: Path) -> bool:

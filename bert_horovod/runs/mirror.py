@@ -3,14 +3,17 @@
     MIRROR/owners/00000002.json              the run, and the process that writes here now
     MIRROR/checkpoints/step-00001000/        the files of a checkpoint
                        run/metrics.jsonl     ... and those of output_dir that a start needs beside it
+                       partial.json          written first, removed last: what is here without complete.json may go
                        complete.json         written last: each file's bytes and SHA-256
 
-runs/mirroring.py writes it. MIRROR is a URL, or a directory.
+runs/mirroring.py writes it. MIRROR is a URL, or a directory. A checkpoint with neither of the two is damaged, and so is
+one whose complete.json is: no run removes it.
 """
 
 import atexit
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,7 +23,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.checkpoint import BEST, OTHER_FILE, path_of, step_of, whole_checkpoints
+from bert_horovod.runs.checkpoint import BEST, OTHER_FILE, path_of, paths, step_of, whole_checkpoints
 from bert_horovod.runs.directory import RunRecord, refuse_another_run
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
@@ -30,10 +33,11 @@ from bert_horovod.storage.reading import check_type, hash_file, read_json, shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.wording import megabytes
 
-COMPLETE, OWNERS, RUN = "complete.json", "owners", "run"
+COMPLETE, PARTIAL, OWNERS, CHECKPOINTS, RUN = "complete.json", "partial.json", "owners", "checkpoints", "run"
 LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
 _NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS, SESSIONS)  # by a start from the checkpoint
 RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
+_OWNER = re.compile(r"\d{8,18}\.json")
 _fetched: dict[str, Path] = {}  # directories of this process, by URL
 
 
@@ -58,18 +62,39 @@ def is_mirror(path: Path) -> bool:
     return is_url(path) or (path / OWNERS).is_dir()
 
 
-def copies(mirror: Place) -> list[Copy]:
-    """The complete checkpoints of a mirror, oldest first; names those whose record is damaged on stderr."""
-    found = []
-    for entry in remote.find(mirror / "checkpoints" / "*" / COMPLETE)[0]:
-        place = Place(str(entry.place).removesuffix(f"/{COMPLETE}"))
+def listed(mirror: Place) -> dict[str, dict[str, int]]:
+    """The files of a mirror's checkpoints, complete or not: by the checkpoint's name, each path's bytes."""
+    found: dict[str, dict[str, int]] = {}
+    for entry in remote.find(mirror / CHECKPOINTS)[0]:
+        checkpoint, _, name = str(entry.place).rpartition(f"/{CHECKPOINTS}/")[2].partition("/")
+        if step_of(checkpoint) is not None:
+            found.setdefault(checkpoint, {})[name] = entry.bytes
+    return found
+
+
+def copies(mirror: Place) -> tuple[list[Copy], list[str]]:
+    """The complete checkpoints of a mirror, oldest first, and the names of the damaged ones, which it tells on stderr.
+
+    Of the complete ones only the records are read, so that their files have the right sizes, and perhaps other bytes.
+    """
+    complete: list[Copy] = []
+    damaged: list[str] = []
+    for name, files in listed(mirror).items():
+        place = mirror / CHECKPOINTS / name
         try:
-            found.append(_read_copy(place))
+            if COMPLETE in files:
+                copy = _read_copy(place)
+                if bad := next((file for file in copy.files if files.get(file) != copy.files[file].bytes), None):
+                    raise DamagedData(f"{place / bad} is missing, or is not as long as {COMPLETE} says")
+                complete.append(copy)
+            elif PARTIAL not in files:
+                raise DamagedData(f"{place / COMPLETE} is missing")
         except remote.Missing:  # its run has removed it in this moment
             continue
         except DamagedData as error:
+            damaged.append(name)
             _say(f"{error}; leaving this checkpoint out")
-    return sorted(found, key=lambda copy: copy.step)
+    return sorted(complete, key=lambda copy: copy.step), damaged
 
 
 def _read_copy(place: Place) -> Copy:
@@ -116,23 +141,49 @@ def fetch(copy: Copy, directory: Path, *, run_alone: bool = False) -> None:
 def owner(mirror: Place) -> tuple[int, dict[str, Any]] | None:
     """The number and the content of the newest owner's object; None: nobody has written to the mirror.
 
-    Raises UserError if other things are there, DamagedData if the object is damaged.
+    If there is none beside checkpoints, the number is 0, and the newest complete checkpoint tells the run. Raises
+    UserError if other things are there, DamagedData if the object is damaged.
     """
-    found = remote.find(mirror / OWNERS)[0]
+    found = owners(mirror)
     if not found:
-        if others := remote.names(mirror):
-            raise UserError(
-                f"execution.mirror = {mirror} holds other things ({', '.join(others)[:200]}); expected an empty place, "
-                "or the mirror of this run"
-            )
-        return None
-    place = found[-1].place
+        return _of_copies(mirror)
+    place = found[-1]
     try:
         content = json.loads(remote.read(place))
         check_type(content["run"], RunRecord, "run")
         return int(place.name.removesuffix(".json")), {**content, "recipe": str(content["recipe"])}
+    except remote.Missing:  # a later start has taken the mirror in this moment
+        return owner(mirror)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DamagedData(f"{place} is damaged: {shown(str(error))}; expected the mirror of a run") from error
+        raise DamagedData(
+            f"{place} is damaged: {shown(str(error))}; expected the run that writes here. If none does now, remove "
+            "this file and run the same command again: the checkpoints there tell whose they are"
+        ) from error
+
+
+def owners(mirror: Place) -> list[Place]:
+    """The owners' objects of a mirror, oldest first."""
+    return [entry.place for entry in remote.find(mirror / OWNERS)[0] if _OWNER.fullmatch(entry.place.name)]
+
+
+def _of_copies(mirror: Place) -> tuple[int, dict[str, Any]] | None:
+    others = [name for name in remote.names(mirror) if name != OWNERS]
+    complete = copies(mirror)[0] if others == [CHECKPOINTS] else []
+    if others and not complete:
+        raise UserError(
+            f"execution.mirror = {mirror} holds other things ({', '.join(others)[:200]}); expected an empty place, "
+            "or the mirror of this run"
+        )
+    if not complete:
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name) / RUN
+        fetch(complete[-1], directory, run_alone=True)
+        try:
+            recipe = (directory / RUN / "recipe.toml").read_text(encoding="utf-8")
+            return 0, {"run": read_json(directory / RUN / "run.json"), "recipe": recipe}
+        except (OSError, ValueError) as error:
+            raise DamagedData(f"{complete[-1].place} does not tell its run: {shown(str(error))}") from error
 
 
 def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> Path | None:
@@ -154,8 +205,9 @@ def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> 
         directory = Path(name)
         (directory / "run.json").write_text(json.dumps(found[1]["run"]), encoding="utf-8")
         (directory / "recipe.toml").write_text(found[1]["recipe"], encoding="utf-8")
-        complete = copies(mirror)
-        refuse_another_run(directory, recipe, run, f"execution.mirror = {url}", resumes=bool(complete))
+        complete, damaged = copies(mirror)
+        resumes = bool(complete or damaged or paths(output_dir))
+        refuse_another_run(directory, recipe, run, f"execution.mirror = {url}", resumes)
     local = next(whole_checkpoints(output_dir), None)
     newer = [copy for copy in complete if local is None or copy.step > step_of(local.name)]
     for copy in reversed(newer):
@@ -163,9 +215,10 @@ def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> 
             return _bring(copy, complete, output_dir)
         except DamagedData as error:
             _say(f"{error}; taking the checkpoint before")
-    if newer and local is None:
+    if local is None and (newer or damaged):
         raise DamagedData(
-            f"all checkpoints of execution.mirror = {mirror} are damaged; remove them to start from the beginning"
+            f"all checkpoints of execution.mirror = {mirror} are damaged; to start from the beginning, move its "
+            f"{CHECKPOINTS}/ to another place"
         )
     return None
 
@@ -189,7 +242,11 @@ def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
         best = None
     for other in complete:
         if other.step == best and not (of_best := path_of(output_dir, best)).exists():
-            fetch(other, of_best.with_name(f".{of_best.name}.partial"))
+            try:
+                fetch(other, of_best.with_name(f".{of_best.name}.partial"))
+            except DamagedData as error:
+                _say(f"warning: {error}; the run goes on without its best checkpoint until a better one")
+                break
             _put(of_best.with_name(f".{of_best.name}.partial"), of_best)
     return final
 
@@ -206,30 +263,32 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
     """A run's directory on this machine, for a while, with the newest complete checkpoint of a mirror.
 
     If the path is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
-    files are fetched without the checkpoint. Raises UserError if there is no complete checkpoint, DamagedData if it is
-    damaged, RunError if the server or the disk fails.
+    files are fetched without the checkpoint. A damaged one is named on stderr, and the one before is taken. Raises
+    UserError if there is no complete checkpoint, DamagedData if it, or all are damaged, RunError if the server or the
+    disk fails.
     """
     place = parse(path, flag)
     while str(place) not in _fetched:
         of_one = step_of(place.name) is not None
-        found = [_read_copy(place)] if of_one and remote.find(place / COMPLETE)[0] else [] if of_one else copies(place)
-        if not found:
-            begun = sorted({str(name.place).split("/checkpoints/")[1].split("/")[0] for name in _begun(place)})
+        if of_one:
+            complete, damaged = [_read_copy(place)] if remote.find(place / COMPLETE)[0] else [], []
+        else:
+            complete, damaged = copies(place)
+        if damaged and not complete:
+            raise DamagedData(f"{flag} {place}: all checkpoints are damaged ({', '.join(damaged)[:200]})")
+        if not complete:
+            begun = [place.name] if of_one and remote.find(place)[0] else [] if of_one else sorted(listed(place))
             half = f"; half-written: {', '.join(begun)[:200]}" if begun else ""
             raise UserError(
                 f"{flag} {place}: there is no complete checkpoint{half}; expected the execution.mirror of a run"
             )
-        copy = found[-1]
         root = Path(tempfile.mkdtemp(prefix="bert_horovod_mirror_"))
         atexit.register(shutil.rmtree, root, ignore_errors=True)
         run = root / (place.name or "mirror")
+        copy = _fetch_newest(complete, run, run_alone)
+        if copy is None:
+            continue
         final = path_of(run, copy.step)
-        try:
-            fetch(copy, final, run_alone=run_alone)
-        except DamagedData:
-            if not of_one and not remote.find(copy.place / COMPLETE)[0]:
-                continue  # its run has removed it meanwhile
-            raise
         final.mkdir(parents=True, exist_ok=True)
         for file in (final / RUN).iterdir():
             os.replace(file, run / file.name)
@@ -249,8 +308,20 @@ def named(path: Path | str) -> str:
     return str(path)
 
 
-def _begun(place: Place) -> list[remote.Entry]:
-    return remote.find(place if step_of(place.name) is not None else place / "checkpoints")[0]
+def _fetch_newest(complete: list[Copy], run: Path, run_alone: bool) -> Copy | None:
+    """Fetch the newest whole one of some checkpoints; None: its run has removed it meanwhile."""
+    for copy in reversed(complete):
+        try:
+            fetch(copy, path_of(run, copy.step), run_alone=run_alone)
+        except DamagedData as error:
+            if not remote.find(copy.place / COMPLETE)[0]:
+                return None
+            if copy is complete[0]:
+                raise
+            _say(f"{error}; taking the checkpoint before")
+        else:
+            return copy
+    return None
 
 
 def lag_of(output_dir: Path) -> str | None:

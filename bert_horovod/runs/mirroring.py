@@ -13,10 +13,24 @@ from pathlib import Path
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs.checkpoint import HASHES, STATE, best_record, saved_at, step_of
-from bert_horovod.runs.mirror import COMPLETE, LAG, OWNERS, RUN, RUN_FILES, Copy, File, copies, owner
+from bert_horovod.runs.mirror import (
+    CHECKPOINTS,
+    COMPLETE,
+    LAG,
+    OWNERS,
+    PARTIAL,
+    RUN,
+    RUN_FILES,
+    Copy,
+    File,
+    copies,
+    listed,
+    owner,
+    owners,
+)
 from bert_horovod.runs.rank_parts import yield_to_training
 from bert_horovod.storage import remote
-from bert_horovod.storage.places import parse
+from bert_horovod.storage.places import Place, parse
 from bert_horovod.storage.reading import hash_file, read_json
 from bert_horovod.storage.writing import write_atomically
 
@@ -41,8 +55,9 @@ class Mirror:
         recipe = (output_dir / "recipe.toml").read_text(encoding="utf-8")
         content = {"writer": self._writer, "host": socket.gethostname(), "time": time.time(), "run": run}
         self._object = (json.dumps(content | {"recipe": recipe}, indent=1) + "\n").encode()
-        self._number = self._take()
-        self._complete = {copy.step: copy for copy in copies(self._place)}
+        self._number = self._take(self._copied_before())
+        # Copies of later steps are damaged, else the run would go on from them: they do not count, and they stay.
+        self._complete = self._copies_until(step_of(newest.name)) if newest is not None else {}
         self._changed = threading.Condition()
         self._waiting: list[Path] = []
         self._copying: Path | None = None
@@ -106,9 +121,9 @@ class Mirror:
         self.close()
         self._thread.join()
         try:
-            for copy in copies(self._place):
+            for copy in copies(self._place)[0]:
                 if copy.step > after:
-                    remote.remove(copy.place / COMPLETE)
+                    _make_partial(copy.place)
         except ReportedError as error:
             self._say(f"warning: remove the checkpoints after step {after} from {self._place} yourself: {error}")
 
@@ -146,9 +161,9 @@ class Mirror:
             self._at_once = False
 
     def _copy(self, checkpoint: Path) -> None:
-        step, target = step_of(checkpoint.name), self._place / "checkpoints" / checkpoint.name
-        self._require_ours()
-        remote.remove(target / COMPLETE)
+        step, target = step_of(checkpoint.name), self._place / CHECKPOINTS / checkpoint.name
+        self._require_ours(step)
+        _make_partial(target)
         self._complete.pop(step, None)
         hashes, files = read_json(checkpoint / HASHES, inside=checkpoint), {}
         for path in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
@@ -163,28 +178,46 @@ class Mirror:
                 files[f"{RUN}/{name}"] = File(len(content), hashlib.sha256(content).hexdigest())
                 remote.write(target / RUN / name, content)
         copy = Copy(target, step, saved_at(checkpoint), files)
-        self._require_ours()
+        if not self._require_ours(step):
+            raise RunError(f"{self._place} became another place while it was being written")
         record = {"step": step, "time": copy.time, "files": {name: file._asdict() for name, file in files.items()}}
         remote.write(target / COMPLETE, (json.dumps(record, indent=1) + "\n").encode())
         self._complete[step] = copy
-        self._retain(step, int(read_json(checkpoint / STATE, inside=checkpoint)["progress"].get("checked", 0)))
+        self._retain(int(read_json(checkpoint / STATE, inside=checkpoint)["progress"].get("checked", 0)))
 
-    def _retain(self, newest: int, checked: int) -> None:
-        """Remove what is not kept on disk either, and what a killed run has left half-written."""
+    def _retain(self, checked: int) -> None:
+        """Remove what is not kept on disk either, and what is marked as partial; anything else may be whole."""
         best = best_record(self._output_dir)
-        # Those of later steps are damaged, else the run would have gone on from them.
-        self._complete = {step: copy for step, copy in self._complete.items() if step <= newest}
         saved_at = {step: copy.time for step, copy in self._complete.items()}
         best_step, execution = best and best.step, self._execution
         for step in superseded(sorted(saved_at), saved_at.__getitem__, best_step, checked, execution):
-            del self._complete[step]
-        kept = {str(copy.place / name) for copy in self._complete.values() for name in (*copy.files, COMPLETE)}
-        removed = [entry.place for entry in remote.find(self._place / "checkpoints")[0] if str(entry.place) not in kept]
-        for place in sorted(removed, key=lambda place: place.name != COMPLETE):
-            remote.remove(place)
+            _make_partial(self._complete.pop(step).place)
+        for name, files in listed(self._place).items():
+            copy = self._complete.get(step_of(name))
+            if PARTIAL in files and (copy or COMPLETE not in files):
+                kept = {COMPLETE, *copy.files} if copy else set()
+                for file in sorted(files.keys() - kept, key=lambda file: (file == PARTIAL, file)):
+                    remote.remove(self._place / CHECKPOINTS / name / file)
 
-    def _take(self) -> int:
+    def _copies_until(self, step: int) -> dict[int, Copy]:
+        return {copy.step: copy for copy in copies(self._place)[0] if copy.step <= step}
+
+    def _copied_before(self) -> int | None:
+        """The newest step that this run has copied to the mirror, as far as output_dir tells."""
+        try:
+            lag = read_json(self._output_dir / LAG, inside=self._output_dir)
+            return lag["copied"] if lag["url"] == str(self._place) else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def _take(self, copied: int | None) -> int:
+        """Write this start's owner's object, and return its number; `copied`: the newest step that had a copy."""
         found = owner(self._place)
+        if found is None and copied is not None:
+            self._say(
+                f"warning: execution.mirror = {self._place} is empty: the copies up to step {copied} are not there. "
+                "Is a disk not mounted, or was the mirror removed? The run goes on, and copies what it saves next there"
+            )
         number = found[0] + 1 if found else 1
         place = self._place / OWNERS / f"{number:08d}.json"
         try:
@@ -196,31 +229,45 @@ class Mirror:
             raise UserError(
                 f"another start takes execution.mirror = {self._place} in this moment; wait for it, or stop it"
             )
-        for old in remote.find(self._place / OWNERS)[0]:
-            if old.place.name < place.name:
-                remote.remove(old.place)
+        for old in owners(self._place):
+            if old.name < place.name:
+                remote.remove(old)
         return number
 
-    def _require_ours(self) -> None:
-        """Raise UserError if another start has taken the mirror; an emptied one is taken again, until it is back."""
+    def _require_ours(self, step: int) -> bool:
+        """Raise UserError if another start has taken the mirror; an emptied one is taken again, until it is back.
+
+        Tells whether the place is still the same one.
+        """
         found = owner(self._place)
         if found is None:
-            self._number, self._complete = self._take(), {}
-        elif found[1]["writer"] == self._writer:
+            self._number, self._complete = self._take(max(self._complete, default=None)), {}
+            return False
+        if found[0] == 0:  # the owner's object alone was removed
+            self._number = self._take(None)
+        elif found[1].get("writer") == self._writer:
             if found[0] != self._number:  # the place is back that was emptied: a disk that was away
-                self._number, self._complete = found[0], {copy.step: copy for copy in copies(self._place)}
+                self._number, self._complete = found[0], self._copies_until(step)
+                return False
         else:
             self._lost = (
                 f"execution.mirror = {self._place} was taken over by a run on {found[1].get('host')}: two write to it. "
                 f"This one ends; its checkpoints are in {self._output_dir}. Stop one, or give it another mirror"
             )
             raise UserError(self._lost)
+        return True
 
     def _tell(self) -> None:
         lag = {"url": str(self._place), "copied": max(self._complete, default=None)}
         lag |= {"waiting": max(self.holds(), default=None), "waiting_since": self._since, "error": self._error}
         with self._changed, contextlib.suppress(OSError):  # the next save tells of a full disk
             write_atomically(self._output_dir / LAG, json.dumps(lag, indent=1) + "\n")
+
+
+def _make_partial(checkpoint: Place) -> None:
+    """Let a checkpoint of the mirror be one that is not there, and whose files may be removed."""
+    remote.write(checkpoint / PARTIAL, b"{}\n")
+    remote.remove(checkpoint / COMPLETE)
 
 
 def superseded(

@@ -3,7 +3,7 @@
 Each file of references/ is about one recipe. It has a band of losses of several seeds for each window of steps, as
 measured by lab/reference_curve.py, or marks: values at the end of training, of others or of a run of ours. A
 file is used for a run that has the file's settings; a band is used only if all other settings of the run are defaults,
-and, if the file names token stores, for runs on one of these: a small text has a curve of its own.
+and, if the file names texts, for runs on one of these: a small text has a curve of its own.
 data.seed, [numerics] and [execution] may differ: a number format with which the loss leaves the band is a fault to be
 reported.
 
@@ -23,6 +23,7 @@ from math import floor, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.batches.source import Dataset
 from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
@@ -64,7 +65,7 @@ class Reference:
     spreads: tuple[float, ...] = ()
     noises: tuple[float, ...] = ()
     marks: tuple[Mark, ...] = ()
-    stores: tuple[str, ...] = ()  # hashes of the token stores whose text the runs learned; (): any text
+    texts: tuple[str, ...] = ()  # Store.text_key of the token stores that the runs learned; (): any text
 
     def bounds(self, window: int, losses: int | None = None) -> Bounds | None:
         """The band for the mean of `losses` losses of a window (None: of all its steps); None if there is no band."""
@@ -102,8 +103,18 @@ class Reference:
         )
 
 
-def references_of(recipe: Recipe, store: str) -> list[Reference]:
-    """The references for a recipe's runs on a store of this hash: at most one with a band, any number with marks."""
+def references_of(recipe: Recipe, text_key: str) -> list[Reference]:
+    """The references for a recipe's runs on this text: at most one with a band, any number with marks."""
+    return [each for each in references_of_settings(recipe) if not each.texts or text_key in each.texts]
+
+
+def text_key_of(recipe: Recipe, dataset: Dataset) -> str:
+    """The data's text_key if a reference is about the recipe on one text alone; else "": to make it may take long."""
+    return dataset.text_key if any(each.texts for each in references_of_settings(recipe)) else ""
+
+
+def references_of_settings(recipe: Recipe) -> list[Reference]:
+    """The references for a recipe's runs, on whatever text."""
     settings = curve_settings(recipe)
     defaults = recipe_from_table({"phase": [{}] * len(recipe.phase)})
     of_methods = dataclasses.replace(
@@ -116,7 +127,6 @@ def references_of(recipe: Recipe, store: str) -> list[Reference]:
         reference
         for reference in references
         if reference.settings.items() <= settings.items()
-        and (not reference.stores or store in reference.stores)
         and (not reference.means or chosen.keys() <= reference.settings.keys())
     ]
 
@@ -133,6 +143,6 @@ def read_reference(path: Path) -> Reference:
     """Read a file of references/."""
     contents = json.loads(path.read_text(encoding="utf-8"))
     contents["marks"] = tuple(Mark(**mark) for mark in contents.get("marks", ()))
-    for name in ("means", "spreads", "noises", "stores"):
+    for name in ("means", "spreads", "noises", "texts"):
         contents[name] = tuple(contents.get(name, ()))
     return Reference(**contents)

@@ -3,13 +3,17 @@
 Imports the standard library alone.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.metadata
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
@@ -38,6 +42,23 @@ def end_with_parent(parent: int) -> None:
             os._exit(1)
 
 
+def run_whole(words: Sequence[str], limit_s: float, output: IO | int = subprocess.DEVNULL, errors: Any = None) -> int:
+    """Run a program in a session of its own, and give its exit code; `output` and `errors`: its streams, no pipes.
+
+    A process that it leaves behind lives on. Raises subprocess.TimeoutExpired after `limit_s` seconds, and OSError;
+    then, and after any other error, all that it has started is killed.
+    """
+    silent = subprocess.DEVNULL
+    errors = output if errors is None else errors
+    with subprocess.Popen(words, stdin=silent, stdout=output, stderr=errors, start_new_session=True) as process:
+        try:
+            return process.wait(limit_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
 def installed_version(package: str) -> str | None:
     """The version of an installed package; None if it is missing."""
     try:
@@ -58,6 +79,13 @@ def source_hash() -> str:
 
 # As in pyproject.toml. The metadata of an environment that an older checkout installed name the older version.
 TENSORFLOW = "2.21.0"
+
+
+def set_up(host: str = "") -> str:
+    """What installs the tested packages, Horovod included: a script of the source code, which a wheel does not have."""
+    script = Path(__file__).parents[2] / "run" / "setup.sh"
+    where = f" on {host}" if host else ""
+    return f"run/setup.sh{where}" if script.is_file() else f"run/setup.sh of this project's source code{where}"
 
 
 def tested_versions() -> tuple[str, dict[str, str]]:

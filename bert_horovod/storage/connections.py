@@ -1,14 +1,13 @@
 """Connections to the servers of files elsewhere, and tries that end.
 
 What fails for good (no such file, no right) is a UserError; what a network or a server does is tried again until
-PATIENCE_S seconds were waited, and then a RunError: the same command may succeed later. Every process and, where a
-connection serves one thread, every thread has its own connections.
+PATIENCE_S seconds were waited, and then a RunError: the same command may succeed later. Every process has its own
+connections.
 """
 
 import importlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,28 +26,25 @@ _TRANSIENT = {
     "HTTPClientError",
     "ConnectionError",
     "ClientError",
-    "SSHException",
 }
 _TRANSIENT |= {"HttpError", "HTTPError", "TransportError", "AzureError", "FSTimeoutError"}
-_DENIED = {"PermissionError", "AuthenticationException", "NoCredentialsError", "PartialCredentialsError"}
+_DENIED = {"PermissionError", "NoCredentialsError", "PartialCredentialsError"}
 _DENIED |= {"ClientAuthenticationError", "DefaultCredentialsError", "ProfileNotFound", "GatedRepoError"}
 _MISSING = {"FileNotFoundError", "ResourceNotFoundError", "IsADirectoryError", "NotADirectoryError"}
 _FOR_GOOD = {
     "FileExistsError",
-    "BadHostKeyException",
-    "ConfigParseError",
     "ClientConnectorCertificateError",
     "NotImplementedError",
 }
-OF_ONE_THREAD = ("sftp", "ssh")  # a connection serves one thread
+_REDIRECTS = {"TooManyRedirects", "RedirectClientError", "InvalidURL"}  # of aiohttp: in a circle, or to no web address
 _RETRIED_STATUS = (408, 409, 425, 429)
 _LOGGERS = (
     *("aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "httpx"),
-    *("huggingface_hub", "paramiko", "s3fs", "urllib3"),
+    *("huggingface_hub", "s3fs", "urllib3"),
 )
 
 Result = TypeVar("Result")
-_filesystems: dict[tuple[int, str, int], Any] = {}
+_filesystems: dict[tuple[int, str], Any] = {}
 
 
 class Missing(UserError):
@@ -66,6 +62,8 @@ def attempt(place: Place, action: Callable[[Any], Result], doing: str = "read") 
             raise
         except Exception as raised:
             error = true_error(raised)
+            if isinstance(error, ReportedError):
+                raise error from None
             wait_s = min(_FIRST_WAIT_S * 2 ** (tries - 1), _LONGEST_WAIT_S)
             if not _is_transient(error) or waited + wait_s > PATIENCE_S:
                 raise _reported(place, error, doing, tries, waited) from None  # a cause may tell a secret
@@ -96,14 +94,14 @@ def status_of(error: BaseException) -> int | None:
 
 def _is_transient(error: BaseException) -> bool:
     status = status_of(error) or 500
-    is_final = 400 <= status < 500 and status not in _RETRIED_STATUS
+    is_final = (400 <= status < 500 and status not in _RETRIED_STATUS) or status == 501  # the last: not implemented
     if is_final or _is_denied(error) or getattr(error, "errno", None) in NO_ROOM:
         return False
-    return _is(error, _TRANSIENT) and not _is(error, _MISSING | _FOR_GOOD)
+    return _is(error, _TRANSIENT) and not _is(error, _MISSING | _FOR_GOOD | _REDIRECTS)
 
 
 def _is_denied(error: BaseException) -> bool:
-    return _is(error, _DENIED) or status_of(error) in (401, 403) or str(error) == "No authentication methods available"
+    return _is(error, _DENIED) or status_of(error) in (401, 403)
 
 
 def _reported(place: Place, error: BaseException, doing: str, tries: int, waited: float) -> Exception:
@@ -119,16 +117,20 @@ def _reported(place: Place, error: BaseException, doing: str, tries: int, waited
         )
     if _is(error, _MISSING) or status == 404:
         return Missing(f"{place}: no such file")
+    if _is(error, _REDIRECTS):
+        return UserError(
+            f"cannot {doing} {place}: its server redirects in a circle, or to no address of the web ({reason}); "
+            "give the URL under which the file itself lies"
+        )
     again = f"; tried {tries} times, over {waited:.0f} s of waiting" if tries > 1 else ""
     return RunError(
         f"cannot {doing} {place} ({reason}){again}. See to the network or the server, then run the same command again"
     )
 
 
-def _connection(place: Place) -> tuple[int, str, int]:
-    own_thread = threading.get_ident() if place.scheme in OF_ONE_THREAD else 0
-    server = place.server if place.scheme in ("sftp", "ssh", "abfs", "abfss", "az") else ""
-    return os.getpid(), f"{place.scheme}://{server}", own_thread
+def _connection(place: Place) -> tuple[int, str]:
+    server = place.server if place.scheme in ("abfs", "abfss", "az") else ""
+    return os.getpid(), f"{place.scheme}://{server}"
 
 
 def _filesystem(place: Place) -> Any:
@@ -138,13 +140,8 @@ def _filesystem(place: Place) -> Any:
         require_package(place)
         for logger in _LOGGERS:  # they would print what attempt() reports, and addresses with signatures
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        if place.scheme in OF_ONE_THREAD:
-            from bert_horovod.storage.sftp import SshFiles
-
-            _filesystems[connection] = SshFiles(place.server, _TIMEOUT_S)
-        else:
-            fsspec: Any = importlib.import_module("fsspec")
-            _filesystems[connection] = fsspec.filesystem(place.scheme, skip_instance_cache=True, **_options(place))
+        fsspec: Any = importlib.import_module("fsspec")
+        _filesystems[connection] = fsspec.filesystem(place.scheme, skip_instance_cache=True, **_options(place))
     return _filesystems[connection]
 
 
@@ -162,12 +159,27 @@ def require_package(place: Place) -> None:
         ) from error
 
 
+async def _refuse_encoding(response: Any) -> None:
+    """Raise UserError for an answer that is not the file's own bytes."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if response.status < 400 and encoding not in ("identity", ""):
+        raise UserError(
+            f"{without_secrets(str(response.url))}: its server sends it with Content-Encoding: {encoding}, though "
+            "asked for the bytes as they lie there; fetch the file, and name the copy"
+        )
+
+
 def _options(place: Place) -> dict[str, Any]:
     if place.scheme in ("http", "https"):
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S)
-        return {"use_listings_cache": False, "client_kwargs": {"timeout": timeout, "trust_env": True}}
+        client = {
+            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S),
+            "trust_env": True,
+            "headers": {"Accept-Encoding": "identity"},  # the bytes as they lie there, of which ranges are asked for
+            "raise_for_status": _refuse_encoding,
+        }
+        return {"use_listings_cache": False, "client_kwargs": client}
     if place.scheme in ("abfs", "abfss", "az"):
         account = place.server.partition("@")[2].partition(".")[0]
         return {"use_listings_cache": False, **({"account_name": account} if account else {"anon": False})}

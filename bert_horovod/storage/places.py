@@ -23,7 +23,6 @@ _AWS = Scheme(
 )
 _GOOGLE = Scheme("gcsfs", "GOOGLE_APPLICATION_CREDENTIALS, or: gcloud auth application-default login")
 _AZURE = Scheme("adlfs", "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN")
-_SSH = Scheme("paramiko", "the keys of ~/.ssh and ssh-agent, as ~/.ssh/config says")
 _HTTP = Scheme("aiohttp", "~/.netrc")
 SCHEMES = {
     "s3": _AWS,
@@ -33,15 +32,15 @@ SCHEMES = {
     "abfss": _AZURE,
     "az": _AZURE,
     "hf": Scheme("huggingface_hub", "HF_TOKEN, or: hf auth login"),
-    "sftp": _SSH,
-    "ssh": _SSH,
     "https": _HTTP,
     "http": _HTTP,
     "file": Scheme("fsspec", "the rights of this user"),
 }
-_EXPECTED = "s3://, gs://, abfs://, hf://, sftp:// or https://"
+_EXPECTED = "s3://, gs://, abfs://, hf:// or https://"
+_SSH = ("sftp", "ssh", "scp")
+_BY_SSH = "mount the directory (sshfs HOST:DIR MOUNTED) or copy it here (rsync -a HOST:DIR .), and name that path"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
-_SHORTENED = re.compile(rf"(?i)(?:{'|'.join(SCHEMES)}):/[^/]")  # by pathlib
+_SHORTENED = re.compile(rf"(?i)(?:{'|'.join((*SCHEMES, *_SSH))}):/[^/]")  # by pathlib
 _SECRET_FIELD = re.compile(
     r"(?i)[?&;]([^=&;]*(?:sig|signature|token|secret|passw\w*|pwd|credentials?|jwt|bearer|auth|authorization|api_?key)|"
     r"(?:[^=&;]*[-_])?key|sas)="
@@ -91,9 +90,6 @@ class Place:
         rest = self.url.partition("://")[2]
         if self.scheme in ("http", "https"):
             return self.url
-        if self.scheme in ("sftp", "ssh"):
-            path = rest.partition("/")[2]
-            return path[2:] if path.startswith("~/") else f"/{path}"
         if self.scheme in ("abfs", "abfss", "az"):
             return f"{self.server.partition('@')[0]}/{rest.partition('/')[2]}"
         return rest
@@ -142,7 +138,8 @@ def parse(text: str | Path, flag: str) -> Place:
     scheme = scheme.lower()
     shown = without_secrets(f"{flag} {scheme}://{rest}")
     if scheme not in SCHEMES:
-        raise UserError(f"{shown}: no such scheme, {scheme}://; expected a path, or {_EXPECTED}")
+        mend = f"; files that ssh reaches: {_BY_SSH}" if scheme in _SSH else ""
+        raise UserError(f"{shown}: no such scheme, {scheme}://; expected a path, or {_EXPECTED}{mend}")
     _refuse_secret(scheme, rest, flag)
     if not rest.strip("/"):
         raise UserError(f"{shown}: expected a name behind ://, such as {scheme}://{_example(scheme)}/text.jsonl")
@@ -152,7 +149,7 @@ def parse(text: str | Path, flag: str) -> Place:
 def _refuse_secret(scheme: str, rest: str, flag: str) -> None:
     server, _, path = rest.partition("/")
     user = server.rpartition("@")[0]
-    name_only = scheme in ("sftp", "ssh", "abfs", "abfss", "az", "hf") and ":" not in user
+    name_only = scheme in ("abfs", "abfss", "az", "hf") and ":" not in user
     problem = ""
     if user and not name_only:
         server, problem = server.rpartition("@")[2], "has a user or a password before @"
@@ -169,4 +166,4 @@ def _refuse_secret(scheme: str, rest: str, flag: str) -> None:
 
 
 def _example(scheme: str) -> str:
-    return {"hf": "datasets/ORGANISATION/NAME", "sftp": "HOST", "https": "HOST", "http": "HOST"}.get(scheme, "BUCKET")
+    return {"hf": "datasets/ORGANISATION/NAME", "https": "HOST", "http": "HOST"}.get(scheme, "BUCKET")

@@ -4,9 +4,11 @@ Each operation is tried as connections.py says: it raises UserError for what fai
 file) and RunError for what may succeed later.
 """
 
+import errno
 import functools
 import io
 import os
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,14 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.storage.connections import OF_ONE_THREAD, Missing, Result, attempt, status_of, true_error
+from bert_horovod.storage.connections import Missing, Result, attempt, status_of, true_error
+from bert_horovod.storage.listing import BY_FOLDERS, Facts, contents, is_pattern, matching, tree
 from bert_horovod.storage.places import Place
+from bert_horovod.storage.writing import sync
 
 BLOCK_BYTES = 4 << 20  # read by one request
 _BLOCKS_AHEAD = 2
 _AT_A_TIME = 16  # small requests
 _BLOCKS_KEPT = 6  # readers of tables alternate between two columns
-_RENAMES = ("sftp", "ssh", "file")  # their files appear while they are being written, and can be renamed
 _CHECKSUMS = ("ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5")
 _TIMES = ("Last-Modified", "LastModified", "last_modified", "mtime", "updated")
 
@@ -47,8 +50,7 @@ def entry(place: Place) -> Entry:
 
 def entries(places: Sequence[Place]) -> list[Entry]:
     """Look at many files, some at a time; raises Missing if one is not there."""
-    own_thread = any(place.scheme in OF_ONE_THREAD for place in places)  # each thread would log in
-    with ThreadPoolExecutor(1 if own_thread else _AT_A_TIME) as pool:
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
         return list(pool.map(entry, places))
 
 
@@ -63,10 +65,10 @@ def find(pattern: Place) -> tuple[list[Entry], bool]:
 def names(directory: Place) -> list[str]:
     """The names of what lies in a directory, sorted; none: there is no such directory."""
     try:
-        listed = attempt(directory, lambda fs: fs.ls(directory.key, detail=False))
+        listed = attempt(directory, lambda fs: contents(directory, fs, directory.key))
     except Missing:
         return []
-    return sorted(name.rstrip("/").rpartition("/")[2] for name in listed)
+    return sorted(facts["name"].rstrip("/").rpartition("/")[2] for facts in listed)
 
 
 def read(place: Place, begin: int = 0, end: int | None = None) -> bytes:
@@ -83,11 +85,14 @@ def write(place: Place, content: bytes | Path) -> None:
     """Write a file whole, from bytes or from a file on this machine; it replaces one of that name at once."""
 
     def put(fs: Any) -> None:
-        key = f"{place.key}.partial" if place.scheme in _RENAMES else place.key
+        # A file of this machine appears while it is being written, and can be renamed.
+        key = f"{place.key}.partial" if place.scheme == "file" else place.key
         if isinstance(content, bytes):
             fs.pipe_file(key, content)
         else:
             fs.put_file(str(content), key)
+        if place.scheme == "file":
+            sync(Path(key))
         if key != place.key:
             fs.mv(key, place.key)
 
@@ -103,14 +108,13 @@ def write_new(place: Place, content: bytes) -> bool:
 
     def put(fs: Any) -> bool:
         try:
-            if place.scheme in ("sftp", "ssh"):  # paramiko's "x" does not open for writing by itself
-                with fs.ftp.open(place.key, "wx") as file:
-                    file.write(content)
+            if place.scheme == "file":  # fsspec looks and then writes: two could, and a reader would see a part
+                _create(Path(place.key), content)
             else:
                 fs.pipe_file(place.key, content, mode="create")
         except FileExistsError:
             return False
-        except OSError as error:  # paramiko's, and older s3fs', for a file that exists
+        except OSError as error:  # older s3fs', for a file that exists
             if isinstance(error, FileNotFoundError) or not fs.exists(place.key):
                 raise
             return False
@@ -119,6 +123,22 @@ def write_new(place: Place, content: bytes) -> bool:
         return True
 
     return attempt(place, lambda fs: _with_parent(place, fs, lambda: put(fs)), "write") or read(place) == content
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Make a file that appears whole; raises FileExistsError if it is there, NotImplementedError without hard links."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+        sync(temporary)
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise NotImplementedError("no hard links") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def remove(place: Place) -> None:
@@ -200,30 +220,33 @@ def _with_parent(place: Place, fs: Any, action: Callable[[], Result]) -> Result:
     try:
         return action()
     except FileNotFoundError:
-        if place.scheme not in _RENAMES:
+        if place.scheme != "file":
             raise
         fs.makedirs(place.key.rpartition("/")[0], exist_ok=True)
         return action()
 
 
 def _find(pattern: Place, fs: Any) -> tuple[list[Entry], bool]:
-    key, found, is_directory = pattern.key, {}, False
-    magic = "*[" if pattern.scheme in ("http", "https") else "*[?"
-    if any(character in key for character in magic):
-        found = fs.glob(key, detail=True)
-    if not found:
-        try:
-            facts = fs.info(key)
-        except FileNotFoundError as error:
-            if true_error(error) is not error and status_of(true_error(error)) != 404:
-                raise
-            return [], False
-        is_directory = facts["type"] == "directory" or (pattern.scheme in ("http", "https") and key.endswith("/"))
-        found = fs.find(key, detail=True) if is_directory else {key: facts}
+    key, is_web = pattern.key, pattern.scheme in ("http", "https")
+    ways = [_info, matching] if "*" not in key else [matching, _info]  # data[1].jsonl is first of all a name
+    found = next(filter(None, (way(pattern, fs) for way in ways)), {})
+    is_directory = list(found) == [key] and (found[key]["type"] == "directory" or (is_web and key.endswith("/")))
+    if is_directory:
+        found = tree(pattern, fs, key) if pattern.scheme in BY_FOLDERS else fs.find(key, detail=True)
     files = {name: facts for name, facts in found.items() if facts["type"] == "file" and not name.endswith("/")}
     # A page that lists files does not tell their sizes.
     files = {name: fs.info(name) if facts.get("size") is None else facts for name, facts in files.items()}
     return [_entry(pattern.of_key(name), files[name]) for name in sorted(files)], is_directory
+
+
+def _info(place: Place, fs: Any) -> dict[str, Facts]:
+    try:
+        return {place.key: fs.info(place.key)}
+    except FileNotFoundError as error:
+        status = status_of(true_error(error))
+        if true_error(error) is error or status == 404 or (is_pattern(place) and status and 400 <= status < 500):
+            return {}
+        raise
 
 
 def _entry(place: Place, facts: dict[str, Any]) -> Entry:
@@ -233,15 +256,13 @@ def _entry(place: Place, facts: dict[str, Any]) -> Entry:
         raise UserError(f"{place}: its server does not tell the file's size; fetch the file, and name the copy")
     facts = {**facts, **(facts.get("lfs") or {})}  # Hugging Face's large files
     tag = next((facts[name] for name in (*_CHECKSUMS, *_TIMES) if facts.get(name)), "")
-    return Entry(place, int(facts["size"]), tag.isoformat() if hasattr(tag, "isoformat") else str(tag))
+    # One text may have a weak and a strong ETag, by the encoding that a server chose: RFC 9110, 8.8.3.2.
+    tag = tag.isoformat() if hasattr(tag, "isoformat") else str(tag).removeprefix("W/")
+    return Entry(place, int(facts["size"]), tag)
 
 
 def _range(place: Place, fs: Any, begin: int, end: int | None) -> bytes:
-    if place.scheme in ("sftp", "ssh") and end is not None:  # many requests at once
-        with fs.ftp.open(place.key, "rb") as file:
-            content = b"".join(file.readv([(begin, end - begin)]))
-    else:
-        content = fs.cat_file(place.key, start=begin or None, end=end)
+    content = fs.cat_file(place.key, start=begin or None, end=end)
     if end is None or len(content) == end - begin:
         return content
     if len(content) > end - begin:

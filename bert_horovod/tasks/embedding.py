@@ -5,9 +5,10 @@ and all positives and hard negatives of the global batch as candidates c,
 
     L = - mean_i log( exp(20 cos(a_i, p_i)) / sum_c exp(20 cos(a_i, c)) )
 
-A candidate with the text of p_i is no negative of a_i. With scores y of pairs it is CoSENT (Su 2022,
-https://kexue.fm/archives/8847), L = log(1 + sum over y_i < y_j of exp(20 (cos_i - cos_j))). Matryoshka (Kusupati et al.
-2022, arXiv 2205.13147): the sum of L over the vectors' first numbers.
+A candidate with the text of p_i, or of the positive of an anchor with the text of a_i, is no negative of a_i. With
+scores y of pairs it is CoSENT (Su 2022, https://kexue.fm/archives/8847), L = log(1 + sum over y_i < y_j of
+exp(20 (cos_i - cos_j))). Matryoshka (Kusupati et al. 2022, arXiv 2205.13147): the sum of L over the vectors' first
+numbers.
 """
 
 from __future__ import annotations
@@ -104,22 +105,28 @@ class Embedding(Means):
         anchors, positives = (own["vectors"][:, :, place] for place in (0, 1))
         numbers, of_all, vectors = own["text_numbers"], everyone["text_numbers"], everyone["vectors"]
         right = SCALE * tf.reduce_sum(anchors * positives, -1)  # (rows, items)
-        losses = _ranked(anchors, right, numbers[:, :, 1], vectors[:, :, 1:], of_all[:, :, 1:])
+        pairs = tf.reshape(of_all[:, :, :2], [-1, 2])
+        losses = _ranked(anchors, right, numbers[:, :, 0], vectors[:, :, 1:], of_all[:, :, 1:], pairs)
         if self.symmetric:
-            back = _ranked(positives, right, numbers[:, :, 0], vectors[:, :, :1], of_all[:, :, :1])
+            back = _ranked(positives, right, numbers[:, :, 1], vectors[:, :, :1], of_all[:, :, :1], pairs[:, ::-1])
             losses = (losses + back) / 2
         return tf.reduce_sum(losses * own["weights"])
 
 
-def _ranked(x: tf.Tensor, right: tf.Tensor, number: tf.Tensor, others: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of the right candidate among the others that have another text, float32 [rows, items].
+def _ranked(
+    x: tf.Tensor, right: tf.Tensor, number: tf.Tensor, others: tf.Tensor, numbers: tf.Tensor, pairs: tf.Tensor
+) -> tf.Tensor:
+    """Cross-entropy of the right candidate among the others that no pair has beside x's text, float32 [rows, items].
 
-    `x`: vectors, [rows, items, hidden]; `right`, `number`: of the right candidate, the similarity and its text's
-    number, [rows, items]; `others`: candidates, [..., hidden], and `numbers`, int32 [...]; 0: no candidate.
+    `x`, `number`: vectors, [rows, items, hidden], and their texts' numbers, int32 [rows, items]; `right`: similarity to
+    the right candidate, [rows, items]; `others`: candidates, [..., hidden], and `numbers`, int32 [...]; 0: no
+    candidate; `pairs`: numbers of texts that belong together, int32 [pairs, 2].
     """
     others, numbers = tf.reshape(others, [-1, others.shape[-1]]), tf.reshape(numbers, [-1])
     logits = SCALE * tf.einsum("rih,ch->ric", x, others)
-    taken = (numbers > 0) & (numbers != number[..., None])
+    of_x, of_other = (tf.cast(number[..., None] == pairs[:, 0], tf.float32), pairs[:, 1:] == numbers)
+    belong = tf.einsum("rip,pc->ric", of_x, tf.cast(of_other, tf.float32)) > 0
+    taken = (numbers > 0) & ~belong
     logits = tf.concat([right[..., None], tf.where(taken, logits, -1e9)], -1)
     return tf.reduce_logsumexp(logits, -1) - right
 

@@ -101,6 +101,9 @@ def test_without_prices_the_line_to_add_is_said(capsys, tmp_path):
     as_json = json.loads(plan(capsys, "--recipe", LARGE, "--cluster", str(path), "--json"))
     assert {(each["price"], each["kwh"]) for each in as_json["plans"]} == {(None, None)}
     assert as_json["network"]["bytes_per_s"] is None  # one device has no link, and JSON no infinity
+    path.write_text('[device]\nname = "V100"\n[hosts]\ndevices = 4\n[inside]\nrate = "300Gb/s"\n')
+    assert "\none host; inside a host of 4 " in (output := plan(capsys, "--recipe", LARGE, "--cluster", str(path)))
+    assert "inf Gb/s" not in output
 
 
 def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
@@ -118,6 +121,10 @@ def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
         assert each["losses"] == pytest.approx(each["days"] * 2 * each["hosts"])
         assert each["price"] == pytest.approx(0.4 * each["usual_price"] * each["days"] / days)
     assert f"--set execution.checkpoint_steps={as_json['spot'][-1]['best_steps']} (" in output
+    totals = [sum(each[name] for each in as_json["spot"][1::2]) for name in ("days", "device_hours", "price")]
+    of_32 = re.findall(r" 32 rank\(s\): (\S+) days, (\S+) device-hours, (\S+) USD", output)[-1]
+    assert [float(text.replace(",", "")) for text in of_32] == pytest.approx(totals, rel=5e-3)
+    assert "hosts lost" in output
     assert "cost USD" not in plan(capsys, *FLAGS, "--device", "V100", "--spot", "0.4")
 
 

@@ -16,7 +16,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from tests.commands.conftest import command
 from tests.horovod_runs import clean_environment, run_python
 from tests.toy_glue import write_checkpoint
@@ -55,6 +55,14 @@ def test_with_a_checkpoints_vocabulary_the_next_command_goes_on_from_it(files, c
     assert command("prepare", "--input", "a.txt", "--vocab", "a model", "--output_dir", "store") == 0
     out = capsys.readouterr().out
     assert f"next: bert-horovod pretrain --recipe domain --init_checkpoint '{files}/a model' --data_dir {files}" in out
+
+
+def test_the_next_command_has_the_recipe_whose_rows_were_made(files, capsys):
+    (files / "toy.toml").write_text(recipe_to_toml(toy_recipe(model={"vocab_size": 79})))
+    given = ("--recipe", "toy.toml", "--set", "objective.pair=none")
+    assert command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store", *given) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert f"next: bert-horovod pretrain --recipe {files}/toy.toml --set objective.pair=none --data_dir " in line
 
 
 def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):
@@ -169,3 +177,21 @@ def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_op
     for split in ("train", "held_out"):
         assert open_rows(store, loaded, 0, split, build=False).count
     assert len(list((files / "store" / "index").iterdir())) == 1
+
+
+@pytest.mark.parametrize("given", [["--part"], ["--part", "/2"]], ids=" ".join)
+def test_a_schedulers_tasks_make_the_parts(files, given, monkeypatch, capsys):
+    words = ("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir")
+    assert command(*words, "whole") == 0
+    assert command(*words, "store", *given) == 2  # outside of a job
+    for name, value in {"MIN": "1", "MAX": "2", "STEP": "1", "COUNT": "2"}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    for task in (1, 2):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(task - 1))
+        assert command(*words, "store", *given) == 0
+    assert (files / "store" / "manifest.json").read_bytes() == (files / "whole" / "manifest.json").read_bytes()
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID")
+    with pytest.raises(SystemExit):
+        command(*words, "more", "--part", "")
+    assert "expected a value, found an empty one" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Each mistake of a user is one clear message, and leaves nothing half-written."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.commands import pretrain
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, UserError
-from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import Start, claim
+from bert_horovod.runs.reference_curves import curve_settings
 from tests.horovod_runs import PROJECT, run_python, run_ranks
 from tests.toy_glue import write_checkpoint
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
@@ -131,6 +133,20 @@ def test_one_process_works_without_horovod(files):
     done = run_python("-c", WITHOUT_HOROVOD, *flags(files, "--max_steps", "1"))
     assert done.returncode == 0, done.stderr
     assert (files["output_dir"] / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
+    assert "text_key" not in json.loads((files["output_dir"] / "run.json").read_text())
+
+
+def test_a_loss_out_of_the_band_of_this_text_is_told(files, tmp_path):
+    text_key = open_store(files["data_dir"]).text_key
+    about = {"name": "toy", "runs": "2 seeds", "command": "", "settings": curve_settings(load_recipe(files["recipe"]))}
+    band = {"seeds": 2, "means": [99.0], "spreads": [0.1], "noises": [0.1], "texts": [text_key]}
+    (tmp_path / "toy.json").write_text(json.dumps(about | band))
+    place = f"curves.DIRECTORY = __import__('pathlib').Path({str(tmp_path)!r})"
+    program = f"from bert_horovod.runs import reference_curves as curves; {place}; {WITHOUT_HOROVOD}"
+    done = run_python("-c", program, *flags(files, "--max_steps", "1"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((files["output_dir"] / "run.json").read_text())["text_key"] == text_key
+    assert "and runs of this recipe are between" in (files["output_dir"] / "metrics.jsonl").read_text()
 
 
 @pytest.mark.full

@@ -54,6 +54,7 @@ CASES = [
     (f"{PREPARE} vocab.txt --input az://lab/a.txt", "install it: pip install adlfs"),
     (f"{PREPARE} vocab.txt --input s3://id:hidden@lab/a.txt", "a user or a password before @; expected a URL"),
     (f"{PREPARE} vocab.txt --input https://host/a.txt?sig=hidden", "in its parameter sig; expected a URL"),
+    (f"{PREPARE} vocab.txt --input sftp://host/a.txt", "mount the directory (sshfs HOST:DIR MOUNTED) or copy it here"),
     (f"{PREPARE} vocab.txt --input ftp://host/a.txt", "no such scheme, ftp://; expected a path, or s3://"),
     ("status gs://lab/run", "needs gcsfs, which cannot be imported"),
     ("predict --checkpoint gs://lab/run --input a.csv --output b.csv", "needs gcsfs, which cannot be imported"),
@@ -84,13 +85,28 @@ CASES = [
     (f"{EXPORT} --format onnx --limit 1", "--limit"),
     (f"{RERANK} --text_columns text", "--text_columns text: --task reranking expects two names"),
     (f"{RERANK}", "rank.csv: a label is 5; --task reranking expects relevance from 0 to 1"),
-    (f"{EMBED} --dev_file rank.csv --text_columns query,passage,label,other", "expected one to three names, each once"),
-    (f"{EMBED} --dev_file rank.csv --text_columns query,query", "expected one to three names, each once"),
+    (f"{EMBED} --dev_file rank.csv --text_columns query,passage,label,other", "no column 'other', its columns are"),
+    (
+        f"{EMBED} --dev_file rank.csv --text_columns query,query",
+        "query,query: expected names, each once: of the",
+    ),
+    (
+        f"{EMBED} --dev_file rank.csv --text_columns query,pos --train_file none.jsonl",
+        "none.jsonl, line 2: no passage in the column 'pos'",
+    ),
     (f"{EMBED} --dev_file rank.csv --text_columns query,label --label_column label", "--label_column label: expected"),
     (f"{EMBED} --dev_file rank.csv --text_columns query --label_column label", "scores are of two texts; expected two"),
     (f"{EMBED} --dev_file rank.csv --text_columns passage,query", "same text in the column 'query'; expected at least"),
+    (f"{EMBED} --dev_file rank.csv", "rank.csv: all 2 items have the same text in the column 'query'; expected"),
+    (f"{LABELS} --dev_fraction 0.5 --train_file bars.csv", "'joy|love', and no field has a comma; expected"),
+    (
+        f"{SCORE} multilabel --predictions bars.csv --dev_file bars.csv --label_column labels",
+        "--label_separator '|', and",
+    ),
+    (f"{OWN} a.csv --dev_file a.csv --text_columns 1 --label_column 3", "no column '3', its columns are ['1', '2']; "),
+    (f"{PREDICT} a.csv --output o.csv --text_columns 3", "no column '3', its columns are ['1', '2']; expected 3"),
     (f"{EMBED} --dev_file rank.csv --text_columns query,answer", "no column 'answer', its columns are"),
-    (f"{EMBED} --dev_file rank.csv --label_column passage", "query,passage and --label_column passage: expected one"),
+    (f"{EMBED} --dev_file rank.csv --label_column passage", "query,passage and --label_column passage: expected"),
     (f"{EMBED} --dev_file same.csv --train_file same.csv --label_column label", "have the label 1.0; expected at"),
     (f"{EMBED} --dev_file rank.csv --dev_columns query,passage", "--dev_columns query,passage: expected two names, of"),
     (f"{EMBED} --dev_fraction 0.5 --text_columns query --dev_columns query,passage", "of pairs in --dev_file, with"),
@@ -371,7 +387,8 @@ CASES = [
     (f"launch -np 2 -hostfile none {RANKS}", "cannot read the hostfile none"),
     (f"launch --discover 'exit 3' {RANKS}", "exit 3: exit code 3, no word; expected lines `host slots=N`"),
     (f"launch --discover 'echo a:1' -H a:1 {RANKS}", "--discover and -hostfile or -H name the hosts twice"),
-    (f"launch -np 1 --wait_for_hosts soon {RANKS}", "--wait_for_hosts soon: expected a number with s, m"),
+    (f"launch -np 1 --wait_for_hosts 1m {RANKS}", "--wait_for_hosts 1m: it is read only with --restarts"),
+    (f"launch -np 1 --restarts 1 --wait_for_hosts soon {RANKS}", "--wait_for_hosts soon: expected a number with s, m"),
     (f"launch -H a {RANKS}", "'a' is not of the form host:slots"),
     (f"launch -H a:1 -hostfile none {RANKS}", "not allowed with argument"),
     (f"launch -np 2 {RANKS} --nonsense", "unrecognized arguments: --nonsense"),
@@ -438,6 +455,8 @@ def files(tmp_path_factory) -> Path:
     (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,0\n")
     (tmp_path / "rank.csv").write_text("query,passage,label\na,A cat.,5\na,A.,0\n")
     (tmp_path / "same.csv").write_text("query,passage,label\na,A cat.,1\na,A.,1\n")
+    (tmp_path / "bars.csv").write_text("text,labels\na,joy|love\nb,joy\n")
+    (tmp_path / "none.jsonl").write_text('{"query": "a", "pos": ["A cat."]}\n{"query": "b", "pos": null}\n')
     (tmp_path / "empty.csv").touch()
     (tmp_path / "empty.txt").touch()
     (tmp_path / "a.XLSX").write_bytes(b"PK\x03\x04\x00")

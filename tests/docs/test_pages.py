@@ -168,6 +168,7 @@ def commands(page: Path) -> list[str]:
     lines = "\n".join(fenced or indented for fenced, indented in blocks)
     lines = re.sub(r"\\\n\s*", "", lines).splitlines()
     shown = [re.split(r"\s+#|\s{4,}", line.strip())[0].removeprefix("$ ") for line in lines]
+    shown += [quoted for line in lines for quoted in re.findall(r'"(bert-horovod [^"]+)"', line)]
     return [line for line in shown if line.startswith("bert-horovod ") and "..." not in line and "[" not in line]
 
 
@@ -302,8 +303,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
 
 @pytest.mark.full
 def test_the_hubs_own_command_has_the_flags_that_the_page_gives_it():
-    lines = re.findall(r"^ *hf upload .*", (DOCS / "checkpoints.md").read_text(), re.M)
-    flags = set(re.findall(r"(?<= )--\w+", " ".join(lines)))
-    shown = run_python("-m", "huggingface_hub.cli.hf", "upload", "--help")
-    assert flags == {"--private", "--exclude", "--revision"}
-    assert all(flag in shown.stdout for flag in flags)
+    pages = {
+        ("checkpoints", "upload"): {"--private", "--exclude", "--revision"},
+        ("tutorials/domain", "download"): {"--local-dir"},
+    }
+    for (page, command), expected in pages.items():
+        lines = re.findall(rf"^ *hf {command} .*", (DOCS / f"{page}.md").read_text(), re.M)
+        flags = set(re.findall(r"(?<= )--[\w-]+", " ".join(lines)))
+        shown = run_python("-m", "huggingface_hub.cli.hf", command, "--help")
+        assert flags == expected
+        assert all(flag in shown.stdout for flag in flags)

@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.examples.embedding_rows import EmbeddingRows
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import Files
@@ -19,7 +23,7 @@ from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import embeddings
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import FAST
+from tests.toy_glue import FAST, WORDS
 from tests.toy_runs import metrics, newest
 
 BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
@@ -53,6 +57,34 @@ def test_each_anchor_is_ranked_among_the_passages_that_are_not_right_for_it():
     assert uniformity(np.concatenate([corners, -corners])) == pytest.approx(np.log((2 * np.exp(-4) + np.exp(-8)) / 3))
 
 
+def read(tmp_path: Path, lines: list[dict], columns: str, **flags) -> Embeddings:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Embeddings.read("embedding", Files(None, path, (path,), (path,)), {"text_columns": columns} | flags)
+
+
+def test_each_passage_of_a_list_has_all_wrong_ones_of_its_row(tmp_path):
+    lines = [
+        {"query": "a", "pos": ["[b]", "c"], "neg": ["d", None, "e"], "neg_scores": [0.1]},
+        {"query": "f", "pos": "[1]", "neg": None, "more": {}},
+        {"query": "g", "pos": ["h"], "neg": "i", "neg_scores": None},
+    ]
+    kind = read(tmp_path, lines, "query,pos,neg")
+    expected = (["a", "a", "f", "g"], ["[b]", "c", "[1]", "h"], ["d", "d", "", "i"], ["e", "e", "", ""])
+    for split in (kind.data.train, kind.data.dev[""], kind.data.test["test"]):
+        assert split.examples.texts == expected
+    tokens = kind.tokens(kind.data.train, Tokenizer([*WORDS, *"abcdefghi"], UNCASED))
+    assert (tokens.numbers > 0).sum(1).tolist() == [4, 4, 2, 3]  # an empty text is no candidate
+    kind = read(tmp_path, [{"q": "a", "p": "b", "x": "c", "y": ""}, {"q": "d", "p": "e", "x": "", "y": "f"}], "q,p,x,y")
+    assert kind.data.train.examples.texts == (["a", "d"], ["b", "e"], ["c", "f"], ["", ""])
+    rows = EmbeddingRows(tokens, special_ids(WORDS, UNCASED), 12, 0)
+    assert (rows.cut, kind.size(kind.data.train, rows)) == (1, "4 pairs, of which 1 are cut to 12 tokens")
+    with pytest.raises(UserError, match=r"sequence_length = 11: a row has no room for the 4 texts .* least 12"):
+        EmbeddingRows(tokens, special_ids(WORDS, UNCASED), 11, 0)
+    with pytest.raises(UserError, match=r"--prompts: 4 given, .*and one for all wrong passages"):
+        read(tmp_path, [{"q": "a", "p": "b", "x": "c", "y": ""}] * 2, "q,p,x,y", prompts=["", "", "", ""])
+
+
 def losses_of(
     world: World, data: Path, checkpoint: Path, output_dir: Path, micro_batch: int, *more: str, **options
 ) -> list[float]:
@@ -75,7 +107,11 @@ KILLED = """
 import os, signal, sys
 from dataclasses import replace
 from pathlib import Path
+from bert_horovod.batches.examples.embedding_rows import EmbeddingRows
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.training.hooks.base import Hook
 from tests.finetuning import test_embeddings
 class Kill(Hook):

@@ -4,11 +4,17 @@ import gzip
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import Request
 from bert_horovod.finetuning.kinds.kinds import score
+from bert_horovod.finetuning.kinds.rerankers import Rerankers
+from bert_horovod.finetuning.text_data import constant_notice
+from bert_horovod.recipe_files.loading import recipe_from_table
+from tests.toys import toy_recipe_table
 
 GOLD = "sentence1\tsentence2\tlabel\nA\tB\tentailment\nA\tB\tnot_entailment\nA\tB\tentailment\n"
 
@@ -87,6 +93,23 @@ def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path)
     ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
     scores = score("multilabel", own_files(tmp_path, gold, ranked))
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
+
+
+def test_scores_over_nothing_are_told_and_not_0(tmp_path):
+    scores = score("reranking", own_files(tmp_path, "query,y\na,1\nb,0\n", "index,prediction\n0,0.9\n1,0.1\n"))
+    assert scores == {"accuracy": 1}
+    assert "no query has both relevant passages (0.5 and more) and others" in Rerankers.score_table(scores)
+    assert Rerankers.score_table(scores | {"mrr_10": 0.5}) == ""
+    path = tmp_path / "dev.csv"
+    path.write_text("query,passage,label\na,b,1\nc,d,0\n")
+    files = Files(None, path, (path,))
+    kind, recipe = Rerankers.read("reranking", files, {}), recipe_from_table(toy_recipe_table())
+    assert (kind.decides, "MRR@10 has no value" in kind.notices(recipe)[-1]) == ("accuracy", True)
+    dev = kind.data.dev[""]
+    assert constant_notice(dev, np.array([3.0, 3])) == [
+        "warning: dev.csv: all labels are 3: correlations with them are undefined, and given as 0"
+    ]
+    assert constant_notice(dev, dev.examples.label_array()) == []
 
 
 def test_labels_in_columns_of_their_own_are_scored_and_vectors_are_refused(tmp_path):

@@ -279,6 +279,9 @@ def test_a_spike_is_cut_ticks_differ_and_a_hover_names_a_measured_step(opened, t
     assert "12" not in marks  # the first value is 9.8
     ticks = tab.locator("figure[data-metric=narrow_loss] svg text[text-anchor=end]").all_text_contents()
     assert len(ticks) == len(set(ticks)) > 2
+    # An axis has two numbers at least: 1 to 900 in three parts had 500 alone.
+    few = "[2, 3, 4].flatMap(n => Array.from({length: 999}, (_, i) => ticks(1, 2 + i, n, false).length))"
+    assert tab.evaluate(f"Math.min(...{few})") >= 2
     steps = set()
     for x in range(60, 700, 7):
         tab.hover("figure[data-metric=loss] svg", position={"x": x, "y": 50})

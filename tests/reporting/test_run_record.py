@@ -86,6 +86,23 @@ def test_a_band_reaches_from_the_first_step_to_the_last_that_it_knows(tmp_path, 
     assert len(drawn["low"]) == len(drawn["high"]) == len(drawn["hours"]) == len(expected)
 
 
+def test_a_band_of_one_text_is_drawn_for_runs_on_it_and_named_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
+    band = {"seeds": 2, "window": 40, "means": [7.0, 6.0], "spreads": [0.1, 0.1], "noises": [0.1, 0.1], "texts": ["ab"]}
+    settings = curve_settings(toy_recipe(phase={"steps": 100}))
+    about = {"name": "toy", "runs": "2 seeds on Python 3.9", "command": "", "settings": settings}
+    (tmp_path / "toy.json").write_text(json.dumps(about | band), encoding="utf-8")
+    run = write_run(tmp_path / "run")
+    other = read_run(run)
+    assert (other["bands"], other["without_band"]) == (
+        [],
+        "no band of normal losses: that of this recipe is for 2 seeds on Python 3.9",
+    )
+    (run / "run.json").write_text(json.dumps({"store": "x", "format": 1, "text_key": "ab"}), encoding="utf-8")
+    own = read_run(run)
+    assert (len(own["bands"]), own["without_band"]) == (1, "")
+
+
 def test_long_curves_are_thinned_to_their_means(tmp_path):
     curves = read_run(write_run(tmp_path / "run", steps=8000))["curves"]
     assert len(curves["step"]) <= MOST_POINTS
@@ -183,6 +200,7 @@ def test_a_loss_that_is_a_sum_is_shown_as_its_held_out_ones(tmp_path):
     assert ["training mlm loss", "3.000", "3.00 at first"] in record["tiles"]
     assert record["points"]["held_out_loss"] == [pytest.approx(3.8)]
     assert record["totals"]["mlm_loss"] == 3.0
+    assert record["loss_parts"] == ["mlm_loss", "nsp_loss"]
     assert "held_out_loss" not in record["totals"]
 
 

@@ -48,6 +48,10 @@ def test_a_run_that_lives_is_described_with_the_time_that_is_left(run, sign, cap
     status = run_status(run)
     assert (status.state, status.step, status.loss) == ("running", 8, 3.25)
     assert status.last_checkpoint == str(run / "checkpoints" / "step-00000008")
+    state = run / "checkpoints" / "step-00000008" / "training" / "state.json"
+    state.parent.mkdir()
+    state.write_text(json.dumps({"time": time.time() - 3600}))  # its files are young, as those of a copy
+    assert run_status(run).checkpoint_age_s == pytest.approx(3600, abs=60)
     assert status.left_s == pytest.approx(12 * 2.0 + 10 * 2.0 / 4)
     text = said(run, capsys)
     assert f"running on {sign.host} with 2 ranks, for 1 min 40 s" in text

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.corpus.store import open_store
+from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.runs.reference_curves import DIRECTORY, read_reference, references_of
 from tests.horovod_runs import PROJECT, run_python
 from tests.reporting.toy_record import write_run
 
@@ -81,6 +85,23 @@ def test_it_ends_by_writing_and_naming_its_report_page(tmp_path):
     assert shown.startswith(f"{tmp_path / 'report.html'}: ")
     assert "open it in a browser" in shown
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_its_store_has_the_band_where_python_is_that_of_the_band(tmp_path):
+    reference = read_reference(DIRECTORY / "quickstart.json")
+    version = re.search(r"Python (\d+\.\d+\.\d+)", reference.runs)[1]
+    if platform.python_version() != version:
+        pytest.skip(f"the band is of the documentation of Python {version}, this is {platform.python_version()}")
+    programs = "".join(
+        f'{name}() {{ "{sys.executable}" {words} "$@"; }}\n'
+        for name, words in (("python", ""), ("bert-horovod", "-m bert_horovod"))
+    )
+    steps = SCRIPT[SCRIPT.index("\nsay 2") : SCRIPT.index("\nsay 5")]
+    run_in_bash(f'say() {{ :; }}\nroot={PROJECT} output="$1"\n{programs}{steps}', str(tmp_path))
+    recipe, store = load_recipe(PROJECT / "run" / "recipes" / "quickstart.toml"), open_store(tmp_path / "store")
+    assert reference in references_of(recipe, store.text_key)
 
 
 @pytest.mark.full

@@ -210,7 +210,6 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     assert done.returncode == 0, done.stderr
     assert "building Horovod with Gloo, MPI" in done.stdout
     calls = tree.calls()
-    assert any(call.endswith(f"-e {tree.root}[mpi]") for call in calls)
     assert any("horovod==0.28.1 with MPI" in call for call in calls)
 
 

@@ -1,6 +1,8 @@
 """The mean of a run's last checkpoints, and what has none."""
 
 import dataclasses
+import hashlib
+import json
 import shutil
 
 import numpy as np
@@ -10,7 +12,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.evaluate import evaluate
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.checkpoint import HASHES, path_of
 from bert_horovod.runs.state import Progress
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
@@ -62,7 +64,19 @@ def test_a_damaged_checkpoint_is_passed_over(run, tmp_path, capsys):
     shutil.copytree(run, copy)
     (path_of(copy, 30) / "vocab.txt").write_text("broken")
     assert average(copy, "--last", 3, "--output", tmp_path / "mean") == 0
-    assert "steps 10, 20, 40" in capsys.readouterr().out
+    assert "steps 10, 20, 40\nleft out    step 30, which is damaged\n" in capsys.readouterr().out
+
+
+def test_checkpoints_of_vocabularies_in_another_order_have_no_mean(run, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    vocabulary, hashes = path_of(copy, 40) / "vocab.txt", path_of(copy, 40) / HASHES
+    vocabulary.write_text("\n".join([*vocabulary.read_text().split("\n")[:-3], "zebra", "yak", ""]))
+    recorded = json.loads(hashes.read_text())
+    hashes.write_text(json.dumps(recorded | {"vocab.txt": hashlib.sha256(vocabulary.read_bytes()).hexdigest()}))
+    assert average(copy, "--last", 2, "--output", tmp_path / "mean") == 2
+    assert "step-00000040 has another vocabulary or tokenizer than the oldest" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -84,7 +85,7 @@ class Box:
             settle(copying)
 
     def steps(self) -> list[int]:
-        return [copy.step for copy in copies(parse(self.url, ""))]
+        return [copy.step for copy in copies(parse(self.url, ""))[0]]
 
     def bring(self, name: str = "elsewhere") -> Path | None:
         return bring_newest(self.empty(name), self.url, self.recipe, self.run)
@@ -95,7 +96,7 @@ def box(request, tmp_path, saved, store):
     """A Box whose mirror is in a bucket, or in a directory."""
     if request.param == "s3":
         request.getfixturevalue("server")
-    url = f"s3://lab/{tmp_path.name}" if request.param == "s3" else str(tmp_path / "another disk" / "mirror")
+    url = f"s3://lab/{tmp_path.name}[1]" if request.param == "s3" else str(tmp_path / "another disk" / "mirror[1]")
     return Box(saved, tmp_path, url, store)
 
 
@@ -189,13 +190,16 @@ def test_a_kill_between_two_objects_leaves_the_checkpoint_before(box, monkeypatc
     assert box.steps() == [10]
     assert step_of(box.bring().name) == 10
     monkeypatch.undo()
-    change(box, "step-00000015/left-over", b"")
-    change(box, "step-00000020/left-over", b"")
+    for name in ("step-00000015/partial.json", "step-00000015/left-over", "step-00000020/left-over", "of-a-user"):
+        change(box, name, b"")
     again = box.open()  # which copies the newest, and removes what is half-written
     settle(again)
     again.close()
     assert box.steps() == [10, 20]
-    assert "left-over" not in {entry.place.name for entry in remote.find(parse(box.url, ""))[0]}
+    left = mirror.listed(parse(box.url, ""))
+    assert left.keys() == {"step-00000010", "step-00000020"}
+    assert not {"left-over", "partial.json"} & left["step-00000020"].keys()
+    assert remote.read(parse(box.url, "") / "checkpoints" / "of-a-user") == b""
 
 
 def test_what_may_be_wrong_is_withdrawn(box):
@@ -214,9 +218,11 @@ def change(box: Box, name: str, content: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("model.safetensors", b"x", "step-00000020/model.safetensors is damaged: its content is not what"),
+        ("config.json", b"changed", "step-00000020/config.json is damaged: its content is not what"),
+        ("model.safetensors", b"x", "step-00000020/model.safetensors is missing, or is not as long"),
         ("model.safetensors", None, "step-00000020/model.safetensors is missing"),
         ("complete.json", b"{", "complete.json is damaged"),
+        ("complete.json", None, "complete.json is missing"),
         ("complete.json", b'{"step": 20, "time": 0, "files": {"../x": {"bytes": 0, "sha256": ""}}}', "has the name"),
     ],
 )
@@ -225,12 +231,93 @@ def test_a_damaged_copy_is_named_and_the_one_before_is_taken(saved, store, tmp_p
     copying = box.open()
     box.copy(copying, 10, 20)
     copying.close()
+    if content == b"changed":  # of the same length
+        content = remote.read(parse(box.url, "") / "checkpoints" / "step-00000020" / name).swapcase()
     change(box, f"step-00000020/{name}", content)
+    before = files_of(box)
     assert step_of(box.bring().name) == 10
     assert message in capsys.readouterr().err
+    url = Path(f"file://{box.url}")
+    assert read_checkpoint(url, lambda directory: directory.name) == "step-00000010"
+    mirror._fetched.clear()
     change(box, "step-00000010/model.safetensors", b"x")
     with pytest.raises(DamagedData, match=r"all checkpoints of execution\.mirror = .* are damaged"):
         box.bring("third")
+    with pytest.raises(DamagedData, match="step-000000"):
+        read_checkpoint(url, lambda directory: directory)
+    again = Mirror(box.output_dir, box.recipe.execution, box.said.append, box.save(30))
+    settle(again)  # another checkpoint comes, and what is damaged stays
+    again.close()
+    assert before.items() - files_of(box).items() == {
+        entry for entry in before.items() if entry[0].endswith("step-00000010/model.safetensors")
+    }
+    assert box.steps()[-1] == 30
+
+
+def test_damaged_records_are_not_an_empty_mirror(box, capsys):
+    copying = box.open()
+    box.copy(copying, 10, 20)
+    copying.close()
+    whole = files_of(box)
+    for step in (10, 20):
+        change(box, f"step-{step:08d}/complete.json", b"")
+    with pytest.raises(
+        DamagedData, match=r"all checkpoints of execution\.mirror = .* are damaged.*move its checkpoints/"
+    ):
+        box.bring()
+    assert "complete.json is damaged" in capsys.readouterr().err
+    shutil.rmtree(path_of(box.output_dir, 20))  # a start that has a checkpoint goes on from it
+    again = box.open()
+    settle(again)
+    again.close()
+    assert whole.keys() <= files_of(box).keys()
+    assert box.steps() == [10]
+
+
+def files_of(box: Box) -> dict[str, bytes]:
+    """The content of each file of the mirror's checkpoints."""
+    found = remote.find(parse(box.url, "") / "checkpoints")[0]
+    return {str(entry.place): remote.read(entry.place) for entry in found}
+
+
+def test_a_damaged_owner_is_told_and_the_checkpoints_tell_whose_they_are(box):
+    copying = box.open()
+    box.copy(copying, 10)
+    copying.close()
+    (object_of_owner,) = mirror.owners(parse(box.url, ""))
+    remote.write(object_of_owner, b'{"writer": "ab')
+    with pytest.raises(DamagedData, match=r"owners/00000001.json is damaged: .* remove this file and run the same"):
+        box.bring()
+    remote.remove(object_of_owner)
+    with pytest.raises(UserError, match=r"belongs to a run .*other data"):
+        bring_newest(box.empty("other"), box.url, box.recipe, RunRecord("0" * 64, Start()))
+    assert step_of(box.bring().name) == 10
+    box.open().close()
+    assert [place.name for place in mirror.owners(parse(box.url, ""))] == ["00000001.json"]
+
+
+def test_of_starts_at_the_same_time_one_takes_the_mirror(saved, store, tmp_path):
+    boxes = [Box(saved, tmp_path / str(number), str(tmp_path / "mirror"), store) for number in range(4)]
+    together, opened, refused = threading.Barrier(4), [], []
+
+    def start(box: Box) -> None:
+        together.wait(30)
+        try:
+            opened.append(box.open())
+        except UserError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=start, args=[box]) for box in boxes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(opened) + len(refused) == 4
+    assert opened
+    assert all("another start takes execution.mirror" in text for text in refused)
+    assert mirror.owner(parse(boxes[0].url, ""))[1]["writer"] in {copying._writer for copying in opened}
+    for copying in opened:
+        copying.close()
 
 
 def test_another_runs_mirror_and_other_things_are_refused(box, store):
@@ -263,6 +350,29 @@ def test_a_mirror_that_was_away_for_a_while_is_not_taken_for_that_of_another_run
             (tmp_path / "away").rename(tmp_path / "mirror")
     copying.close()
     assert box.steps() == [10, 30]
+    (warning,) = box.said
+    assert re.search(r"mirror is empty: the copies up to step 10 are not there.*not mounted", warning)
+    (tmp_path / "mirror").rename(tmp_path / "away")
+    box.open().close()
+    assert "mirror is empty: the copies up to step 30 are not there" in box.said[-1]
+
+
+def test_a_checkpoint_whose_copy_vanishes_half_written_is_copied_again(saved, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirroring, "RETRY_S", 0.1)
+    box, write = Box(saved, tmp_path, str(tmp_path / "mirror"), store), remote.write
+
+    def vanish(place, content):
+        write(place, content)
+        if place.name == "recipe.toml" and not box.said:  # the last file but the record
+            shutil.rmtree(tmp_path / "mirror")
+
+    monkeypatch.setattr(remote, "write", vanish)
+    copying = box.open()
+    copying.offer(box.save(10))
+    copying.finish(lambda: None, lambda: False)
+    copying.close()
+    assert "became another place while it was being written" in box.said[-1]
+    assert (box.steps(), copies(parse(box.url, ""))[1]) == ([10], [])
 
 
 def test_of_two_runs_on_one_mirror_the_older_ends(box):
@@ -354,6 +464,7 @@ def test_a_mirror_that_cannot_be_or_holds_a_secret_is_refused(url, message):
 def test_a_mirror_without_a_whole_checkpoint_is_no_checkpoint(saved, store, tmp_path):
     box = Box(saved, tmp_path, f"file://{tmp_path}/mirror", store)
     box.open().close()
-    change(box, "step-00000010/config.json", b"{}")
+    for name in ("partial.json", "config.json"):
+        change(box, f"step-00000010/{name}", b"{}")
     with pytest.raises(ReportedError, match="no complete checkpoint; half-written: step-00000010"):
         read_checkpoint(Path(box.url), lambda directory: directory)

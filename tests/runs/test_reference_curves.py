@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs import reference_curves
-from bert_horovod.runs.reference_curves import DIRECTORY, Reference, curve_settings, read_reference, references_of
+from bert_horovod.runs.reference_curves import (
+    DIRECTORY,
+    Reference,
+    curve_settings,
+    read_reference,
+    references_of,
+    text_key_of,
+)
 from tests.horovod_runs import PROJECT
 from tests.toys import toy_recipe
 
@@ -74,19 +82,22 @@ def test_marks_are_about_runs_with_their_settings_and_bands_about_runs_without_o
     assert [each.name for each in references_of(toy_recipe(objective={"ngram": 3}), "")] == ["marks"]
 
 
-def test_a_band_of_one_store_is_not_about_other_text(monkeypatch, tmp_path):
+def test_a_band_of_one_text_is_not_about_another(monkeypatch, tmp_path, store):
     monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
-    about = {"name": "small", "runs": "", "command": "", "settings": curve_settings(toy_recipe()), "stores": ["ab"]}
+    about = {"name": "small", "runs": "", "command": "", "settings": curve_settings(toy_recipe()), "texts": ["ab"]}
     (tmp_path / "small.json").write_text(json.dumps(about), encoding="utf-8")
     assert [each.name for each in references_of(toy_recipe(), "ab")] == ["small"]
     assert references_of(toy_recipe(), "cd") == references_of(toy_recipe(), "") == []
+    dataset = StoreDataset(store, toy_recipe())
+    assert text_key_of(toy_recipe(), dataset) == store.text_key
+    assert text_key_of(toy_recipe(objective={"ngram": 3}), dataset) == ""  # nothing is about such runs
 
 
-def test_the_quickstarts_band_is_of_its_own_store_alone():
+def test_the_quickstarts_band_is_of_its_own_text_alone():
     recipe = load_recipe(PROJECT / "run" / "recipes" / "quickstart.toml")
-    (store,) = read_reference(DIRECTORY / "quickstart.json").stores
-    assert [each.name for each in references_of(recipe, store)] == ["quickstart"]
-    assert references_of(recipe, "ab" * 32) == []
+    (text,) = read_reference(DIRECTORY / "quickstart.json").texts
+    assert [each.name for each in references_of(recipe, text)] == ["quickstart"]
+    assert references_of(recipe, "ab" * 16) == []
 
 
 def test_the_seed_and_number_formats_and_how_the_work_is_done_do_not_count():

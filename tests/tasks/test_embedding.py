@@ -138,14 +138,14 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def ranking(anchors, rights, others, anchor_numbers, right_numbers, other_numbers) -> float:
     """The sum of the anchors' cross-entropies; number 0 is none."""
-    total = 0.0
-    for anchor, right, mine, right_number in zip(anchors, rights, anchor_numbers, right_numbers, strict=True):
+    total, pairs = 0.0, {*zip(anchor_numbers, right_numbers, strict=True)}
+    for anchor, right, mine in zip(anchors, rights, anchor_numbers, strict=True):
         if mine:
             logits = [20 * unit(anchor) @ unit(right)]
             logits += [
                 20 * unit(anchor) @ unit(other)
                 for other, number in zip(others, other_numbers, strict=True)
-                if number not in (0, right_number)
+                if number and (mine, number) not in pairs
             ]
             total += np.log(np.sum(np.exp(logits))) - logits[0]
     return total

@@ -135,6 +135,7 @@ class LabelledDataset:
     kind: Any  # the subclass of PackedRows, called with arrays, special ids, length, seed, packing and `options`
     options: dict[str, Any] = field(default_factory=dict)
     described: tuple = ()  # what else tells these data from others, for the hash
+    text_key: str = ""
 
     def __post_init__(self) -> None:
         special_ids(self.vocabulary, self.tokenizer_settings)

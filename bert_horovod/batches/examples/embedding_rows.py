@@ -1,4 +1,4 @@
-"""Texts that get a vector each, as rows: an item is a text, a pair or a triple of texts.
+"""Texts that get a vector each, as rows: an item is a text, a pair of texts, or a pair with wrong ones.
 
 Each text is a sequence of its own, [CLS] text [SEP], that attends to itself only; the texts of an item share a row.
 """
@@ -11,6 +11,7 @@ from bert_horovod.batches.examples.base import Arrays, PackedRows
 from bert_horovod.batches.examples.labelled import truncated
 from bert_horovod.batches.layout import Layout, SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
 
 _SPECIAL = 2  # [CLS] text [SEP]
 
@@ -73,11 +74,18 @@ class EmbeddingRows(PackedRows):
     def __init__(
         self, tokens: EmbeddingTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
     ) -> None:
-        further = _SPECIAL * (tokens.counts.shape[1] - 1)
+        texts = tokens.counts.shape[1]
+        if sequence_length < texts * (_SPECIAL + 1):
+            raise UserError(
+                f"phase.0.sequence_length = {sequence_length}: a row has no room for the {texts} texts of an item, "
+                f"with [CLS] and [SEP] each; expected at least {texts * (_SPECIAL + 1)}, or fewer wrong passages"
+            )
+        further = _SPECIAL * (texts - 1)
         counts = truncated(tokens.counts, sequence_length - _SPECIAL - further)
         whole = counts.sum(axis=1, keepdims=True) + further  # as one text; `sequences` parts it
         super().__init__(tokens.ids, tokens.starts[:, :1], whole, special, sequence_length, seed, packing)
         self.tokens, self._kept = tokens, counts
+        self.cut = int((counts < tokens.counts).any(1).sum())  # items that lose tokens
 
     def sequences(self, members: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows, counts = len(members), self._kept[members]

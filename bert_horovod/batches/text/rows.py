@@ -303,6 +303,10 @@ class StoreDataset:
         return store.hash if priority is None else hashlib.sha256(f"{store.hash} {priority.hash}".encode()).hexdigest()
 
     @property
+    def text_key(self) -> str:
+        return self.store.text_key
+
+    @property
     def vocabulary(self) -> list[str]:
         return self.store.vocabulary
 

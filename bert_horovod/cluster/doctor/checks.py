@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bert_horovod.cluster.doctor.ask import Answer
 from bert_horovod.cluster.doctor.facts import Facts
 from bert_horovod.cluster.launching.hostfiles import Hosts
+from bert_horovod.runtime.children import set_up
 from bert_horovod.wording import counted, gigabytes
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
@@ -59,8 +60,13 @@ def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
     return bad or [Check("ssh", OK, f"{counted(len(answers), 'host')} without a password")]
 
 
-def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[str, str]) -> list[Check]:
-    """Whether every host has the tested versions, and all hosts have the same."""
+def check_versions(
+    facts: Mapping[str, Facts], python: str, packages: Mapping[str, str], alone: bool = False
+) -> list[Check]:
+    """Whether every host has the tested versions, and all hosts have the same.
+
+    `alone`: a run is one process, which needs no Horovod.
+    """
     from packaging.specifiers import SpecifierSet
 
     bad = []
@@ -68,19 +74,21 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
         versions = {"Python": host_facts["python"], **host_facts["packages"]}
         for name, specifier in {"Python": python, **packages}.items():
             if versions[name] is None or not SpecifierSet(specifier).contains(versions[name], prereleases=True):
+                needless = alone and name == "horovod"
+                mend = f"{set_up(host)}{' with PYTHON=...' if name == 'Python' else ''}"
                 bad.append(
                     Check(
                         "versions",
-                        FAILED,
-                        f"{host}: {name} {versions[name] or 'is missing'}",
-                        f"{name} {specifier}",
-                        f"run/setup.sh on {host}" + (" with PYTHON=..." if name == "Python" else ""),
+                        WARNING if needless else FAILED,
+                        f"{host}: {name} {versions[name] or 'is missing'}{'; one process works' if needless else ''}",
+                        f"{name} {specifier}{', for several ranks' if needless else ''}",
+                        mend,
                         (host,),
                     )
                 )
         if host_facts["packages"].get("horovod") and "Gloo" not in host_facts["horovod_with"]:
             text = f"{host}: Horovod with {' and '.join(host_facts['horovod_with']) or 'nothing'}"
-            bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}", (host,)))
+            bad.append(Check("versions", FAILED, text, "Horovod with Gloo", set_up(host), (host,)))
     bad += _same({host: told["python"] for host, told in facts.items()}, "Python")
     for name in packages:
         bad += _same({host: told["packages"][name] for host, told in facts.items()}, name)
@@ -105,7 +113,7 @@ def _same(facts: Mapping[str, str | None], subject: str) -> list[Check]:
     if len(groups) < 2:
         return []
     differing = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
-    mend = "copy the project to every host anew" if "source" in subject else "run/setup.sh on the hosts that differ"
+    mend = "copy the project to every host anew" if "source" in subject else set_up("the hosts that differ")
     right = max(groups.values(), key=len)
     differing_hosts = tuple(host for hosts in groups.values() if hosts is not right for host in hosts)
     return [Check("versions", FAILED, f"{subject}: {differing}", "the same on all hosts", mend, differing_hosts)]
@@ -173,8 +181,11 @@ def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
     ]
 
 
-def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
-    """If any host has GPUs: whether GPUs, driver and Horovod's NCCL suffice for the ranks of every host."""
+def check_gpus(facts: Mapping[str, Facts], slots: Hosts, alone: bool = False) -> list[Check]:
+    """If any host has GPUs: whether GPUs, driver and Horovod's NCCL suffice for the ranks of every host.
+
+    `alone`: as in check_versions.
+    """
     kinds = {name for host_facts in facts.values() for name in host_facts["gpus"]["names"]}
     bad = []
     for host, host_facts in facts.items():
@@ -191,12 +202,12 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
             needed_by = "CUDA 13"
         if gpus["driver"] and _numbers(gpus["driver"]) < _numbers(_LEAST_DRIVER[needed_by]):
             expected = f"{_LEAST_DRIVER[needed_by]} for {needed_by}"
-            with_12 = f", or run/setup.sh on {host} with a CUDA 12 toolkit" if needed_by == "CUDA 13" else ""
+            with_12 = f", or {set_up(host)} with a CUDA 12 toolkit" if needed_by == "CUDA 13" else ""
             bad.append(
                 Check("GPUs", FAILED, f"{host}: driver {gpus['driver']}", expected, f"a newer driver{with_12}", (host,))
             )
-        if gpus["names"] and "NCCL" not in host_facts["horovod_with"]:
-            mend = f"run/setup.sh on {host}, where nvidia-smi is found"
+        if gpus["names"] and "NCCL" not in host_facts["horovod_with"] and not alone:
+            mend = f"{set_up(host)}, where nvidia-smi is found"
             text = f"{host}: Horovod without NCCL"
             bad.append(Check("GPUs", FAILED, text, "with NCCL, to reduce on GPUs", mend, (host,)))
     if len(kinds) > 1:
@@ -207,7 +218,8 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
     if not kinds:
         return [Check("GPUs", OK, "none; ranks compute on the CPU")]
     count = sum(len(host_facts["gpus"]["names"]) for host_facts in facts.values())
-    return [Check("GPUs", OK, f"{count} of {kinds.pop()}, driver {next(iter(facts.values()))['gpus']['driver']}, NCCL")]
+    driver = next(iter(facts.values()))["gpus"]["driver"]
+    return [Check("GPUs", OK, f"{count} of {kinds.pop()}, driver {driver}{'' if alone else ', NCCL'}")]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
-from bert_horovod.runtime.children import end_with_parent, tested_versions
+from bert_horovod.runtime.children import end_with_parent, set_up, tested_versions
 from bert_horovod.wording import counted
 
 THIS_HOST = "localhost"
@@ -50,19 +50,28 @@ class Doctor:
         for check in self.examine_facts():
             failed |= check.level == FAILED
             yield check
-        if failed:
+        if self._alone:
+            yield Check("all-reduce", checks.WARNING, "not tried, because it needs Horovod")
+        elif failed:
             yield Check("all-reduce", checks.WARNING, "not tried while a check above fails")
         else:
             yield self._all_reduce()
 
     def start_line(self, which: list[str]) -> str:
         """A command to copy, which starts a run on these hosts."""
-        words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
-        words += ["--network_interfaces", interface] if (interface := self._launch_interface()) else []
-        words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []
-        words += ["--", "pretrain", "--recipe", "bert-base"]
+        words = ["bert-horovod"]
+        if not self._alone:
+            words += ["launch", "-np", str(sum(self.slots.values())), *which]
+            words += ["--network_interfaces", interface] if (interface := self._launch_interface()) else []
+            words += [*(["--ssh_port", str(self.ssh_port)] if self.ssh_port else []), "--"]
+        words += ["pretrain", "--recipe", "bert-base"]
         output_dir = str(Path(self.output_dir).absolute()) if self.output_dir else "OUTPUT"
         return shlex.join([*words, "--data_dir", "DATA", "--output_dir", output_dir])
+
+    @property
+    def _alone(self) -> bool:
+        """Whether this host alone is examined and has no Horovod: then a run is one process."""
+        return not self.hosts and any(told["packages"].get("horovod") is None for told in self.facts.values())
 
     def _launch_interface(self) -> str | None:
         """The hosts' common interface; None if this host lacks it: horovodrun needs it here too, even without ranks."""
@@ -73,7 +82,7 @@ class Doctor:
         try:
             python, packages = tested_versions()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
-            yield Check("versions", FAILED, f"this project is not installed here ({error})", "it is", "run/setup.sh")
+            yield Check("versions", FAILED, f"this project is not installed here ({error})", "it is", set_up())
             return
         if self.source:
             slots = counted(sum(self.hosts.values()), "slot")
@@ -87,7 +96,7 @@ class Doctor:
         if not self.facts:
             return
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
-        yield from checks.check_versions(self.facts, python, packages)
+        yield from checks.check_versions(self.facts, python, packages, alone=self._alone)
         if len(self.facts) > 1:
             self.interface, interface_checks = common_interface(self.facts, self.network_interface)
             yield from interface_checks
@@ -96,7 +105,7 @@ class Doctor:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
         yield from checks.check_disks(self.facts, *directories)
         yield from checks.check_resources(self.facts, self.slots)
-        yield from checks.check_gpus(self.facts, self.slots)
+        yield from checks.check_gpus(self.facts, self.slots, self._alone)
 
     def _all_reduce(self) -> Check:
         """Measure the all-reduce with one rank on each host; with two ranks if there is only one host."""

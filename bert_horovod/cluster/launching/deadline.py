@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.runtime.children import run_whole
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -91,9 +92,8 @@ def watch(command: str, ask_to_stop: Callable[[], None]) -> None:
 
 
 def exit_code(words: list[str]) -> int | None:
-    """The exit code of a program; None: it gave no answer in time."""
+    """The exit code of a program; None: it gave no answer in time, and was killed."""
     try:
-        silent = subprocess.DEVNULL
-        return subprocess.run(words, stdin=silent, stdout=silent, stderr=silent, timeout=_ANSWER_S).returncode
+        return run_whole(words, _ANSWER_S)
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.children import run_whole
 from bert_horovod.storage.reading import read_text, shown
 
 Hosts = dict[str, int]  # host -> slots, in the order of ranks
@@ -85,16 +87,20 @@ def in_kubernetes(environment: Mapping[str, str] = os.environ) -> bool:
 
 def discover(command: str, slots: int = 1) -> Hosts:
     """The hosts that a shell command prints as a hostfile; a host alone in its line has `slots`. Raises UserError."""
-    try:
-        done = subprocess.run(
-            ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DISCOVERY_S
-        )
-    except (subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise UserError(f"--discover {command}: {error}; expected lines `host slots=N`") from error
-    if done.returncode:
-        said = shown(done.stderr.strip()) if done.stderr.strip() else "no word"
-        raise UserError(f"--discover {command}: exit code {done.returncode}, {said}; expected lines `host slots=N`")
-    return parse_hostfile(done.stdout, f"--discover {command}", slots)
+    # Files, because a daemon that the command starts would hold pipes open.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            code = run_whole(["sh", "-c", command], _DISCOVERY_S, output, errors)
+            output.seek(0)
+            errors.seek(0)
+            printed = output.read(_LIMIT_BYTES).decode()
+            said = errors.read(_LIMIT_BYTES).decode(errors="replace").strip()
+        except (subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+            raise UserError(f"--discover {command}: {error}; expected lines `host slots=N`") from error
+    if code:
+        said = shown(said) if said else "no word"
+        raise UserError(f"--discover {command}: exit code {code}, {said}; expected lines `host slots=N`")
+    return parse_hostfile(printed, f"--discover {command}", slots)
 
 
 def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, str] | None:
@@ -251,9 +257,10 @@ def _lsf_counts(text: str, _environment: Mapping[str, str]) -> tuple[Hosts, str]
 
 def _operators(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """The hostfile that Kubernetes' MPI operator and Trainer mount; a variable of Open MPI names it."""
-    hosts = parse_hostfile(
-        _read(Path(path), "the hostfile"), path, int(environment.get("OMPI_MCA_orte_set_default_slots") or 1)
-    )
+    slots = environment.get("OMPI_MCA_orte_set_default_slots") or "1"
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", slots):
+        raise UserError(f"OMPI_MCA_orte_set_default_slots={shown(slots)}: expected the ranks of a host, at least 1")
+    hosts = parse_hostfile(_read(Path(path), "the hostfile"), path, int(slots))
     return hosts, f"{path}{' of a job in Kubernetes' if in_kubernetes(environment) else ''}"
 
 

@@ -23,7 +23,7 @@ from bert_horovod.cluster.launching.rank import how_it_ended, signal_name
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE
 from bert_horovod.errors import UserError, WrongDevice
-from bert_horovod.runtime.children import end_with_parent
+from bert_horovod.runtime.children import end_with_parent, set_up
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import LEAVING, STOP_SIGNALS, heeded, is_same_request
 
@@ -83,7 +83,10 @@ class Outcome:
 def check(plan: LaunchPlan) -> None:
     """Raise UserError if the plan cannot be started."""
     if importlib.util.find_spec("horovod") is None:
-        raise UserError("found no Horovod, which joins the ranks; run/setup.sh builds it")
+        raise UserError(
+            f"found no Horovod, which joins the ranks; {set_up()} builds it; one process works without: leave out "
+            "`launch` and its flags"
+        )
     if plan.mpi and shutil.which("mpirun") is None:
         raise UserError("found no mpirun on PATH; load or install Open MPI, or leave --mpi away")
     existing = [name for _, name in socket.if_nameindex()]

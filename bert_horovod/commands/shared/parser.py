@@ -15,11 +15,12 @@ from bert_horovod import __version__, commands
 from bert_horovod.errors import UserError
 from bert_horovod.storage.places import is_url
 from bert_horovod.storage.places import parse as parse_place
-from bert_horovod.wording import did_you_mean
+from bert_horovod.wording import did_you_mean, nearest
 
 _OTHER_NAMES = {  # other programs' names, and earlier ones of this
     "tokenize": "prepare",
     "run": "pretrain",
+    "train": "pretrain",
     "generate": "fill-mask",
     "compute": "step",
     "comm": "step --communication on off held_back",
@@ -67,9 +68,9 @@ class Parser(argparse_flags.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and isinstance(value, str) and value not in action.choices:
-            known_name = _OTHER_NAMES.get(value, "")
-            is_known = known_name.partition(" ")[0] in action.choices
-            question = f"did you mean {known_name}? " if is_known else did_you_mean(value, action.choices)
+            others = {name: here for name, here in _OTHER_NAMES.items() if here.partition(" ")[0] in action.choices}
+            near = nearest(value, [*action.choices, *others])
+            question = f"did you mean {others.get(near, near)}? " if near else ""
             choices = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(
                 action, f"invalid choice: {value[:200]!r}; {question}expected one of {choices}"

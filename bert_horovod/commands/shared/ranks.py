@@ -160,9 +160,10 @@ def _train(
     from bert_horovod.collectives.starting import connect
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, RunRecord, claim, give_up, share
     from bert_horovod.runs.mirror import bring_newest
+    from bert_horovod.runs.reference_curves import text_key_of
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runs.trackers import require_trackers
-    from bert_horovod.runtime.children import untested_versions
+    from bert_horovod.runtime.children import set_up, untested_versions
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
@@ -180,13 +181,17 @@ def _train(
     if launched.rank == 0:
         if packages := untested_versions():
             print(
-                f"bert-horovod: warning: not tested: {'; '.join(packages)}: run/setup.sh installs what was tested",
+                f"bert-horovod: warning: not tested: {'; '.join(packages)}: {set_up()} installs what was tested",
                 file=sys.stderr,
             )
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         start = _start(arguments, jobs[0].init_checkpoint)
-        claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s, start) for job in jobs]
+        texts = [text_key_of(job.recipe, job.dataset) for job in jobs]
+        claimed = [
+            claim(job.output_dir, job.recipe, job.dataset.hash, patience_s, start, text)
+            for job, text in zip(jobs, texts, strict=True)
+        ]
         for job in jobs:
             record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
     announce(jobs, launched)

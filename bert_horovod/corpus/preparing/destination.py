@@ -100,7 +100,7 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
     holds an unfinished store with other settings or another vocabulary.
     """
     states = {source: source.state() for source in sources}
-    plan = _read_plan(path)
+    plan = read_plan(path)
     if plan is not None:
         changed = differences(plan["head"], head)
         if changed:
@@ -150,7 +150,8 @@ def _place(source: SourceFile) -> str:
     return writable(os.path.realpath(source.path))  # not the name: two directories may hold files of one name
 
 
-def _read_plan(path: Path) -> dict[str, Any] | None:
+def read_plan(path: Path) -> dict[str, Any] | None:
+    """The plan.json of an unfinished store; None if it is missing or damaged."""
     try:
         return read_record(path / "plan.json", _StorePlan, inside=path)
     except (OSError, ValueError):

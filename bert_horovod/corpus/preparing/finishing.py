@@ -16,7 +16,7 @@ from bert_horovod.corpus.preparing.planning import ShardTask
 from bert_horovod.corpus.reading.sources import SourceFile, changed_names
 from bert_horovod.corpus.shard import COUNTS, Shard
 from bert_horovod.corpus.statistics import kept_documents, section_token_starts
-from bert_horovod.corpus.store import write_duplicates, write_manifest, write_sources
+from bert_horovod.corpus.store import sum_of_hashes, write_duplicates, write_manifest, write_sources
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.wording import counted, some
 
@@ -57,7 +57,7 @@ def finish(
     ]
     filled = [part for part in parts if part.counts["tokens"]]
     arrays = PartArrays(path, filled, made.shards, head["vocabulary"]["size"])
-    duplicates = find_duplicates(arrays)
+    duplicates, text = find_duplicates(arrays), sum_of_hashes(arrays)
     repeated_tokens = count_tokens(arrays, duplicates)
     if head["settings"]["held_out"]:
         arrays, sections, tokens = hold_out_more(arrays, duplicates)
@@ -69,6 +69,7 @@ def finish(
         "shards": shard_entries,
         "totals": dict(totals),
         "passed_over": dict(passed_over),
+        "text": text,
         "duplicates": {
             "documents": len(duplicates),
             "tokens": repeated_tokens,

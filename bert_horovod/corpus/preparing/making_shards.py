@@ -53,7 +53,6 @@ def make_shards(
     untrusted: Collection[SourceFile],
     vocabulary_size: int,
     workers: int | None,
-    executor: Executor | None,
 ) -> Made:
     """Make what the directory lacks of a plan, as whole shards."""
     tasks = plan.tasks
@@ -73,7 +72,7 @@ def make_shards(
     jobs += plan.to_hash
     if workers is None:
         workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
-    pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
+    pool = local_pool(workers) if workers > 1 else nullcontext()
     with pool as executor:
         done, hashes = _work(path, jobs, text_bytes, executor)
         made = [file for each in done for file in each.files]

@@ -152,17 +152,17 @@ class Share:
         return f"{self.number}/{self.of}"
 
 
-def find_share(given: str, environment: Mapping[str, str]) -> Share:
-    """What --part names: "3/16"; "" in a SLURM array, "/16" in an Indexed Job of Kubernetes, whose variables tell 3.
+def find_share(given: str | bool, environment: Mapping[str, str]) -> Share:
+    """What --part names: "3/16"; True, for no value, in a SLURM array, "/16" in an Indexed Job of Kubernetes.
 
-    Says what the variables told. Raises UserError for anything else.
+    In these two, variables tell K, and this function prints it. Raises UserError for anything else.
     """
     expected = (
         "expected K/N, part K of N; --part alone in a SLURM array; --part /N in an Indexed Job of Kubernetes with N "
         "completions"
     )
     number: int | None
-    if given == "":
+    if isinstance(given, bool):
         names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT")]
         if "SLURM_ARRAY_TASK_ID" not in environment:
             raise UserError(f"--part without a value, and SLURM_ARRAY_TASK_ID is not set; {expected}")

@@ -1,4 +1,4 @@
-"""Runs a store's jobs in this process, in several processes on this machine, or in the ranks that mpirun started.
+"""Runs a store's jobs in this process, or in several processes on this machine.
 
 Their progress is a bar on a terminal, and plain lines otherwise.
 """
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import RunError, UserError, file_error
+from bert_horovod.errors import RunError, file_error
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.wording import counted
 
@@ -85,29 +85,6 @@ def local_pool(workers: int) -> Iterator[Executor]:
         raise
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def mpi_pool(size: int) -> Iterator[Executor | None]:
-    """On rank 0: the other ranks that mpirun started, as a pool. On the others: None, after rank 0 has closed the pool.
-
-    Raises UserError if mpi4py is missing, or does not belong to the MPI that started `size` processes.
-    """
-    try:
-        from mpi4py import MPI
-        from mpi4py.futures import MPICommExecutor
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"started by mpirun, but mpi4py cannot be imported ({error}); install it beside that MPI: "
-            "pip install mpi4py, or use --workers without mpirun"
-        ) from error
-    if MPI.COMM_WORLD.size != size:
-        raise UserError(
-            f"mpirun started {size} processes, but mpi4py finds {MPI.COMM_WORLD.size}: it was built for another MPI; "
-            "build it for this one: pip install --force-reinstall --no-binary=mpi4py mpi4py"
-        )
-    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
-        yield executor
 
 
 def _begin_worker(parent: int) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import time
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from bert_horovod.corpus.preparing.shares import (
     claimed,
     gather,
     refuse_others,
+    refuse_unlike,
     remove_shares,
     share_directory,
     share_head,
@@ -58,7 +58,6 @@ class Preparation:
     vocabulary: list[str]  # tokens by id
     settings: Settings
     workers: int | None = None  # processes; None: one per core, but no more than there are jobs
-    executor: Executor | None = None  # does the jobs instead, such as `workers` ranks of MPI that see the same files
 
     def __post_init__(self) -> None:
         self.settings.check()
@@ -93,13 +92,16 @@ class Preparation:
             destination.require_same(path, self._head)
             return SharedResult(path, share, None, [], None)
         refuse_others(path, share)
+        sources = self._find()
+        head = share_head(self._head, share, sources)
+        refuse_unlike(path, share, head)
         other = claimant(path)
         if other is not None and other != share:
             return SharedResult(path, share, None, [], other)
         result = None
         if other is None and unfinished(path, share.of):
             try:
-                result = self._make_share(share)
+                result = self._make_share(share, head, sources)
             except BaseException:
                 with suppress(OSError):  # it holds other shares
                     (path / f"parts-of-{share.of}").rmdir()
@@ -132,18 +134,17 @@ class Preparation:
             remove_shares(path)
             return _result(path, manifest, made, start)
 
-    def _make_share(self, share: Share) -> Result:
+    def _make_share(self, share: Share, head: dict[str, Any], sources: list[SourceFile]) -> Result:
         """Make the shards and the record of a share."""
         path = share_directory(self.path, share)
         with destination.own(path):
-            sources = self._find()
             self._look(sources)
             start = time.monotonic()
             with disk_errors(path):
                 plan = plan_shards(sources, self._head)
                 mine = share_plan(plan, share.of)[share.number - 1]
-                head = share_head(self._head, share, sources)
                 untrusted = self._begin(path, head, sources, unchanged=False)
+                refuse_unlike(self.path, share, head)  # of two calls that begin at once, one at least finds the other
                 known = take_hashes(self.path, share, sources)
                 kept = {source: known[source] for source in mine.to_hash if source in known.keys() - untrusted}
                 to_hash = [source for source in mine.to_hash if source not in kept]
@@ -193,7 +194,6 @@ class Preparation:
             untrusted=untrusted,
             vocabulary_size=len(self.vocabulary),
             workers=self.workers,
-            executor=self.executor,
         )
 
 

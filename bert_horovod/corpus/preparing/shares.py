@@ -92,6 +92,31 @@ def refuse_others(store: Path, share: Share | None) -> None:
             )
 
 
+def refuse_unlike(store: Path, share: Share, head: dict[str, Any]) -> None:
+    """Raise UserError if a part beside this share, finished or begun, is of another input or other settings.
+
+    `head`: the share's, as share_head makes it.
+    """
+    for path, of, _ in _directories(store):
+        heads = {other.number: (file, record["head"]) for other, (file, record) in _records([path]).items()}
+        for file in path.glob("part-*/plan.json"):
+            if plan := destination.read_plan(file.parent):
+                heads.setdefault(int(plan["head"]["settings"]["part"].partition("/")[0]), (file, plan["head"]))
+        for number, (file, other) in sorted(heads.items()):
+            expected = {**head, "settings": {**head["settings"], "part": str(Share(number, of))}}
+            if number != share.number and (changed := destination.differences(other, expected)):
+                raise UserError(
+                    f"--part {share} would not fit to part {number}/{of} ({'; '.join(changed[:3])}; {_lasting(file)}); "
+                    f"expected the same command but for --part, or another --output_dir; or, if part {number}/{of} is "
+                    f"the wrong one, remove {_lasting(path)}/part-{number} and part-{number}.json"
+                )
+
+
+def _lasting(path: Path) -> Path:
+    """The name that a path in a directory of parts has after a failed join."""
+    return Path(re.sub(r"(/parts-of-\d+)\.joining-\d+", r"\1", str(path)))
+
+
 def claimant(store: Path) -> Share | None:
     """The share that joins, or was joining when it was killed; number 0: a call with --join."""
     return next((Share(by, of) for _, of, by in _directories(store) if by is not None), None)
@@ -170,15 +195,17 @@ def gather(
     of = {share.of for share in records}
     if len(of) != 1:
         numbers = f"parts of {' and of '.join(map(str, sorted(of)))}" if of else "damaged records"
-        raise UserError(f"{numbers} in {', '.join(map(str, directories))}; expected parts of one number")
+        raise UserError(
+            f"{numbers} in {', '.join(str(_lasting(path)) for path in directories)}; expected parts of one number"
+        )
     shares = [Share(number + 1, of) for of in of for number in range(of)]
     expected = share_head(head, shares[0], sources)
     for share, (file, record) in records.items():
         expected["settings"]["part"] = str(share)
         if changed := destination.differences(record["head"], expected):
             raise UserError(
-                f"{file}: part {share} was made otherwise ({'; '.join(changed[:3])}); expected the same command "
-                "but for --part and --join"
+                f"{_lasting(file)}: part {share} was made otherwise ({'; '.join(changed[:3])}); expected the same "
+                "command but for --part and --join"
             )
     _warn_of_changes(records, sources)
     gathered = Gathered()
@@ -197,7 +224,7 @@ def gather(
         if share not in records:
             lacking[share] = "is not there"
         elif any(missing_parts(parts.get(key, [])) for key in keys) or not hashes.keys() >= set(mine.to_hash):
-            lacking[share] = f"in {folders[share]} is damaged"
+            lacking[share] = f"in {_lasting(folders[share])} is damaged"
         gathered.files += files
         gathered.hashes |= hashes
     for share in lacking:

@@ -64,10 +64,11 @@ def share_summary(shared: SharedResult) -> str:
     return "\n".join(lines)
 
 
-def summary(prepared: Result, start: str | None = None) -> str:
+def summary(prepared: Result, start: str | None = None, given: str = "") -> str:
     """The text that prepare prints at its end, with the next command to run.
 
-    `start`: the checkpoint whose tokenizer was taken; None: there is none to start from.
+    `start`: the checkpoint whose tokenizer was taken; None: there is none to start from. `given`: the recipe for whose
+    rows it was made, with its changes, as words of a command line; "": none.
     """
     manifest, totals = prepared.manifest, prepared.manifest["totals"]
     state = "finished"
@@ -111,11 +112,11 @@ def summary(prepared: Result, start: str | None = None) -> str:
         lines.append(
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
-    recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
-    if "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
+    recipe = given or fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
+    if not given and "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
         recipe += " --set objective.pair=none"
     if start is not None:
-        recipe = f"domain --init_checkpoint {shlex.quote(start)}"
+        recipe = f"{given or 'domain'} --init_checkpoint {shlex.quote(start)}"
     store = shlex.quote(str(prepared.path.absolute()))
     lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
     return "\n".join(lines)

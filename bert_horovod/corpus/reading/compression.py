@@ -16,6 +16,13 @@ COMPRESSIONS = {
     ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor, padding=b"\0"),
     ".zst": lambda raw: _ZstandardFile(raw),
 }
+MAGIC = {  # the first bytes; Zstandard's also of a frame to skip
+    ".gz": re.compile(rb"\x1f\x8b"),
+    ".bz2": re.compile(rb"BZh"),
+    ".xz": re.compile(rb"\xfd7zXZ\0|\x5d\0\0"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+}
+MAGIC_BYTES = 6
 STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # first bytes of a bz2 stream; \x17...: of an empty one
 STREAM_HEAD_BYTES = 10
 MAXIMUM_WINDOW_BYTES = 1 << 31  # of Zstandard, the most that the library reads (zstd --long=31)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import zstandard
 
-from bert_horovod.corpus.reading.compression import COMPRESSIONS, MAXIMUM_WINDOW_BYTES, WideWindow
+from bert_horovod.corpus.reading.compression import COMPRESSIONS, MAGIC, MAGIC_BYTES, MAXIMUM_WINDOW_BYTES, WideWindow
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import open_regular
@@ -231,6 +231,12 @@ class SourceReader(io.RawIOBase):
             # Damaged gzip and bz2 data raise an OSError without a number.
             if isinstance(error, OSError) and not (kind and error.errno is None):
                 raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
+            with self.source.open() as file:
+                if not MAGIC[kind].match(file.read(MAGIC_BYTES) or b""):
+                    raise DamagedData(
+                        f"{self.source.path} does not begin as {kind} data do: it is damaged, or a server or a program "
+                        f"has decompressed it on the way (then name it without {kind}); fetch or compress it again"
+                    ) from error
             raise DamagedData(
                 f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
                 "fetch or compress the file again"

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,56 +50,81 @@ class Table(NamedTuple):
     skipped: int = 0  # rows with another number of fields
 
     def places(self, names: tuple[str, ...], flag: str = "") -> list[int]:
-        """The indices of these columns; raises UserError for a missing one. `flag`: the flag that names columns."""
-        if missing := [name for name in names if name not in self.columns]:
+        """The indices of these columns; raises UserError for one that is missing or there twice.
+
+        Columns that have numbers for names can be counted from -1, the last, too. `flag`: the flag that names columns.
+        """
+        numbered, known = self.columns == _numbers(self.columns), Counter(self.columns)
+        names = tuple(str(int(name) + 1 + len(known)) if numbered and name.startswith("-") else name for name in names)
+        if missing := [name for name in names if name not in known]:
+            numbers = "; numbers of columns, in a file without a header, are given for all of them, from 1 or from -1"
             raise UserError(
                 f"{self.path} has no column {missing[0]!r}, its columns are {shown(self.columns)}; expected "
                 f"{', '.join(names)}, with {_separators(self.path)}{f'; {flag} names other columns' if flag else ''}"
+                f"{numbers if _NUMBER.fullmatch(missing[0]) else ''}"
             )
+        if twice := [name for name in names if known[name] > 1 or names.count(name) > 1]:
+            raise UserError(f"{self.path}: two columns have one name, {shown(twice[0])}; rename one, or name others")
         return [self.columns.index(name) for name in names]
+
+
+class JsonList(str):
+    """JSON's text of a list, which a text may look like."""
 
 
 def read_table(
     path: Path,
+    names: tuple[str, ...] | None = None,
+    dialect: Dialect = PLAIN,
+    lists: tuple[str, ...] = (),
     headless: tuple[str, ...] = (),
     skip_broken: bool = False,
-    dialect: Dialect = PLAIN,
-    may_be_list: Callable[[str], bool] = lambda _: False,
 ) -> Table:
     """Read a whole table; see table_blocks."""
-    (table,) = table_blocks(path, headless, skip_broken, dialect, may_be_list, WHOLE)
+    (table,) = table_blocks(path, names, dialect, lists, headless, skip_broken, WHOLE)
     return table
 
 
 def table_blocks(
     path: Path,
+    names: tuple[str, ...] | None = None,
+    dialect: Dialect = PLAIN,
+    lists: tuple[str, ...] = (),
     headless: tuple[str, ...] = (),
     skip_broken: bool = False,
-    dialect: Dialect = PLAIN,
-    may_be_list: Callable[[str], bool] = lambda _: False,
     most: float = ITEMS_BYTES,
 ) -> Iterator[Table]:
     """Read a table in blocks: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
 
     The suffix of a compression may follow. A CSV whose first line has semicolons or tabs and no comma is separated by
     these. In TSV quotation marks are text, as in GLUE's files, unless `dialect` says otherwise. In JSON Lines a row is
-    an object of strings and numbers; a number becomes the text that JSON writes for it. `headless`: the columns of a
-    TSV or CSV file without a header: one whose first line has as many fields as these. `skip_broken`: rows with another
-    number of fields than the first are skipped, and counted. `may_be_list` tells by a column's name whether JSON Lines
-    may have in it null, which becomes an empty text, or a list of strings and numbers, which becomes JSON's text for
-    it.
+    an object of strings and numbers; a number becomes the text that JSON writes for it.
 
-    Raises UserError if the file cannot be read or is not in its encoding, has no rows, or a row has another form than
-    the first, DamagedData if it is compressed and damaged.
+    Args:
+        path: the file.
+        names: of the columns that are read; None: all. Others may hold anything: what is no text or number in JSON
+            Lines becomes JSON's text, null or a missing key an empty one. If all are numbers, TSV and CSV have no
+            header, and a column's number, from 1, is its name.
+        dialect: how it is written.
+        lists: names of columns in which JSON Lines may have a list of strings and numbers, which becomes a JsonList, or
+            null, which becomes an empty one.
+        headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
+        skip_broken: whether rows with another number of fields than the first are skipped, and counted.
+        most: bytes of a block, about.
+
+    Raises:
+        UserError: the file cannot be read or is not in its encoding, has no rows, or a row has another form than the
+            first.
+        DamagedData: it is compressed and damaged.
     """
     with opened(path) as reader:
-        columns, numbered = columns_and_rows(path, reader, dialect, may_be_list)
-        if not columns:
+        first, numbered = columns_and_rows(path, reader, dialect, names, lists)
+        if not first:
             raise _empty(path)
-        if kind_of(path) != "json" and headless and len(columns) == len(headless):
-            numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
-        if len(set(columns)) < len(columns):
-            raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
+        columns = list(headless) if len(first) == len(headless) and kind_of(path) != "json" else first
+        columns = _by_number(path, columns, names or ())
+        if columns is not first:
+            numbered = itertools.chain([(1, first)], numbered)
         has_rows = False
         for block in in_blocks(numbered, most, lambda row: sum(map(len, row[1]))):
             rows = [row for row in block if len(row[1]) == len(columns)]
@@ -121,8 +147,24 @@ def require_columns(path: Path, names: tuple[str, ...], flag: str, dialect: Dial
         columns, _ = columns_and_rows(path, reader, dialect)
     if not columns:
         raise _empty(path)
+    columns = _by_number(path, columns, names)
     Table(path, columns, []).places(names, flag)
     return columns
+
+
+_NUMBER = re.compile("-?[1-9][0-9]*")
+
+
+def _numbers(columns: list[str]) -> list[str]:
+    return [str(number + 1) for number in range(len(columns))]
+
+
+def _by_number(path: Path, first: list[str], names: tuple[str, ...]) -> list[str]:
+    """A table's columns: `first`, or their numbers if `names` are numbers and `first` is no header of numbers."""
+    by_number = bool(names) and all(map(_NUMBER.fullmatch, names)) and kind_of(path) != "json"
+    if by_number and not ({*names} <= {*first} and all(field.isdecimal() for field in first)):
+        return _numbers(first)
+    return first
 
 
 def only_column(path: Path, dialect: Dialect = PLAIN) -> tuple[str]:
@@ -173,7 +215,8 @@ def columns_and_rows(
     path: Path,
     reader: SourceReader,
     dialect: Dialect = PLAIN,
-    may_be_list: Callable[[str], bool] = lambda _: True,
+    names: tuple[str, ...] | None = None,
+    lists: tuple[str, ...] = (),
     broken: Callable[[int, str], None] | None = None,
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The columns of a table, and its rows: (line number, fields), as many as there are in the row.
@@ -185,7 +228,7 @@ def columns_and_rows(
     utf_8 = codecs.lookup(dialect.encoding).name == "utf-8"
     lines = reader.lines() if utf_8 else _decoded_lines(path, reader, dialect.encoding)
     if kind == "json":
-        return _json_rows(path, lines, may_be_list)
+        return _json_rows(path, lines, names, lists)
     first = list(itertools.islice(lines, 1))
     header, lines = (first[0][1] if first else ""), itertools.chain(first, lines)
     if kind == "csv":
@@ -289,23 +332,32 @@ def _csv_rows(
 
 
 def _json_rows(
-    path: Path, lines: Iterator[tuple[int, str]], may_be_list: Callable[[str], bool]
+    path: Path, lines: Iterator[tuple[int, str]], names: tuple[str, ...] | None, lists: tuple[str, ...]
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     objects = json_objects(path, lines)
     first = next(objects, None)
     if first is None:
         return [], iter(())
     columns = list(first[1])
+    read = columns if names is None else [name for name in columns if name in names]
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         for number, fields in itertools.chain([first], objects):
-            if missing := [name for name in columns if name not in fields]:
+            if missing := [name for name in read if name not in fields]:
                 raise UserError(
                     f"{path}, line {number}: no {missing[0]!r} in it; expected the keys of the first line in every line"
                 )
-            yield number, [_text(path, number, name, fields[name], may_be_list(name)) for name in columns]
+            texts = {name: _text(path, number, name, fields[name], name in lists) for name in read}
+            yield number, [texts[name] if name in texts else _any_text(fields.get(name)) for name in columns]
 
     return columns, rows()
+
+
+def _any_text(value: Any) -> str:
+    """What stands for a value of a column that nothing reads."""
+    if isinstance(value, str) and not SURROGATE.search(value):
+        return value
+    return "" if value is None else json.dumps(value)
 
 
 def json_objects(
@@ -329,10 +381,9 @@ def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) ->
         return value
     if isinstance(value, int | float):  # true and false too
         return json.dumps(value)
-    if list_allowed and value is None:
-        return ""
-    if list_allowed and isinstance(value, list):
-        return json.dumps([item if item is None else _text(path, number, name, item, False) for item in value])
+    if list_allowed and (value is None or isinstance(value, list)):
+        items = [item if item is None else _text(path, number, name, item, False) for item in value or ()]
+        return JsonList(json.dumps(items))
     squad = name == "data" and isinstance(value, list)
     why = "; a file in SQuAD's format is for question answering alone" if squad else ""
     raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")

@@ -110,7 +110,7 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
         return "text" if suffix == ".txt" else "table"
     if kind_of(path) == "json":
         with opened(path, _FORMS) as reader:
-            _, record = next(_json_objects(path, reader.lines()), (0, {}))
+            _, record = next(json_objects(path, reader.lines(), _OBJECT), (0, {}))
         return "table" if isinstance(record.get(_key(record, column or USUAL.word, _WORD_KEYS)), str) else "words"
     return "words" if column is None or column.removeprefix("-").isdecimal() else "table"
 
@@ -121,8 +121,9 @@ def text_blocks(path: Path, kind: str, column: str | None = None, most: float = 
     `kind`: of kind_of_input, "table" or "text". Raises ReportedError if the file has no texts in this column.
     """
     if kind == "table" and kind_of(path) != "json":
-        for table in table_blocks(path, most=most):
-            (place,) = table.places((column or USUAL.word,), "--text_columns")
+        name = column or USUAL.word
+        for table in table_blocks(path, (name,), most=most):
+            (place,) = table.places((name,), "--text_columns")
             yield [fields[place] for _, fields in table.rows]
         return
     with opened(path, _FORMS) as reader:
@@ -132,12 +133,13 @@ def text_blocks(path: Path, kind: str, column: str | None = None, most: float = 
 
 
 def _json_texts(path: Path, lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
-    for number, record in _json_objects(path, lines):
+    for number, record in json_objects(path, lines, _OBJECT):
         if not isinstance(record.get(name), str):
             raise UserError(
                 f"{path}, line {number}: {name!r} is {shown(record.get(name))[:60]}, its keys are "
                 f"{shown(list(record))}; expected a text there; --text_columns names another key"
             )
+        _require_whole(path, number, record[name])
         yield record[name]
 
 
@@ -225,7 +227,7 @@ def _fields(line: str, separator: str | None) -> list[str]:
 
 
 def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns, tagged: bool) -> Iterator[_Sentence]:
-    for number, record in _json_objects(path, lines):
+    for number, record in json_objects(path, lines, _OBJECT):
         word_key, tag_key = (
             _key(record, name, usual) for name, usual in ((columns.word, _WORD_KEYS), (columns.tag, _TAG_KEYS))
         )
@@ -241,16 +243,15 @@ def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns
                     "many tags as words"
                 )
             tags = [_named(tag, columns.names, path, number) for tag in tags]
+        _require_whole(path, number, [words, tags])
         if words:
             yield _Sentence(words, tags, number, [])
 
 
-def _json_objects(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """As json_objects, of whole characters."""
-    for number, record in json_objects(path, lines, _OBJECT):
-        if half := SURROGATE.search(json.dumps(record, ensure_ascii=False)):
-            raise UserError(f"{path}, line {number}: {half[0]!r} in it is half a character; expected whole ones")
-        yield number, record
+def _require_whole(path: Path, number: int, values: Any) -> None:
+    """Raise UserError if what is read holds half a character, as JSON may."""
+    if half := SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+        raise UserError(f"{path}, line {number}: {half[0]!r} in it is half a character; expected whole ones")
 
 
 def _key(record: dict[str, Any], given: str, usual: tuple[str, ...]) -> str:

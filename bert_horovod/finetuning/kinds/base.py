@@ -47,7 +47,7 @@ class Request:
     null_odds: Path | None = None  # of SQuAD 2.0
     threshold: float = 1.0  # of the null odds: above it the answer is "no answer", whatever was predicted
     label_column: str = "label"  # of the gold file, for tasks on a user's own files
-    separator: str = ","  # between labels, for multilabel
+    separator: str | None = None  # between labels, for multilabel; None: a comma
     label_columns: tuple[str, ...] = ()  # instead of label_column, for multilabel: of each label a column of 0 and 1
     dialect: Dialect = PLAIN  # of the gold file
     text_columns: tuple[str, ...] = ()  # of the gold file, for reranking

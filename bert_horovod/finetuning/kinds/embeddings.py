@@ -1,6 +1,7 @@
-"""Texts that get a vector each: pairs of a query and a passage, triples with a wrong one, scored pairs, texts."""
+"""Texts that get a vector each: pairs of a query and a passage, with wrong ones or a score, and single texts."""
 
 import argparse
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
 from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import read_table, table_text
+from bert_horovod.corpus.reading.table_files import JsonList, read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
@@ -29,8 +30,8 @@ from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
 from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
-from bert_horovod.finetuning.scoring import predictions_of
-from bert_horovod.finetuning.text_data import dialect_of, two_parts
+from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
+from bert_horovod.finetuning.text_data import constant_notice, dialect_of, two_parts
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import EMBEDDING
@@ -90,19 +91,19 @@ class Embeddings(Kind):
     @classmethod
     def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Embeddings":
         form, dev_form, files = _formats(files, flags)
+        options = _options(flags, form)
         train = _read(files.train, form)
         fraction = flags.get("dev_fraction")
         train, dev = (train, _read(files.dev[0], dev_form)) if fraction is None else two_parts(train, fraction)
         if form.label_column:
             refuse_one_label(train, form)
-        elif len({*train.examples.texts[-1 if len(form.columns) == 1 else 1]}) < 2:
-            raise UserError(
-                f"{train.path}: all {len(train.examples.labels):,} items have the same text in the column "
-                f"{form.columns[:2][-1]!r}; expected at least two different ones, which are each other's negatives"
-            )
-        test = {"test": read_unlabelled(files.test[0], dev_form)} if files.test else {}
+        else:
+            _refuse_equal(train, form, 1 if len(form.columns) > 2 else 0)  # queries may be equal beside wrong passages
+        if not dev_form.label_column and len(dev_form.columns) > 1:
+            _refuse_equal(dev, dev_form, 0)
+        test = {"test": _texts(files.test[0], dev_form)} if files.test else {}
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
-        return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **_options(flags, form)))
+        return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **options))
 
     @classmethod
     def add_flags(cls, group: argparse._ArgumentGroup) -> None:
@@ -191,7 +192,7 @@ class Embeddings(Kind):
 
     @classmethod
     def score(cls, task: str, request: Request) -> dict[str, Any]:
-        table = read_table(request.predictions)
+        table = read_table(request.predictions, (*PREDICTED, "rank"))
         if "rank" in table.columns:
             (place,) = table.places(("rank",))
             ranks = [real(table.path, line, fields[place], "the rank") for line, fields in table.rows]
@@ -211,11 +212,21 @@ class Embeddings(Kind):
         empty = {
             split.path: sum(not text.strip() for side in split.examples.texts[:2] for text in side) for split in splits
         }
-        return rate_notice(recipe) + [
-            f"warning: {path}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
-            for path, count in empty.items()
-            if count
+        dev = data.dev[""]
+        constant = constant_notice(dev, dev.examples.label_array()) if data.dev_scored else []
+        return [
+            *rate_notice(recipe),
+            *constant,
+            *(
+                f"warning: {path}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
+                for path, count in empty.items()
+                if count
+            ),
         ]
+
+    def size(self, split: Split, rows: EmbeddingRows) -> str:
+        cut = f", of which {rows.cut:,} are cut to {rows.length} tokens" if rows.cut else ""
+        return super().size(split, rows) + cut
 
     def verdict(self, task: Any, split: Split, answers: Answers, scores: dict[str, float]) -> list[str]:
         (line,) = super().verdict(task, split, answers, scores)
@@ -237,10 +248,43 @@ class Embeddings(Kind):
 
 
 def _read(path: Path, form: Format) -> Split:
-    if form.label_column:
-        return read_labelled(path, form)
-    split = read_unlabelled(path, form)
-    return split._replace(examples=LabelledTexts(split.examples.texts, [0] * len(split.examples.labels)))
+    return (read_labelled if form.label_column else _texts)(path, form)
+
+
+def _texts(path: Path, form: Format) -> Split:
+    """The texts of a file's items: of a row one, or in JSON Lines one for each passage of a list of right ones.
+
+    The columns after the second, and lists in them, have wrong passages; each item has all of its row, and an empty
+    text for those that others have more.
+    """
+    if len(form.columns) == 1:
+        return read_unlabelled(path, form)
+    table = read_table(path, form.columns, form.dialect, form.columns[1:])
+    places, items = table.places(form.columns, "--text_columns"), []
+    for line, fields in table.rows:
+        query, right, *more = (_passages(fields[place]) for place in places)
+        wrong = [passage for each in more for passage in each if passage.strip()]
+        if not right:
+            raise UserError(f"{path}, line {line}: no passage in the column {form.columns[1]!r}; expected at least one")
+        items += [(*query, passage, *wrong) for passage in right]
+    width = max(len(form.columns), *map(len, items))
+    texts = zip(*((*item, *[""] * (width - len(item))) for item in items), strict=True)
+    return Split(path, LabelledTexts(tuple(map(list, texts)), [0] * len(items)), 0)
+
+
+def _passages(field: str) -> list[str]:
+    """The texts of a field, of JSON's list several; null in a list is none."""
+    return [passage for passage in json.loads(field) if passage] if isinstance(field, JsonList) else [field]
+
+
+def _refuse_equal(split: Split, form: Format, first: int) -> None:
+    """Raise UserError if all items have one query or one passage: nothing is wrong for any; from the column `first`."""
+    for name, texts in list(zip(form.columns, split.examples.texts, strict=False))[first:2]:
+        if len({*texts}) < 2:
+            raise UserError(
+                f"{split.path}: all {len(texts):,} items{split.part} have the same text in the column {name!r}; "
+                "expected at least two different ones, because the passages of others are each one's negatives"
+            )
 
 
 def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Files]:
@@ -264,10 +308,10 @@ def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Fi
             "from the train file), and at most one --test_file; or --data_dir with GLUE's STS-B"
         )
     names = tuple((columns or _USUAL).split(","))
-    if len(names) > 3 or not all(names) or len({*names, scores}) <= len(names):
+    if not all(names) or len({*names, scores}) <= len(names):
         raise UserError(
-            f"--text_columns {columns or _USUAL}{f' and --label_column {scores}' if scores else ''}: expected one to "
-            "three names, each once: of the texts, of their passages, and of passages that are wrong"
+            f"--text_columns {columns or _USUAL}{f' and --label_column {scores}' if scores else ''}: expected names, "
+            "each once: of the texts, of their passages, and of passages that are wrong"
         )
     form = Format(names, scores or "", {}, own=True, dialect=dialect_of(flags))
     if dev_columns is None:
@@ -285,10 +329,10 @@ def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Fi
 
 def _options(flags: Mapping[str, Any], form: Format) -> dict[str, Any]:
     prompts, lengths = tuple(flags.get("prompts") or ()), flags.get("matryoshka")
-    if prompts and len(prompts) != len(form.columns):
+    if prompts and len(prompts) != min(3, len(form.columns)):
         raise UserError(
             f"--prompts: {len(prompts)} given, but there are {len(form.columns)} text columns; expected one each, in "
-            'their order, as in --prompts "query: " "passage: "'
+            'their order, as in --prompts "query: " "passage: ", and one for all wrong passages'
         )
     numbers = lengths.split(",") if lengths else []
     if not all(number.isdecimal() and int(number) for number in numbers):

@@ -11,20 +11,22 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files, Format, Split, real
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.finetuning.kinds.texts import Texts
-from bert_horovod.finetuning.scoring import predictions_of
-from bert_horovod.finetuning.text_data import own_data, own_options
+from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
+from bert_horovod.finetuning.text_data import TextData, own_data, own_options
 from bert_horovod.inference.text_predictor import RerankPredictor, sigmoid
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.text_head import Reranking, ranks
 
 PLACES = 10
+_MRR = f"mrr_{PLACES}"
+_NO_MRR = "no query has both relevant passages (0.5 and more) and others: MRR@10 has no value; accuracy decides"
 
 
 def ranking_scores(scores: np.ndarray, relevance: np.ndarray, queries: Sequence[str]) -> dict[str, float]:
     """MRR@10 over the queries that have relevant candidates and others, and the accuracy at 0.5.
 
-    Equal scores count against the model. MRR is 0 if no query has both kinds of candidates. Scores, relevance (0 to 1;
-    relevant is what has 0.5 and more) and queries are of the candidates.
+    Equal scores count against the model. Without a query that has both kinds of candidates there is no MRR. Scores,
+    relevance (0 to 1; relevant is what has 0.5 and more) and queries are of the candidates.
 
     >>> ranking_scores(np.array([0.9, 0.2, 0.7, 0.4]), np.array([0, 1, 1, 0]), ["a", "a", "b", "b"])
     {'mrr_10': 0.75, 'accuracy': 0.5}
@@ -37,10 +39,8 @@ def ranking_scores(scores: np.ndarray, relevance: np.ndarray, queries: Sequence[
         if len(right) and len(wrong):
             rank = 1 + np.count_nonzero(wrong >= right.max())
             reciprocal.append(1 / rank if rank <= PLACES else 0.0)
-    return {
-        f"mrr_{PLACES}": float(np.mean(reciprocal)) if reciprocal else 0.0,
-        "accuracy": float(np.mean((scores >= 0.5) == relevant)),
-    }
+    mrr = {_MRR: float(np.mean(reciprocal))} if reciprocal else {}
+    return mrr | {"accuracy": float(np.mean((scores >= 0.5) == relevant))}
 
 
 class Rerankers(Texts):
@@ -65,6 +65,12 @@ class Rerankers(Texts):
                 )
         return cls(data)
 
+    def __init__(self, data: TextData) -> None:
+        super().__init__(data)
+        examples = data.dev[""].examples
+        labels = examples.label_array()
+        self.decides = next(iter(ranking_scores(labels, labels, examples.texts[0])))
+
     @classmethod
     def flags(cls, task: str) -> tuple[str, ...]:
         return (*cls.score_flags(task), "dev_fraction")
@@ -86,6 +92,14 @@ class Rerankers(Texts):
     def scores(self, task: Any, answers: np.ndarray, split: Split) -> dict[str, float]:
         return ranking_scores(answers[:, 0], split.examples.label_array(), split.examples.texts[0])
 
+    @classmethod
+    def score_table(cls, scores: dict[str, Any]) -> str:
+        return "" if _MRR in scores else f"warning: {_NO_MRR}"
+
+    def notices(self, recipe: Recipe) -> list[str]:
+        dev = self.data.dev[""].name
+        return super().notices(recipe) + [f"warning: {dev}: {_NO_MRR}"] * (self.decides != _MRR)
+
     def verdict(self, task: Any, split: Split, answers: np.ndarray, scores: dict[str, float]) -> list[str]:
         (line,) = Kind.verdict(self, task, split, answers, scores)
         if np.ptp(answers) == 0:
@@ -97,12 +111,12 @@ class Rerankers(Texts):
         if request.dev_file is None:
             raise UserError(f"--task {task}: expected --dev_file, the file with the labels")
         columns = _columns(",".join(request.text_columns) or None)
-        form = Format(columns, request.label_column, {}, own=True, dialect=request.dialect)
+        form = Format(columns[:1], request.label_column, {}, own=True, dialect=request.dialect)
         gold = form.table(request.dev_file)
         places = gold.places((columns[0], request.label_column))
         queries, labels = zip(*([fields[place] for place in places] for _, fields in gold.rows), strict=True)
         relevance = np.array([real(gold.path, line, label) for (line, _), label in zip(gold.rows, labels, strict=True)])
-        answers = predictions_of(read_table(request.predictions), gold.path, len(labels), {})
+        answers = predictions_of(read_table(request.predictions, PREDICTED), gold.path, len(labels), {})
         return ranking_scores(answers, relevance, list(queries))
 
 

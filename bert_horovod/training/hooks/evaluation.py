@@ -9,7 +9,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
-from bert_horovod.runs.reference_curves import references_of
+from bert_horovod.runs.reference_curves import references_of, text_key_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
@@ -103,12 +103,10 @@ class ExpectedLossHook(Hook):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        references = (
-            [reference for reference in references_of(run.recipe, run.job.dataset.hash) if reference.means]
-            if run.world.rank == 0
-            else []
-        )
-        self._reference = references[0] if references else None
+        self._reference = None
+        if run.world.rank == 0:
+            found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset))
+            self._reference = next((reference for reference in found if reference.means), None)
         self._losses: list[float] = []
         self._outside = False
 

@@ -28,6 +28,7 @@ from bert_horovod.cluster.doctor.examination import (
     slow_links,
 )
 from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
+from bert_horovod.runtime import children
 from tests.horovod_runs import run_process
 
 
@@ -79,6 +80,23 @@ def test_what_is_missing_or_out_of_range_is_a_failure():
         (FAILED, "a: Python 3.14.1"),
         (FAILED, "a: horovod is missing"),
     ]
+
+
+def test_without_horovod_one_process_works_and_is_what_the_last_line_starts():
+    doctor = Doctor()
+    doctor.facts = {"localhost": facts(packages={"tensorflow": "2.21.0", "horovod": None}, horovod_with=[])}
+    (check,) = check_versions(doctor.facts, ">=3.10", {"horovod": "==0.28.1"}, alone=True)
+    assert (check.level, check.found) == (WARNING, "localhost: horovod is missing; one process works")
+    assert check_gpus(doctor.facts, {"localhost": 2}, alone=True)[0].level == OK
+    assert doctor.start_line([]).startswith("bert-horovod pretrain --recipe bert-base --data_dir ")
+    doctor.hosts = doctor.slots = {"localhost": 2}
+    assert doctor.start_line(["-H", "localhost:2"]).startswith("bert-horovod launch -np 2 -H localhost:2 ")
+
+
+def test_what_installs_horovod_is_named_where_a_wheel_lacks_it(monkeypatch, tmp_path):
+    assert children.set_up("node1") == "run/setup.sh on node1"
+    monkeypatch.setattr(children, "__file__", str(tmp_path / "bert_horovod" / "runtime" / "children.py"))
+    assert children.set_up() == "run/setup.sh of this project's source code"
 
 
 @pytest.mark.parametrize(

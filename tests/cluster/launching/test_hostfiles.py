@@ -1,11 +1,13 @@
 """Hosts and slots, as hostfiles, lists and schedulers give them."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.cluster.launching import hostfiles
+from bert_horovod.cluster.launching import deadline, hostfiles
 from bert_horovod.cluster.launching.hostfiles import (
     discover,
     expand_counts,
@@ -210,6 +212,37 @@ def test_the_hosts_of_a_list_and_those_that_a_command_prints_are_read():
     assert parse_hosts("b:2,a.org:1") == {"b": 2, "a.org": 1}
     assert discover("printf 'a slots=2\\nb:3\\n'") == {"a": 2, "b": 3}
     assert discover("echo a; echo b", 8) == {"a": 8, "b": 8}  # as the MPI operator's script prints them
+
+
+@pytest.mark.parametrize("slots", ["four", "0", "-1", "4.0", "9" * 5000], ids=lambda slots: slots[:4])
+def test_slots_of_the_operator_that_are_no_number_are_refused(tmp_path, slots):
+    (tmp_path / "hosts").write_text("a\n")
+    environment = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts"), "OMPI_MCA_orte_set_default_slots": slots}
+    with pytest.raises(UserError, match=r"orte_set_default_slots='.*: expected the ranks of a host"):
+        from_scheduler(environment)
+
+
+def processes(mark: str) -> list[int]:
+    """The processes whose command line holds a mark."""
+    commands = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in path.read_bytes()]
+    return [int(path.parent.name) for path in commands]
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_has_started(monkeypatch):
+    monkeypatch.setattr(hostfiles, "_DISCOVERY_S", 0.5)
+    monkeypatch.setattr(deadline, "_ANSWER_S", 0.5)
+    hanging = "sleep 4321.25 & sleep 4321.25; true"
+    with pytest.raises(UserError, match="timed out after"):
+        discover(hanging)
+    assert deadline.exit_code(["sh", "-c", hanging]) is None
+    time.sleep(0.2)
+    assert processes("4321.25") == []
+
+
+def test_a_command_may_start_a_daemon():
+    assert discover("sleep 4322.25 & echo a:2") == {"a": 2}
+    [daemon] = processes("4322.25")
+    os.kill(daemon, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"])

@@ -155,6 +155,21 @@ def test_no_rank_outlives_the_launcher(start, controller):
 
 @pytest.mark.full
 @needs_horovod
+def test_nothing_outlives_a_launcher_that_is_killed_before_its_ranks_start(start):
+    with start() as run:
+        end = time.monotonic() + 60
+        while len(run.processes()) < 3:  # launch, horovodrun, and its fork that imports TensorFlow for seconds
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        run.signal(signal.SIGKILL)
+        end = time.monotonic() + 1.5
+        while left := run.processes():
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+
+
+@pytest.mark.full
+@needs_horovod
 def test_a_host_that_cannot_be_reached_is_named(tmp_path):
     words = [*LAUNCH, "-np", "2", "-H", "no-such-host.invalid:2", "--", "fill-mask", "--checkpoint", str(tmp_path), "x"]
     with launched(words, tmp_path, str(tmp_path)) as run:

@@ -63,7 +63,7 @@ def without_origins(store):
     return {name: content for name, content in tree(store).items() if name != "origins.json"}
 
 
-@pytest.mark.parametrize("scheme", ["s3", "sftp", "http"])
+@pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_directory_and_a_glob_elsewhere_give_the_bytes_of_copies_here(texts, make_store, tmp_path, scheme, capsys):
     make_store(texts.files, output=tmp_path / "local", shard_bytes=9000)
     directory = f"{texts.url(scheme)}/"
@@ -89,7 +89,7 @@ def test_a_directory_and_a_glob_elsewhere_give_the_bytes_of_copies_here(texts, m
     assert "the-secret-key-of-the-test" not in told.out + told.err + str(tree(tmp_path / "store"))
 
 
-@pytest.mark.parametrize("scheme", ["s3", "sftp", "http"])
+@pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_after_a_servers_death_the_next_call_goes_on(texts, make_store, tmp_path, scheme, monkeypatch, capsys):
     monkeypatch.setattr(connections, "PATIENCE_S", 0.3)
     store, directory = tmp_path / "store", f"{texts.url(scheme)}/"
@@ -103,7 +103,7 @@ def test_after_a_servers_death_the_next_call_goes_on(texts, make_store, tmp_path
             if scheme == "http":
                 texts.http.refusals = 10**6
             else:
-                getattr(texts, scheme).kill()
+                texts.s3.kill()
             connections._filesystems.clear()
         return read_block(file, number)
 
@@ -118,8 +118,6 @@ def test_after_a_servers_death_the_next_call_goes_on(texts, make_store, tmp_path
     if scheme == "s3":
         texts.s3.restart()
         texts.publish()
-    elif scheme == "sftp":
-        texts.sftp.start(texts.sftp.port)
     connections._filesystems.clear()
     assert make_store(directory, output=store, shard_bytes=9000).made
     assert "finished already" in capsys.readouterr().out
@@ -153,7 +151,7 @@ def test_parts_of_the_work_are_made_from_text_elsewhere(texts, make_store, vocab
     make_store(texts.files, output=tmp_path / "local", shard_bytes=9000)
     tokens = vocabulary.read_text(encoding="utf-8").split()
     settings = Settings(tokenizer=TokenizerSettings(True), shard_bytes=9000)
-    inputs = [f"{texts.url('sftp')}/"]
+    inputs = [f"{texts.url('s3')}/"]
     for number in (2, 1):
         Preparation(inputs, vocabulary, tmp_path / "store", tokens, settings, 1).make_share(Share(number, 2), "CALL")
     assert without_origins(tmp_path / "store") == tree(tmp_path / "local")

@@ -1,11 +1,9 @@
 """Preparation by several processes, interrupted and continued: always the same bytes."""
 
 import errno
-import importlib.util
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -216,28 +214,15 @@ def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
 
 
 @pytest.mark.full
-def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, many_files, vocabulary, tmp_path):
-    if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
-        pytest.skip("needs mpirun and mpi4py: set up again with an MPI on the machine")
-    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
-    words = [*mpirun, "3", *command(many_files, vocabulary, tmp_path / "mpi")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "by 2 workers" in done.stdout
-    assert done.stdout.count("finished") == 1  # said once, by rank 0
-    make_store(many_files, shard_bytes=20_000)
-    assert tree(tmp_path / "mpi") == tree(tmp_path / "store")
-    words = [*mpirun, "2", *command(tmp_path / "none", vocabulary, tmp_path / "other")]
-    wrong = subprocess.run(words, capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert wrong.stderr.count("no such file") == 1
-
-
-@pytest.mark.full
-def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
-    world = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
-    done = run_python(*command(many_files, vocabulary, tmp_path / "store")[1:], **world)
-    assert done.returncode == 2
-    assert "start it with mpirun or srun, or with --workers" in done.stderr
+def test_ranks_of_a_launcher_are_told_of_parts(many_files, vocabulary, tmp_path):
+    for launcher, rank, size in (
+        ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+        ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ):
+        done = run_python(*command(many_files, vocabulary, tmp_path / "store")[1:], **{rank: "0", size: "2"})
+        assert done.returncode == 2
+        assert f"rank 0 of 2 of {launcher}" in done.stderr
+        assert "--part K/N" in done.stderr
 
 
 def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp_path):

@@ -9,10 +9,12 @@ import subprocess
 
 import pytest
 
+from bert_horovod.corpus.preparing import shares
 from bert_horovod.corpus.preparing.planning import Settings, Share, find_share, plan_shards, share_plan
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.preparing.summary import Result, SharedResult, share_summary, summary
 from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.preparing.test_parallel import command, wait_until
@@ -127,8 +129,10 @@ def test_what_does_not_fit_together_is_refused(preparation, tmp_path, inputs, ca
     (inputs / "more.txt").write_text("More.", encoding="utf-8")
     with pytest.raises(UserError, match=r"made otherwise \(input: 10 files .* -> 11 files "):
         make_shares(preparation(), numbers=[1])
-    with pytest.raises(UserError, match=r"part-1\.json: part 1/3 was made otherwise \(input: 10 files "):
-        make_shares(preparation(), numbers=[2, 3])
+    with pytest.raises(UserError, match=r"not fit to part 1/3 \(input: 10 files .*/part-1\.json\); expected"):
+        make_shares(preparation(), numbers=[2])
+    with pytest.raises(UserError, match=r"/parts-of-3/part-1\.json: part 1/3 was made otherwise \(input: 10 files "):
+        preparation().join([], "CALL")
     (inputs / "more.txt").unlink()
     with pytest.raises(UserError, match="expected files, because each call looks at all"):
         make_shares(preparation("other", files=["-"]), numbers=[1])
@@ -140,6 +144,27 @@ def test_what_does_not_fit_together_is_refused(preparation, tmp_path, inputs, ca
     make_shares(preparation("four"), of=4, numbers=[1])
     with pytest.raises(UserError, match="parts of 3 and of 4 in"):
         preparation("other").join([tmp_path / "shared", tmp_path / "four"], "")
+
+
+@pytest.mark.parametrize("state", ["begun", "finished", "joining"])
+@pytest.mark.parametrize("other", [{"held_out": 0.2}, {"tokenizer": TokenizerSettings(False)}], ids=list)
+def test_a_part_that_would_not_fit_is_refused_before_work(preparation, tmp_path, state, other, monkeypatch):
+    parts = tmp_path / "shared" / f"parts-of-{OF}"
+    make_shares(preparation(), numbers=[1])
+    if state == "begun":  # as after a kill
+        (parts / "part-1.json").unlink()
+    if state == "joining":
+        parts.rename(parts.with_suffix(".joining-1"))
+    before = tree(tmp_path / "shared")
+    looks = iter([None, shares.refuse_unlike])  # the second look, of calls that began at once, finds it too
+    for look in (shares.refuse_unlike, lambda *words: (next(looks) or (lambda *_: None))(*words)):
+        monkeypatch.setattr("bert_horovod.corpus.preparing.preparation.refuse_unlike", look)
+        if state != "joining" or look is shares.refuse_unlike:
+            with pytest.raises(
+                UserError, match=rf"({next(iter(other))}|lowercase): .*; or, if part 1/{OF} is the wrong one, remove"
+            ):
+                make_shares(preparation(**other), numbers=[2])
+        assert tree(tmp_path / "shared") == before
 
 
 def test_a_source_of_another_time_is_told(preparation, tmp_path, inputs, capsys):
@@ -199,11 +224,11 @@ SLURM = {"ID": "7", "MIN": "1", "MAX": "15", "STEP": "2", "COUNT": "8"}
     ("given", "environment", "expected"),
     [
         ("3/16", {}, (3, 16)),
-        ("", {f"SLURM_ARRAY_TASK_{name}": value for name, value in SLURM.items()}, (4, 8)),
+        (True, {f"SLURM_ARRAY_TASK_{name}": value for name, value in SLURM.items()}, (4, 8)),
         ("/16", {"JOB_COMPLETION_INDEX": "0"}, (1, 16)),
-        ("", {}, "SLURM_ARRAY_TASK_ID is not set; expected K/N, part K of N"),
-        ("", {f"SLURM_ARRAY_TASK_{name}": value for name, value in (SLURM | {"COUNT": "3"}).items()}, "have gaps"),
-        ("", {"SLURM_ARRAY_TASK_ID": "3"}, "not as SLURM sets them"),
+        (True, {}, "SLURM_ARRAY_TASK_ID is not set; expected K/N, part K of N"),
+        (True, {f"SLURM_ARRAY_TASK_{name}": value for name, value in (SLURM | {"COUNT": "3"}).items()}, "have gaps"),
+        (True, {"SLURM_ARRAY_TASK_ID": "3"}, "not as SLURM sets them"),
         ("/16", {}, "JOB_COMPLETION_INDEX is not set"),
         ("/16", {"JOB_COMPLETION_INDEX": "16"}, "part 17 of 16; expected 1 to N"),
         ("0/16", {}, "part 0 of 16"),

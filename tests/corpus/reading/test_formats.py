@@ -190,6 +190,10 @@ def test_other_records_are_counted(read):
     ("content", "message"),
     [
         (members(*PAGES)[:-9], r"a\.warc\.wet\.gz is truncated or damaged .*: fetch or compress"),
+        (
+            b"".join(PAGES),
+            r"does not begin as \.gz data do: it is damaged, or a server .* has decompressed it",
+        ),
         (members(PAGES[0], record("Cut.", length=40)), "record 2: the file ends within it"),
         (members(PAGES[0], PAGES[1][:30]), "record 2: the file ends within it"),
         (members(record("Wrong.", length=3), PAGES[0]), "record 2 begins with 'ng.', expected WARC/1.0"),

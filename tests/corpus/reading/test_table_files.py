@@ -9,8 +9,10 @@ import pytest
 
 from bert_horovod.corpus.reading.table_files import (
     Dialect,
+    Table,
     kind_of,
     read_table,
+    require_columns,
     require_table_name,
     table_blocks,
     table_text,
@@ -75,6 +77,52 @@ def test_columns_are_found_by_name(tmp_path):
     assert table.places(("a", "b")) == [2, 1]
     with pytest.raises(UserError, match=r"no column 'c', its columns are \['label', 'b', 'a'\]; expected a, c, with"):
         table.places(("a", "c"))
+    twins = read_table(written(tmp_path / "b.tsv", "a\tb\ta\n1\t2\t3\n"))
+    assert twins.places(("b",)) == [1]
+    with pytest.raises(UserError, match="two columns have one name, 'a'; rename one"):
+        twins.places(("a",))
+
+
+def test_columns_that_nothing_reads_may_hold_anything_and_be_missing(tmp_path):
+    text = '{"text": "a", "metadata": {}, "note": null}\n{"text": "b", "metadata": {"x": NaN}, "more": "\\ud800"}\n'
+    path = written(tmp_path / "a.jsonl", text)
+    assert [fields for _, fields in read_table(path, ("text",)).rows] == [["a", "{}", ""], ["b", '{"x": NaN}', ""]]
+    with pytest.raises(UserError, match=r"line 1: 'metadata' is {}; expected text or a number"):
+        read_table(path, ("text", "metadata"))
+    with pytest.raises(UserError, match="line 2: no 'note' in it"):
+        read_table(path, ("text", "note"), lists=("note",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "names", "places", "rows"),
+    [
+        ("a.tsv", "good\t1\nbad\t0\n", ("1", "2"), [0, 1], 2),
+        ("a.csv", "good,1\nbad,0\n", ("-2", "-1"), [0, 1], 2),
+        ("a.csv", "1,good\n0,bad\n", ("2", "1"), [1, 0], 2),  # a field that is a number is no header
+        ("a.csv", "0,1,2\nx,good,1\n", ("1", "2"), [1, 2], 1),  # the header that pandas writes
+        ("a.csv", "text,2\ngood,1\n", ("text", "2"), [0, 1], 1),
+        ("a.jsonl", '{"1": "good", "2": 1}\n', ("1", "2"), [0, 1], 1),
+    ],
+)
+def test_a_file_without_header_names_its_columns_by_number(tmp_path, name, text, names, places, rows):
+    table = read_table(written(tmp_path / name, text), names)
+    assert (table.places(names), len(table.rows)) == (places, rows)
+    assert Table(table.path, require_columns(table.path, names, ""), []).places(names) == places
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (("1", "3"), r"no column '3', its columns are \['1', '2'\]; .*numbers of columns, in a file without a header"),
+        (("-3",), "no column '0'"),
+        (("1", "label"), r"no column '1', its columns are \['good', '1.0'\]; .*are given for all of them"),
+        (("2", "-1"), "two columns have one name, '2'"),
+    ],
+)
+def test_numbers_of_columns_that_are_not_there_are_refused(tmp_path, names, match):
+    path = written(tmp_path / "a.tsv", "good\t1.0\n")
+    with pytest.raises(UserError, match=match):
+        require_columns(path, names, "--text_columns")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +132,6 @@ def test_columns_are_found_by_name(tmp_path):
         ("a.jsonl", "\n", "a.jsonl is empty; expected an example in each row, with an object"),
         ("a.tsv", "a\tb\n", "no rows under its header"),
         ("a.json", '{"version": "1.1", "data": [{"title": "x"}]}', "'data' is .*; a file in SQuAD's format is for"),
-        ("a.tsv", "a\ta\n1\t2\n", "two columns have one name"),
         ("a.csv", 'a,b\n1,"2\n', "line 2: no CSV"),
         ("a.csv", 'a,b\n1,"2"3\n', "line 2: no CSV"),
         ("a.csv", "a,b\n1\n", "line 2: 1 fields, expected 2 .* commas"),

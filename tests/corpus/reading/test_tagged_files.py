@@ -146,6 +146,8 @@ def test_half_a_character_is_refused_where_it_is(tmp_path):
         path = write(tmp_path / f"{number}.jsonl", lines({"text": "a", **OBJECTS[0]}, record))
         with pytest.raises(UserError, match=rf"{number}\.jsonl, line 2: '\\ud.* is half a character"):
             list(text_blocks(path, "table")) if "text" in record else read_tagged(path)
+    unread = write(tmp_path / "unread.jsonl", lines({"text": "a", "note": "\ud800"}))
+    assert list(text_blocks(unread, "table")) == [["a"]]
 
 
 @pytest.mark.parametrize(
