@@ -244,7 +244,7 @@ CASES = [
     (f"{PAIRS} a.csv --every 0", "--every 0: expected at least 1"),
     (f"{PAIRS} a.csv --micro_batch 0", "--micro_batch 0: expected at least 1"),
     (f"{PAIRS} a.csv --checkpoints all", "--checkpoints all: bert is no run's output_dir"),
-    (f"{PAIRS} none.jsonl", "cannot read none.jsonl"),
+    (f"{PAIRS} absent.jsonl", "cannot read absent.jsonl"),
     (f"{PAIRS} a.csv", "a.csv has no column 'sentence_good', its columns are"),
     (f"{PAIRS} a.csv --text_columns text", "--text_columns text: expected two, of the right and of the wrong"),
     (f"{PAIRS} a.csv --text_columns text,text", "--text_columns text,text: expected two"),

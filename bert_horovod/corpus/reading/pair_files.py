@@ -64,7 +64,7 @@ def read_pairs(inputs: Sequence[Path], columns: tuple[str, ...] = COLUMNS, flag:
         raise UserError(f"--text_columns {','.join(columns)}: expected two, of the right and of the wrong sentence")
     pairs = Pairs([], [], {kind: [] for kind in (FILE, *GROUPS)})
     for path, name in _files(inputs, flag).items():
-        table = read_table(path, may_be_list=lambda column: column not in columns)
+        table = read_table(path, columns)
         good, bad = table.places(columns, "--text_columns")
         others = {kind: table.columns.index(kind) for kind in GROUPS if kind in table.columns}
         for number, fields in table.rows:
