@@ -200,8 +200,8 @@ class Execution:
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
     evaluate_rows: int = setting(1024, minimum=1, read_if=_MASKS)  # held-out rows per evaluation, at most
     # GLUE task, or ner: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its
-    # scores go to metrics.jsonl; pretrain then needs --probe_dir
-    probe: str = setting("", choices=("", *GLUE_TASKS, "ner"), read_if=_MASKS)
+    # scores go to metrics.jsonl; or pairs: the model is judged by minimal pairs. pretrain then needs --probe_dir
+    probe: str = setting("", choices=("", *GLUE_TASKS, "ner", "pairs"), read_if=_MASKS)
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     # Write the gradient norm and the update-to-weight ratio of embeddings, of each layer and of heads with the metrics;
     # needs memory for one more copy of the parameters

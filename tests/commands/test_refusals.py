@@ -24,6 +24,8 @@ PREPARE = "prepare --output_dir out --vocab"
 PRETRAIN = "pretrain --recipe quickstart --output_dir out --data_dir"
 SIZE = "--set model.vocab_size=1000"
 EVALUATE = "evaluate --checkpoint bert --data_dir words"
+PAIRS = "evaluate --checkpoint bert --pairs"
+PROBED = f"{PRETRAIN} small --set model.vocab_size=64 --set execution.probe"
 INSPECT = "inspect --data_dir small --row"
 RERANK = "finetune --task reranking --checkpoint model --output_dir out --train_file rank.csv --dev_file rank.csv"
 EMBED = "finetune --task embedding --checkpoint model --output_dir out --train_file rank.csv"
@@ -233,6 +235,32 @@ CASES = [
     (f"{EXTEND} vocab.txt", "has no [unused...] tokens to replace; expected --add N"),
     (f"{EXTEND} nothing.txt", "cannot read the vocabulary nothing.txt"),
     (f"{EXTEND} vocab.txt --add 1 --output vocab.txt", "--output vocab.txt is the input vocab.txt"),
+    (f"{EVALUATE} --pairs a.csv", "argument --pairs: not allowed with argument --data_dir"),
+    ("evaluate --checkpoint bert", "one of the arguments --data_dir --pairs is required"),
+    (f"{EVALUATE} --every 2", "--every 2: it is read only with --pairs"),
+    (f"{PAIRS} a.csv --rows 5", "--rows 5: it is read only with --data_dir"),
+    (f"{PAIRS} a.csv --index_dir d", "--index_dir d: it is read only with --data_dir"),
+    (f"{PAIRS} a.csv --sequence_length 32", "--sequence_length 32: it is read only with --data_dir"),
+    (f"{PAIRS} a.csv --every 0", "--every 0: expected at least 1"),
+    (f"{PAIRS} a.csv --micro_batch 0", "--micro_batch 0: expected at least 1"),
+    (f"{PAIRS} a.csv --checkpoints all", "--checkpoints all: bert is no run's output_dir"),
+    (f"{PAIRS} absent.jsonl", "cannot read absent.jsonl"),
+    (f"{PAIRS} a.csv", "a.csv has no column 'sentence_good', its columns are"),
+    (f"{PAIRS} a.csv --text_columns text", "--text_columns text: expected two, of the right and of the wrong"),
+    (f"{PAIRS} a.csv --text_columns text,text", "--text_columns text,text: expected two"),
+    (f"{PAIRS} pairs/short.jsonl", "short.jsonl, line 2: no 'sentence_bad' in it"),
+    (f"{PAIRS} pairs/empty.jsonl", "empty.jsonl, line 2: sentence_bad is empty; expected two sentences"),
+    (f"{PAIRS} pairs/equal.jsonl", "equal.jsonl, line 2: its two sentences are equal, as in 1 of 2 pairs"),
+    (f"{PAIRS} conll", "--pairs conll: no tables there; expected files of pairs"),
+    (f"{PRETRAIN} words --set execution.probe=pairs", "execution.probe = 'pairs' and --probe_dir missing"),
+    (
+        f"{PRETRAIN} small --set model.vocab_size=64 --set execution.probe=sst2 --probe_dir glue own",
+        "the one directory",
+    ),
+    (
+        f"{PRETRAIN} small --set model.vocab_size=64 --set execution.probe=pairs --probe_dir pairs/equal.jsonl",
+        "equal.jsonl, line 2: its two sentences are equal",
+    ),
     (f"{EVALUATE} --rows 0", "--rows 0: expected at least 1"),
     (f"{EVALUATE} --micro_batch 0", "--micro_batch 0: expected at least 1"),
     (f"{EVALUATE} --sequence_length 33", "--sequence_length 33: expected 8 to 32"),
@@ -445,6 +473,13 @@ def files(tmp_path_factory) -> Path:
     (tmp_path / "tagged").mkdir()
     for name in ("train", "dev"):
         shutil.copy(tmp_path / "a.conll", tmp_path / "tagged" / f"{name}.conll")
+    (tmp_path / "conll").mkdir()
+    (tmp_path / "pairs").mkdir()
+    seconds = {"short": {}, "empty": {"sentence_bad": " "}, "equal": {"sentence_bad": "a film"}}
+    seconds |= {"long": {"sentence_bad": "a film " * 16}, "control": {"sentence_bad": "\u200b"}}
+    for name, second in seconds.items():
+        pairs = ({"sentence_good": "a film", "sentence_bad": "film a"}, {"sentence_good": "a film"} | second)
+        (tmp_path / "pairs" / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "table.csv").write_text("1,2")
@@ -466,6 +501,12 @@ LATE = [
     ("fill-mask --checkpoint bert 'The film was.'", "no [MASK] in the text 'The film was.'"),
     ("fill-mask --checkpoint bert '[MASK] was' 'The [mask] was.'", "no [MASK] in the text 'The [mask] was.'"),
     (f"fill-mask --checkpoint bert '[MASK] {'a film ' * 15}'", "a text has 33 tokens, [CLS] and [SEP] included, the"),
+    (
+        f"{PAIRS} pairs/long.jsonl",
+        "line 2: the wrong sentence has 34 tokens, [CLS] and [SEP] included; expected 3 to",
+    ),
+    (f"{PAIRS} pairs/control.jsonl", "control.jsonl, line 2: the wrong sentence has 2 tokens"),
+    ("evaluate --checkpoint wordless --pairs a.csv --text_columns text,label", "wordless has no vocabulary; expected"),
     (f"{EXPORT} --format onnx --with_tokenizer", "an ONNX file holds no tokenizer; export a savedmodel"),
     (f"{PREDICT} a.csv --output o.csv --text_columns text --threshold 0.5", "give a text any number of labels"),
     ("export --checkpoint wordless --output out --format savedmodel", "has no vocabulary; expected vocab.txt or"),
