@@ -17,17 +17,16 @@ of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile ho
 """
 
 import argparse
-import contextlib
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.collectives.launched import launch, started_by
-from bert_horovod.commands.shared.flags import add_checkpoint, lines_of, require_number, whole_text
+from bert_horovod.commands.shared.flags import lines_of, require_number, whole_text
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.progress import shown_progress
 from bert_horovod.commands.shared.ranks import as_rank
 from bert_horovod.commands.shared.table_flags import add_dialect
 from bert_horovod.corpus.reading.sources import suffixes
@@ -35,8 +34,11 @@ from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_predictor
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
-from bert_horovod.inference.options import Options, Progress
+from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
+
+if TYPE_CHECKING:
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 _LEFT_OUT = (None, False, "all", "none")  # values of flags that change nothing
 
@@ -139,9 +141,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--output and --vectors are two places for the answers; give one of them")
     if lines != (arguments.output is None and vectors is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
-    from bert_horovod.interchange.pretrained import require_checkpoint
-
-    require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
     keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
     if keep and (repeated := [name for number, name in enumerate(keep) if name in keep[:number]]):
@@ -182,7 +181,7 @@ def run(arguments: argparse.Namespace) -> None:
         for line in lines_of(sys.stdin):
             print(predictor.predict_line(line), flush=True)
         return
-    with _progress() as progress:
+    with shown_progress("predicting", "rows") as progress:
         report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
     print(report)
 
@@ -197,15 +196,14 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
 
     def write() -> None:
         from bert_horovod.collectives.starting import connect
-        from bert_horovod.interchange.pretrained import read_checkpoint
         from bert_horovod.runtime.devices import use_devices
 
         require_output_file(arguments, "vectors")
         EmbeddingPredictor.look(Path(arguments.input), config, options)
         world = connect(launched)
         use_devices(world.local_rank, world.local_size, 0)
-        predictor = read_checkpoint(arguments.checkpoint, lambda directory: EmbeddingPredictor(directory, options))
-        with _progress(quiet=world.rank > 0) as progress:
+        predictor = arguments.checkpoint.whole(lambda whole: EmbeddingPredictor(whole, options))
+        with shown_progress("predicting", "rows", quiet=world.rank > 0) as progress:
             report = predictor.write_vectors(
                 Path(arguments.input), arguments.vectors, arguments.vectors_dtype, progress, world
             )
@@ -214,31 +212,6 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
             print(report)
 
     as_rank(launched, write)
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool = False) -> Iterator[Progress]:
-    """Yield what shows how many rows are done, as a bar that begins at the first, so that a mistake prints none.
-
-    Its time and its rate are counted from here.
-    """
-    from tqdm import tqdm
-
-    bars: list[tqdm] = []
-    begun = time.time()
-
-    def progress(done: int, of: int) -> None:
-        if not bars:
-            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr, disable=quiet, smoothing=0))
-            bars[0].start_t = begun
-        bars[0].total = of
-        bars[0].update(done - bars[0].n)
-
-    try:
-        yield progress
-    finally:
-        for bar in bars:
-            bar.close()
 
 
 def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], named: str) -> None:
@@ -261,12 +234,11 @@ def _look(arguments: argparse.Namespace, predictor: type[Predictor], config: dic
     predictor.look(Path(arguments.input), config, options)
 
 
-def _configuration(checkpoint: Path) -> dict[str, Any]:
+def _configuration(checkpoint: "OpenCheckpoint") -> dict[str, Any]:
     """What config.json says; of a TF1 checkpoint nothing, because TensorFlow is not imported yet."""
-    from bert_horovod.interchange.pretrained import Tf1, reader_of
+    from bert_horovod.interchange.google import Tf1
 
     try:
-        reader = reader_of(checkpoint)
-        return {} if isinstance(reader, Tf1) else reader.configuration()
+        return {} if isinstance(checkpoint.reader, Tf1) else checkpoint.reader.configuration
     except ReportedError:
         return {}  # it is told later, or an older checkpoint of the run is read

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE
-from bert_horovod.commands.shared.parser import takes_urls
+from bert_horovod.commands.shared.opened_flags import opens_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.recipe.sections import Recipe
@@ -21,6 +21,8 @@ from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.corpus.store import Store
+    from bert_horovod.runs.opening import OpenCheckpoint
     from bert_horovod.training.job import Job
 
 
@@ -36,12 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
-    takes_urls(start)
+    opens_checkpoint(start, "--init_checkpoint")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
     parser.add_argument(
-        "--probe_dir", type=Path, metavar="DIR", help="directory of the task that execution.probe names"
+        "--probe_dir",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="directory of the task that execution.probe names; for pairs their files, or directories of them",
     )
     add_run(parser)
 
@@ -58,52 +64,41 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.runs.trackers import require_trackers
 
-    if arguments.init_checkpoint:
-        from bert_horovod.interchange.pretrained import require_checkpoint
-
-        require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     recipe = _recipe(arguments)
     require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
         store = open_store(arguments.data_dir)
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
-    if recipe.execution.probe and arguments.probe_dir:
-        _probing().hook(recipe.execution.probe, arguments.probe_dir)
+        _probes(recipe, arguments.probe_dir, store)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.interchange.pretrained import read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
+    from bert_horovod.training.initial import Initial
     from bert_horovod.training.job import pretraining_job
-    from bert_horovod.training.start import check_recipe, load_initial
+    from bert_horovod.training.start import check_recipe
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
-    probe = recipe.execution.probe
-    if bool(probe) != bool(arguments.probe_dir):
-        raise UserError(
-            f"execution.probe = {probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
-            "expected both, a task and its files, or neither"
-        )
     store = open_store(arguments.data_dir)
-    check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
+    check_recipe(recipe, store, launched.size, padded=start is not None)
     job = pretraining_job(
         recipe,
         store,
         arguments.output_dir,
         arguments.index_dir,
-        init_checkpoint=start,
-        hooks=(EpochHook, *([_probing().hook(probe, arguments.probe_dir)] if probe else [])),
+        hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),
         **options,
     )
     if start and launched.rank == 0:  # rank 0 sends its parameters to the others
 
-        def check(directory: Path) -> Path:
-            load_initial(directory, recipe.in_phase(recipe.phase[0]).model, job.task, job.dataset)
-            return directory
+        def load(checkpoint: "OpenCheckpoint") -> Initial:
+            initial = Initial(checkpoint)
+            initial.load(recipe, job.task, job.dataset)
+            return initial
 
-        job = replace(job, init_checkpoint=read_checkpoint(start, check, "--init_checkpoint"))
+        job = replace(job, initial=start.whole(load))
     return job
 
 
@@ -112,11 +107,23 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     start = arguments.init_checkpoint
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
-    from bert_horovod.interchange.pretrained import reader_of
-
-    return load_recipe(arguments.recipe, arguments.overrides, reader_of(start).sizes())
+    return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)
 
 
-def _probing() -> Any:
-    """The module of probes; found by name when a recipe asks for it, because pre-training must not need fine-tuning."""
-    return importlib.import_module("bert_horovod.finetuning.probing")
+def _probes(recipe: Recipe, inputs: list[Path] | None, store: "Store") -> list[Any]:
+    """A factory of the hook that probes, if the recipe asks for one, and finds mistakes in its files.
+
+    Its module is found by name, because pre-training must not need fine-tuning or inference.
+    """
+    probe, given = recipe.execution.probe, " ".join(map(str, inputs)) if inputs else "missing"
+    if bool(probe) != bool(inputs):
+        raise UserError(
+            f"execution.probe = {probe!r} and --probe_dir {given}: expected both, a task and its files, or neither"
+        )
+    if not inputs:
+        return []
+    if probe == "pairs":
+        return [importlib.import_module("bert_horovod.training.hooks.pair_probe").hook(inputs, recipe.model, store)]
+    if len(inputs) > 1:
+        raise UserError(f"--probe_dir {given}: expected the one directory of execution.probe = {probe!r}")
+    return [importlib.import_module("bert_horovod.finetuning.probing").hook(probe, inputs[0])]

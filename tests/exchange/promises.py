@@ -66,18 +66,16 @@ def outer(settings: dict[str, Any], optimizer: dict[str, Any] = DILOCO_ADAMW, **
     return exchange_recipe(50, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
 
 
-def frozen(method: str, rule: Callable[..., list[dict]], form: str, *arguments: Any, **exchange: Any) -> Promise:
+def frozen(method: str, rule: Callable[..., list[dict]], *arguments: Any, **exchange: Any) -> Promise:
     """A method that freezes v after 12 of 28 steps."""
-    recipe = moments_recipe(method, form=form, **exchange)
+    recipe = moments_recipe(method, **exchange)
     steps_of = of_published(rule, recipe, *arguments)
-    slow = form == "published" and method != "onebit_adam"
-    fused = (method, form) == ("onebit_lamb", "normalized")
-    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, slow=slow, fused=fused)
+    fused = method == "onebit_lamb"
+    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, fused=fused)
 
 
 WORDS_IN_CHUNKS = low_rank(words="largest_chunks", fraction=0.2)
 CHUNKS = partial(transcribed.largest_chunks, dense_steps=5)
-WORDS_IN_RANK_5 = low_rank(words_rank=5)
 
 PROMISES = {
     "gradients": Promise(exchange_recipe(optimizer=SGD), 8, 5, (4,), transcribed.gradients),
@@ -92,24 +90,12 @@ PROMISES = {
     "powersgd, words in chunks": Promise(
         WORDS_IN_CHUNKS, 12, 9, (6,), partial(transcribed.powersgd, WORDS_IN_CHUNKS), WORDS, close=(1e-3, 3e-4)
     ),
-    "powersgd, words in rank 5": Promise(
-        WORDS_IN_RANK_5,
-        12,
-        9,
-        (6,),
-        partial(transcribed.powersgd, WORDS_IN_RANK_5),
-        WORDS,
-        slow=True,
-        close=(1e-3, 3e-4),
-    ),
     "powersgd, float16 and int8": Promise(
         low_rank(wire="float16", words="int8", dense_wire="int8"), 12, 9, (3, 6), None, WORDS, counted=False
     ),
     "powersgd, int8": Promise(low_rank(wire="int8"), 12, 9, (3, 7), None, WORDS, counted=False, slow=True),
-    "onebit_adam": frozen("onebit_adam", published.onebit_adam, "normalized", 12),
-    "onebit_adam, published": frozen("onebit_adam", published.onebit_adam, "published", 12),
-    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, "normalized", 12),
-    "onebit_lamb, published": frozen("onebit_lamb", published.onebit_lamb, "published", 12),
+    "onebit_adam": frozen("onebit_adam", published.onebit_adam, 12),
+    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, 12),
     "parameters": Promise(
         exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=ADAMW),
         12,

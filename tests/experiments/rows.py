@@ -20,11 +20,10 @@ REMEMBERED = [("zero_one_adam", 10, {"variance_updates": 3})]
 
 # exchange/test_refusals.py
 OUT_OF_RANGE = [
-    ("mt_dao", "slow_beta=1.0 slow_weight=1.5 momentum_interval=-1"),
     ("dreamddp", "full_interval=0"),
     ("zero_one_adam", "variance_updates=0"),
 ]
-OF_ANOTHER = [("mt_dao", "fraction = 0.5"), ("dreamddp", "slow_beta = 0.5")]
+OF_ANOTHER = [("mt_dao", "fraction = 0.5"), ("dreamddp", "outer_rate = 0.5")]
 _DREAM = "method=dreamddp interval=5 full_interval=20"
 NOT_TOGETHER = [
     ("method=mt_dao numerics.wire=float16", r"numerics\.wire = 'float16': .*'mt_dao'.*expected float32"),
@@ -35,10 +34,7 @@ NOT_TOGETHER = [
         "method=zero_one_adam optimizer.bias_correction=false",
         r"optimizer\.bias_correction = false.*expected true",
     ),
-    (
-        "method=mt_dao momentum_interval=3 interval=4",
-        r"phase\.0\.steps = 20: .*every 12 steps \(exchange\.interval = 4 and exchange\.momentum_interval = 3 and",
-    ),
+    ("method=mt_dao momentum_interval=3", r"momentum_interval = 3: there is no such .*; set exchange\.interval"),
     ("method=zero_one_adam interval=8", r"phase\.0\.steps = 20: .*exchange\.interval = 8\); expected a multiple"),
     ("method=zero_one_adam interval=3", r"exchange\.interval = 3.*power of two"),
     ("method=mt_dao interval=4 execution.checkpoint_steps=6", r"execution\.checkpoint_steps = 6: "),
@@ -57,12 +53,12 @@ MADE_FOR = {"mt_dao": "adamw"}
 # costs/test_exchanges.py, test_planner.py, test_choices.py
 SENT = {
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 8, "variance_updates": 3}},
-    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4, "momentum_interval": 8, "second_moment_interval": 16}},
+    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4}},
     "dreamddp": {"exchange": _PARTS},
 }
 PLANNED = {
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.1, "interval": 4}},
-    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 10, "momentum_interval": 20}},
+    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 10}},
     "dreamddp": {"exchange": {"method": "dreamddp", "interval": 10, "full_interval": 100}},
 }
 EXPOSED = ["mt_dao"]

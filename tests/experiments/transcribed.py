@@ -13,8 +13,8 @@ from tests.exchange.transcribed import States
 
 
 def mt_dao(steps: int, bad: int) -> States:
-    """With intervals of 2, 3 and 4 steps."""
-    b, w, b2, eps, wd = 0.95, 0.8, 0.99, 1e-6, 0.1
+    """With an interval of 3 steps."""
+    b, w, b2, eps, wd = 0.99, 0.9, 0.99, 1e-6, 0.1
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
     u, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
     history, t = [], 0
@@ -33,12 +33,11 @@ def mt_dao(steps: int, bad: int) -> States:
                     x[rank][name] = x[rank][name] - RATE * (moved + wd * decays(name) * x[rank][name])
                     known = v[rank][name] > 0
                     v[rank][name] = np.where(known, b2 * v[rank][name] + (1 - b2) * g**2, g**2)
-        for values, every in ((x, 2), (u, 3), (v, 4)):
-            if step % every == 0:
-                for name in SHAPES:
-                    mean = sum(of_rank[name] for of_rank in values) / RANKS
-                    for of_rank in values:
-                        of_rank[name] = mean
+        for values in (x, u, v) if step % 3 == 0 else ():
+            for name in SHAPES:
+                mean = sum(of_rank[name] for of_rank in values) / RANKS
+                for of_rank in values:
+                    of_rank[name] = mean
         history.append([dict(of_rank) for of_rank in x])
     return history
 
@@ -76,9 +75,9 @@ def zero_one_adam(
         syncs: of the others, those after which ranks agree.
     """
     run = Run(recipe)
-    b1, eps, form = run.settings.beta_1, run.settings.epsilon, recipe.exchange.form
-    of_gradients = [CompressedMean(bucket, form) for bucket in BUCKETS]
-    of_moves = [CompressedMean(bucket, form) for bucket in BUCKETS]
+    b1, eps = run.settings.beta_1, run.settings.epsilon
+    of_gradients = [CompressedMean(bucket) for bucket in BUCKETS]
+    of_moves = [CompressedMean(bucket) for bucket in BUCKETS]
     v_updates, length = 0, 0.0
     moved = [{name: np.zeros(shape) for name, shape in MOMENT_SHAPES.items()} for _ in range(RANKS)]
     local = [dict(run.m) for _ in range(RANKS)]

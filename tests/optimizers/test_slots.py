@@ -8,7 +8,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.rules import RULES
-from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.optimizers.toy_rule import SignMomentum
