@@ -33,10 +33,7 @@ _NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
 # Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
 # where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
-    "optimizer": {
-        "decay_power": Removed(1.0, "set phase.N.decay_power"),
-        "beta_3": Removed(0.9999, _NOT_HERE),
-    },
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power"), "beta_3": Removed(0.9999, _NOT_HERE)},
     "execution": {
         "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
@@ -51,11 +48,11 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "largest_ratio": Removed(10.0, "leave it out: trust ratios of onebit_lamb are at most 10"),
         "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
         "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
-        "variance_updates": Removed(16, _NOT_HERE),
-        "full_interval": Removed(100, _NOT_HERE),
         **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
         "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
         "slow_weight": Removed(0.9, "leave it out: the slow momentum's weight is 0.9"),
+        "variance_updates": Removed(16, _NOT_HERE),
+        "full_interval": Removed(100, _NOT_HERE),
     },
 }
 
@@ -82,9 +79,10 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        of_packages = dict.fromkeys((*RULES.problems, *METHODS.problems))
-        idle = idle_settings(recipe, PRETRAINING).values()
-        notes = (*left_out, *idle, *_without_effect(recipe), *about_experiments(recipe), *of_packages)
+        notes = (
+            *(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe)),
+            *(*about_experiments(recipe), *dict.fromkeys((*RULES.problems, *METHODS.problems))),
+        )
         return dataclasses.replace(recipe, notes=notes)
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
