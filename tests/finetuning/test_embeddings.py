@@ -263,3 +263,15 @@ def test_vectors_of_a_kind_that_is_not_made_here_are_not_trained(tmp_path):
     kind = read(tmp_path, [{"query": "good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage")
     with pytest.raises(UserError, match="the module 'Dense' is not supported"):
         Finetuning(kind, find_checkpoint(directory))
+
+
+def test_a_prompt_that_leaves_no_room_for_a_text_is_refused(tmp_path):
+    checkpoint, long = find_checkpoint(write_vectors(tmp_path / "model", prompts=())), "the plot " * 11
+    kind = read(
+        tmp_path, [{"query": "good", "passage": f"a {i}"} for i in range(9)], "query,passage", prompts=["", long]
+    )
+    message = "has 22 tokens, and a row of 24 holds 22 beside"
+    with pytest.raises(UserError, match=message):
+        Finetuning(kind, checkpoint).job(tmp_path / "run", 1, ("data.packing=false",))
+    with pytest.raises(UserError, match=message):
+        EmbeddingPredictor(checkpoint, Options()).vectors(["good film"], long)
