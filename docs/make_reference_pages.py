@@ -146,7 +146,8 @@ def metrics_page() -> str:
         "## Metrics of tasks",
         "They come after `loss`.\n"
         "Lines of an evaluation have `step` and the same names with the prefix `held_out_`, those of a probe with "
-        "`probe_`.\nA line with `incident` is a message about the step.",
+        "`probe_`.\n`probe_pairs` is the accuracy in minimal pairs ([pairs.md](pairs.md)).\n"
+        "A line with `incident` is a message about the step.",
         "\n".join(["| task | metric | unit |", "|---|---|---|", *of_tasks]),
     ]
     return "\n\n".join(parts) + "\n"

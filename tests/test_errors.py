@@ -125,12 +125,12 @@ def _divergence(place: Path) -> None:
 def _checkpoint_not_written(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "checkpoints").touch()  # a file, where a directory should be
-    recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
+    recipe = recipe_from_table(toy_recipe_table())
     state = TrainingState({"a": np.zeros(2, np.float32)}, {"m": {"a": (2,)}, "v": {"a": (2,)}}, Progress(step=1))
     task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
     saver = Saver(state, place / "run", recipe, task, dataset, print)
     saver.save(state, {})
-    saver.finish(lambda: None)
+    saver.finish(lambda: None, must_end=lambda: True)
 
 
 def _full_disk(place: Path) -> None:

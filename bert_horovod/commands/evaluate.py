@@ -1,6 +1,7 @@
-"""Measure a checkpoint on held-out rows, beside the loss that word frequencies alone reach.
+"""Measure a checkpoint on held-out rows, beside the loss that word frequencies alone reach; or by minimal pairs.
 
 bert-horovod evaluate RUN --data_dir STORE
+bert-horovod evaluate RUN --pairs blimp/*.jsonl.gz
 
 The rows and their masks are the same for every checkpoint: those on which a run evaluates if its recipe has the
 defaults data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false.
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.minimal_pairs import add_pairs, judge
 from bert_horovod.commands.shared.opened_flags import add_checkpoint_path
+from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.settings import Objective
 from bert_horovod.recipe_files.loading import recipe_from_table
@@ -33,32 +36,38 @@ _WHY_LENGTH = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_checkpoint_path(parser)
-    parser.add_argument(
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument(
         "--data_dir",
-        required=True,
         type=Path,
         metavar="DIR",
         help="token store with a held-out part, made by: bert-horovod prepare",
     )
-    parser.add_argument(
+    add_pairs(parser, either)
+    length = parser.add_argument(
         "--sequence_length",
         type=int,
         metavar="N",
         help="tokens per row (default: what the run trained at when it saved the checkpoint; 128 for a checkpoint of "
         "other origin)",
     )
-    parser.add_argument(
+    rows = parser.add_argument(
         "--rows", type=int, default=1024, metavar="N", help="use at most so many held-out rows (default: %(default)s)"
     )
     parser.add_argument("--micro_batch", type=int, default=32, metavar="N", help="rows at once (default: %(default)s)")
-    parser.add_argument(
+    index_dir = parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
+    for action in (length, rows, index_dir):
+        read_with(action, "with --data_dir", lambda arguments: arguments.data_dir is not None)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluate and print."""
+    if arguments.pairs:
+        judge(arguments)
+        return
     evaluation = evaluate(
         arguments.checkpoint,
         arguments.data_dir,
@@ -99,9 +108,7 @@ def evaluate(
 
     from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.collectives.world import World
-    from bert_horovod.corpus.manifest import EARLIER_FORMAT
     from bert_horovod.corpus.statistics import unigram_cross_entropy
-    from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.forward import ComputePolicy
@@ -110,8 +117,6 @@ def evaluate(
     from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = open_store(data_dir)
-    if store.manifest["format"] == EARLIER_FORMAT:
-        verify(data_dir)  # otherwise a damaged byte would change the loss: its pages have no checksums
     checkpoint, pretrained, trained_length, pair = checkpoint.whole(
         lambda whole: (
             whole,

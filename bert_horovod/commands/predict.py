@@ -17,10 +17,7 @@ of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile ho
 """
 
 import argparse
-import contextlib
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +26,7 @@ from bert_horovod.commands.shared.flags import lines_of, require_number, whole_t
 from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.progress import shown_progress
 from bert_horovod.commands.shared.ranks import as_rank
 from bert_horovod.commands.shared.table_flags import add_dialect
 from bert_horovod.corpus.reading.sources import suffixes
@@ -36,7 +34,7 @@ from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_predictor
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
-from bert_horovod.inference.options import Options, Progress
+from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
 
 if TYPE_CHECKING:
@@ -183,7 +181,7 @@ def run(arguments: argparse.Namespace) -> None:
         for line in lines_of(sys.stdin):
             print(predictor.predict_line(line), flush=True)
         return
-    with _progress() as progress:
+    with shown_progress("predicting", "rows") as progress:
         report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
     print(report)
 
@@ -205,7 +203,7 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
         world = connect(launched)
         use_devices(world.local_rank, world.local_size, 0)
         predictor = arguments.checkpoint.whole(lambda whole: EmbeddingPredictor(whole, options))
-        with _progress(quiet=world.rank > 0) as progress:
+        with shown_progress("predicting", "rows", quiet=world.rank > 0) as progress:
             report = predictor.write_vectors(
                 Path(arguments.input), arguments.vectors, arguments.vectors_dtype, progress, world
             )
@@ -214,31 +212,6 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
             print(report)
 
     as_rank(launched, write)
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool = False) -> Iterator[Progress]:
-    """Yield what shows how many rows are done, as a bar that begins at the first, so that a mistake prints none.
-
-    Its time and its rate are counted from here.
-    """
-    from tqdm import tqdm
-
-    bars: list[tqdm] = []
-    begun = time.time()
-
-    def progress(done: int, of: int) -> None:
-        if not bars:
-            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr, disable=quiet, smoothing=0))
-            bars[0].start_t = begun
-        bars[0].total = of
-        bars[0].update(done - bars[0].n)
-
-    try:
-        yield progress
-    finally:
-        for bar in bars:
-            bar.close()
 
 
 def _refuse_flags(arguments: argparse.Namespace, predictor: type[Predictor], named: str) -> None:

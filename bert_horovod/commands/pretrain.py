@@ -21,6 +21,7 @@ from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.corpus.store import Store
     from bert_horovod.runs.opening import OpenCheckpoint
     from bert_horovod.training.job import Job
 
@@ -42,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
     parser.add_argument(
-        "--probe_dir", type=Path, metavar="DIR", help="directory of the task that execution.probe names"
+        "--probe_dir",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="directory of the task that execution.probe names; for pairs their files, or directories of them",
     )
     add_run(parser)
 
@@ -65,8 +70,7 @@ def _look(arguments: argparse.Namespace) -> None:
         store = open_store(arguments.data_dir)
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
-    if recipe.execution.probe and arguments.probe_dir:
-        _probing().hook(recipe.execution.probe, arguments.probe_dir)
+        _probes(recipe, arguments.probe_dir, store)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
@@ -77,12 +81,6 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.training.start import check_recipe
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
-    probe = recipe.execution.probe
-    if bool(probe) != bool(arguments.probe_dir):
-        raise UserError(
-            f"execution.probe = {probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
-            "expected both, a task and its files, or neither"
-        )
     store = open_store(arguments.data_dir)
     check_recipe(recipe, store, launched.size, padded=start is not None)
     job = pretraining_job(
@@ -90,7 +88,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         store,
         arguments.output_dir,
         arguments.index_dir,
-        hooks=(EpochHook, *([_probing().hook(probe, arguments.probe_dir)] if probe else [])),
+        hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),
         **options,
     )
     if start and launched.rank == 0:  # rank 0 sends its parameters to the others
@@ -112,6 +110,20 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)
 
 
-def _probing() -> Any:
-    """The module of probes; found by name when a recipe asks for it, because pre-training must not need fine-tuning."""
-    return importlib.import_module("bert_horovod.finetuning.probing")
+def _probes(recipe: Recipe, inputs: list[Path] | None, store: "Store") -> list[Any]:
+    """A factory of the hook that probes, if the recipe asks for one, and finds mistakes in its files.
+
+    Its module is found by name, because pre-training must not need fine-tuning or inference.
+    """
+    probe, given = recipe.execution.probe, " ".join(map(str, inputs)) if inputs else "missing"
+    if bool(probe) != bool(inputs):
+        raise UserError(
+            f"execution.probe = {probe!r} and --probe_dir {given}: expected both, a task and its files, or neither"
+        )
+    if not inputs:
+        return []
+    if probe == "pairs":
+        return [importlib.import_module("bert_horovod.training.hooks.pair_probe").hook(inputs, recipe.model, store)]
+    if len(inputs) > 1:
+        raise UserError(f"--probe_dir {given}: expected the one directory of execution.probe = {probe!r}")
+    return [importlib.import_module("bert_horovod.finetuning.probing").hook(probe, inputs[0])]

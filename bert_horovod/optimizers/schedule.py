@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
+import numpy as np
+
 from bert_horovod.recipe.settings import Phase
 
 # The form of a decay by its name, phase.decay: the share of the way from the peak to the end that is left, by the share
@@ -43,6 +45,16 @@ def learning_rate(phase: Phase, step: int) -> float:
     share_left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
     shape = SHAPES[phase.decay](share_left, phase)
     return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * shape
+
+
+def steps_without_rate(phase: Phase) -> int:
+    """How many of the last steps of a phase have the learning rate 0, in float32.
+
+    >>> steps_without_rate(Phase(steps=900)), steps_without_rate(Phase(steps=900, decay_power=1e9))
+    (0, 890)
+    """
+    steps = range(1 + whole_steps(phase.steps, phase.warmup), phase.steps + 1)
+    return len(steps) - bisect.bisect_left(steps, True, key=lambda step: not np.float32(learning_rate(phase, step)))
 
 
 def sync_period(phase: Phase, step: int, most: int) -> int:

@@ -192,8 +192,6 @@ class Execution:
     # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none
     mirror: str = setting("")
     keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
-    # Hours without a new checkpoint, for example because the disk is full, after which the run ends
-    max_unsaved_hours: float = setting(6.0, above=0)
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
     # Steps between checks of gradients: each rank computes a micro-batch of another rank once more (one rank alone: its
     # own) and compares checksums; also before each checkpoint; 0: none. Finds a device that computes wrongly
@@ -202,8 +200,8 @@ class Execution:
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
     evaluate_rows: int = setting(1024, minimum=1, read_if=_MASKS)  # held-out rows per evaluation, at most
     # GLUE task, or ner: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its
-    # scores go to metrics.jsonl; pretrain then needs --probe_dir
-    probe: str = setting("", choices=("", *GLUE_TASKS, "ner"), read_if=_MASKS)
+    # scores go to metrics.jsonl; or pairs: the model is judged by minimal pairs. pretrain then needs --probe_dir
+    probe: str = setting("", choices=("", *GLUE_TASKS, "ner", "pairs"), read_if=_MASKS)
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     # Write the gradient norm and the update-to-weight ratio of embeddings, of each layer and of heads with the metrics;
     # needs memory for one more copy of the parameters

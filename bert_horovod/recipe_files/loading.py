@@ -11,6 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
+from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
@@ -34,8 +35,20 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+        "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
-    "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
+    "exchange": {
+        "encoding": Removed("signs", "leave it out: compressed momenta are sent as signs"),
+        "form": Removed("normalized", "leave it out: the update is sent, with a scale a tensor"),
+        "smallest_ratio": Removed(0.01, "leave it out: trust ratios of onebit_lamb are at least 0.01"),
+        "largest_ratio": Removed(10.0, "leave it out: trust ratios of onebit_lamb are at most 10"),
+        "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
+        "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
+        **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
+        "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
+        "slow_weight": Removed(0.9, "leave it out: the slow momentum's weight is 0.9"),
+    },
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power")},
 }
 
 
@@ -61,9 +74,28 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        return dataclasses.replace(recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values()))
+        return dataclasses.replace(
+            recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe))
+        )
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
+
+
+def _without_effect(recipe: Recipe) -> list[str]:
+    """Sentences about settings whose values do hardly anything."""
+    told = [
+        f"phase.{i}.decay_power = {phase.decay_power:g}: the last {count:,} of {phase.steps:,} steps have the learning "
+        "rate 0"
+        for i, phase in enumerate(recipe.phase)
+        if (count := steps_without_rate(phase))
+    ]
+    every, usual = recipe.execution.replay_steps, Execution().replay_steps
+    if every > recipe.total_steps and every != usual:
+        told.append(
+            f"execution.replay_steps = {every:,}: the run has {recipe.total_steps:,} steps, so gradients are checked "
+            "before checkpoints alone"
+        )
+    return told
 
 
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -71,21 +103,11 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _decay_power_moved(_with_overrides(table, overrides))
+    table = _with_overrides(table, overrides)
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
-
-
-def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with optimizer.decay_power of an earlier version in its phases."""
-    optimizer, phases = table.get("optimizer"), table.get("phase", [{}])
-    if not isinstance(optimizer, dict) or "decay_power" not in optimizer or not isinstance(phases, list):
-        return table
-    power = {"decay_power": optimizer["decay_power"]}
-    others = {key: value for key, value in optimizer.items() if key not in power}
-    return table | {"optimizer": others, "phase": [power | each if isinstance(each, dict) else each for each in phases]}
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:

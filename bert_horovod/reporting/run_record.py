@@ -14,11 +14,12 @@ from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
+from bert_horovod.runs.directory import RunRecord
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
 from bert_horovod.runs.reference_curves import Bounds, references_of, references_of_settings
 from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
-from bert_horovod.storage.reading import read_json, read_text
+from bert_horovod.storage.reading import read_record, read_text
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned
 _LEAST_POINTS = 150
@@ -132,8 +133,8 @@ def _loss_parts(log: Log) -> list[str]:
 def _text_key(directory: Path) -> str:
     """The key of the run's text; "" if run.json does not tell."""
     try:
-        return str(read_json(directory / "run.json", inside=directory)["text_key"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_record(directory / "run.json", RunRecord, inside=directory).text_key
+    except (OSError, ValueError):
         return ""
 
 

@@ -21,17 +21,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 from bert_horovod.errors import DamagedData, ReportedError, RunError, unreadable
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.settings import Objective, Phase
-from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json, read_record
-
-if TYPE_CHECKING:
-    pass
-
+from bert_horovod.storage.reading import TEXT_BYTES, Seconds, hash_file, read_record
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
@@ -42,6 +38,15 @@ _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every ch
 _NAME = re.compile(r"step-([0-9]{8,18})")
 _PART = re.compile(r"training/rank-\d{5}\.safetensors")
 OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
+
+
+class _State(TypedDict):  # state.json, as saving.py writes it
+    progress: dict[str, Any]  # of runs.state.Progress
+    position: dict[str, int]
+    recipe: dict[str, Any]
+    store: str
+    version: str
+    time: Seconds
 
 
 def recorded_pair(directory: Path) -> str | None:
@@ -64,13 +69,13 @@ def recorded_length(directory: Path) -> int | None:
 
 def saved_at(directory: Path) -> float:
     """The time at which the checkpoint was saved, in seconds since the epoch; 0 if it does not contain that."""
-    return recorded(directory, lambda state: float(state["time"])) or 0.0
+    return recorded(directory, lambda state: state["time"]) or 0.0
 
 
 def recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
     """What `read` returns for state.json; None if that file is missing or another program wrote it."""
     try:
-        return read(read_json(directory / STATE, inside=directory))
+        return read(state_of(directory))
     except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
@@ -78,8 +83,8 @@ def recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
 def recorded_hash(directory: Path) -> str | None:
     """SHA-256 of a checkpoint's weights as its hashes.json says; None if this program did not write the checkpoint."""
     try:
-        return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_record(directory / HASHES, dict[str, str], inside=directory)[WEIGHTS_FILE]
+    except (OSError, ValueError, LookupError):
         return None
 
 
@@ -141,6 +146,11 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match and name == f"step-{int(match[1]):08d}" else None
 
 
+def state_of(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint's state.json; raises OSError or ValueError."""
+    return read_record(path / STATE, _State, inside=path)
+
+
 def damaged_files(path: Path) -> list[str]:
     """Names of files that do not match their hashes, and of files that every checkpoint has but hashes.json lacks."""
     try:
@@ -195,5 +205,5 @@ def best_record(output_dir: Path) -> Best | None:
     try:
         best = read_record(output_dir / BEST, Best, inside=output_dir)
         return best if path_of(output_dir, best.step).is_dir() else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None

@@ -220,7 +220,7 @@ def refuse_another_run(
     try:
         run = read_record(output_dir / "run.json", RunRecord, inside=output_dir)
         start = Start(**run.start) if run.start else None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise damaged(error, output_dir / "run.json", "restore it, or give a new directory") from error
     if run.format != FORMAT:
         raise UserError(

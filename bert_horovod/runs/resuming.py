@@ -17,16 +17,16 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.runs.checkpoint import (
     OPTIMIZER,
-    STATE,
     all_damaged,
     path_of,
     paths,
     recorded,
     say_damaged,
+    state_of,
     whole_checkpoints,
 )
 from bert_horovod.runs.state import Progress
-from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.reading import check_type
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -65,7 +65,8 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
 
 def _load(path: Path, task: Task) -> Checkpoint:
     """Load a checkpoint with right hashes; raises an error of many types if it is not the state of the run."""
-    record = read_json(path / STATE, inside=path)
+    record = state_of(path)
+    check_type(record["progress"], Progress, "progress")
     recipe, progress = recipe_from_table(record["recipe"]), Progress(**record["progress"])
     of_the_run = path.parent.parent / "recipe.toml"
     if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):

@@ -82,7 +82,7 @@ def _shown(ranks: Sequence[int]) -> str:
 # them.
 OF_A_HOST = (
     *("threads", "stall_s", "tensorboard"),
-    *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours", "mirror"),
+    *("keep_checkpoints", "keep_every_hours", "mirror"),
 )
 _SHOWN = 5  # keys in a message, at most
 _SUBJECT = "work"  # subject of the entries in the rendezvous store

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.commands.evaluate import evaluate, summary
+from bert_horovod.corpus.reading.pair_files import COLUMNS
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.recipe.settings import Execution, Objective, Phase
@@ -134,3 +137,50 @@ def test_a_checkpoint_without_masked_token_head_is_refused(toys, capsys):
     save_file(kept, weights, metadata={"format": "pt"})
     assert evaluated(toys, *LENGTH) == 2
     assert "has no masked-token head (cls.predictions.bias," in capsys.readouterr().err
+
+
+def write_pairs(path: Path) -> Path:
+    """Pairs that a checkpoint of WORDS can read, with BLiMP's fields."""
+    pairs = [("the cat sat.", "the cats sat on."), ("a dog ran", "ran dog a"), ("the mat", "mat the a")]
+    fields = [dict(zip(COLUMNS, pair, strict=True)) | {"field": "syntax", "two": [1]} for pair in pairs]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in fields), encoding="utf-8")
+    return path
+
+
+def test_pairs_are_judged_with_a_table_or_one_object(toys, tmp_path, capsys):
+    pairs = ("--pairs", write_pairs(tmp_path / "first.jsonl"), write_pairs(tmp_path / "second.jsonl"))
+    assert command("evaluate", toys.checkpoint, *pairs, "--json") == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert judged["checkpoint"] == str(toys.checkpoint)
+    assert (judged["pairs"], judged["ties"]) == (6, 0)
+    assert judged["accuracy"] == judged["groups"]["field"]["syntax"]["accuracy"] in (0, 1 / 3, 2 / 3, 1)
+    assert list(judged["groups"]["file"]) == ["first", "second"]
+    for flags in (["--within_words"], ["--precision", "bfloat16"], ["--micro_batch", "1"]):
+        assert command("evaluate", toys.checkpoint, *pairs, *flags, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["pairs"] == 6
+    assert command("evaluate", toys.checkpoint, *pairs, "--every", 2) == 0
+    told = capsys.readouterr()
+    assert re.search(r"^first +2 +0 +\d", told.out, re.MULTILINE)
+    assert re.search(r"accuracy \S+%, standard error \S+% \(the mean over 2 files; chance: 50 %\)", told.out)
+    assert "4/4" in told.err
+
+
+def test_all_checkpoints_of_a_run_are_judged_but_damaged_ones(toys, tmp_path, capsys):
+    recipe = recipe_of(
+        model=MODEL,
+        phase=(Phase(sequence_length=16, global_batch=4, steps=3),),
+        execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
+    )
+    run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
+    flags = ("--pairs", write_pairs(tmp_path / "a.jsonl"), "--checkpoints", "all")
+    with open(run / "checkpoints" / "step-00000002" / "model.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    capsys.readouterr()
+    assert command("evaluate", run, *flags, "--json") == 0
+    told = capsys.readouterr()
+    judged = json.loads(told.out)["checkpoints"]
+    assert [Path(each["checkpoint"]).name for each in judged] == ["step-00000001", "step-00000003"]
+    assert "left out: --checkpoint" in told.err
+    assert command("evaluate", run, *flags) == 0
+    assert re.search(r"^step-00000003 +\S+% +\S+% +0$", capsys.readouterr().out, re.MULTILINE)

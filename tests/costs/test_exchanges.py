@@ -96,7 +96,7 @@ CASES: dict[str, dict[str, Any]] = {
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 8, "variance_updates": 3}},
     "parameters": {"exchange": LOCAL},
     "parameters of sgd": {"exchange": LOCAL, "optimizer": {"name": "sgd"}},
-    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4, "momentum_interval": 8, "second_moment_interval": 16}},
+    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4}},
     "dreamddp": {"exchange": {"method": "dreamddp", "interval": 4, "full_interval": 8}},
     "diloco": {"exchange": {"method": "diloco", "interval": 4}, "numerics": {"wire": "float16"}},
     "diloco with a delay": {"exchange": {"method": "diloco", "interval": 8, "fragments": 2, "delay": 4}},

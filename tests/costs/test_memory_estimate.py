@@ -117,14 +117,12 @@ def test_what_an_exchange_keeps_on_each_rank_is_counted():
 
 
 def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
-    def of(world_size: int, wire: str, error_feedback: bool = True) -> int:
+    def of(world_size: int, wire: str) -> int:
         numerics = dataclasses.replace(RECIPE.numerics, wire=wire)
-        exchange = dataclasses.replace(RECIPE.exchange, error_feedback=error_feedback)
-        recipe = dataclasses.replace(RECIPE, numerics=numerics, exchange=exchange)
+        recipe = dataclasses.replace(RECIPE, numerics=numerics)
         return memory_bytes(recipe, SHAPES, ROWS, world_size, WITHOUT_KERNELS)
 
     assert of(4, "int8") - of(4, "float16") == 4 * PARAMETERS
-    assert of(4, "int8", error_feedback=False) == of(4, "float16")
     assert of(1, "int8") == of(1, "float32")
 
 

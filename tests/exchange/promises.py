@@ -72,24 +72,20 @@ def outer(settings: dict[str, Any], optimizer: dict[str, Any] = DILOCO_ADAMW, **
     return exchange_recipe(50, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
 
 
-def frozen(method: str, rule: Callable[..., list[dict]], form: str, *arguments: Any, **exchange: Any) -> Promise:
+def frozen(method: str, rule: Callable[..., list[dict]], *arguments: Any, **exchange: Any) -> Promise:
     """A method that freezes v after 12 of 28 steps."""
-    recipe = moments_recipe(method, form=form, **exchange)
+    recipe = moments_recipe(method, **exchange)
     steps_of = of_published(rule, recipe, *arguments)
-    slow = form == "published" and method != "onebit_adam"
-    fused = (method, form) == ("onebit_lamb", "normalized")
-    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, slow=slow, fused=fused)
+    fused = method == "onebit_lamb"
+    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, fused=fused)
 
 
-MT_DAO = {"interval": 2, "momentum_interval": 3, "second_moment_interval": 4, "slow_beta": 0.95, "slow_weight": 0.8}
 WORDS_IN_CHUNKS = low_rank(words="largest_chunks", fraction=0.2)
 CHUNKS = partial(transcribed.largest_chunks, dense_steps=5)
-WORDS_IN_RANK_5 = low_rank(words_rank=5)
 ONES = partial(moments_recipe, "zero_one_adam")
 # Of 0/1 Adam: three steps with dense gradients in a row, three in every second, then every fourth, behind a warm-up of
-# three steps or from the first; ranks agree by the steps whose rate is half the peak, 19 and 17, and a quarter.
-SEES = {"normalized": {1, 2, 3, 4, 5, 6, 8, 10, 12}, "published": {1, 2, 3, 5, 7, 9}}
-SYNCS = {"normalized": {13, 14, 15, 16, 17, 18, 20, 22, 24, 28}, "published": {13, 14, 15, 16, 18, 20, 22, 24, 28}}
+# three steps; ranks agree by the steps whose rate is half the peak, 19, and a quarter.
+SEES, SYNCS = {1, 2, 3, 4, 5, 6, 8, 10, 12}, {13, 14, 15, 16, 17, 18, 20, 22, 24, 28}
 
 PROMISES = {
     "gradients": Promise(exchange_recipe(optimizer=SGD), 8, 5, (4,), transcribed.gradients),
@@ -104,38 +100,15 @@ PROMISES = {
     "powersgd, words in chunks": Promise(
         WORDS_IN_CHUNKS, 12, 9, (6,), partial(transcribed.powersgd, WORDS_IN_CHUNKS), WORDS, close=(1e-3, 3e-4)
     ),
-    "powersgd, words in rank 5": Promise(
-        WORDS_IN_RANK_5,
-        12,
-        9,
-        (6,),
-        partial(transcribed.powersgd, WORDS_IN_RANK_5),
-        WORDS,
-        slow=True,
-        close=(1e-3, 3e-4),
-    ),
     "powersgd, float16 and int8": Promise(
         low_rank(wire="float16", words="int8", dense_wire="int8"), 12, 9, (3, 6), None, WORDS, counted=False
     ),
     "powersgd, int8": Promise(low_rank(wire="int8"), 12, 9, (3, 7), None, WORDS, counted=False, slow=True),
-    "onebit_adam": frozen("onebit_adam", published.onebit_adam, "normalized", 12),
-    "onebit_adam, published": frozen("onebit_adam", published.onebit_adam, "published", 12),
-    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, "normalized", 12),
-    "onebit_lamb, published": frozen("onebit_lamb", published.onebit_lamb, "published", 12),
-    **{
-        name: frozen(
-            "zero_one_adam",
-            published.zero_one_adam,
-            form,
-            12,
-            SEES[form],
-            SYNCS[form],
-            warmup=warmup,
-            interval=4,
-            variance_updates=3,
-        )
-        for name, form, warmup in (("zero_one_adam", "normalized", 0.1), ("zero_one_adam, published", "published", 0.0))
-    },
+    "onebit_adam": frozen("onebit_adam", published.onebit_adam, 12),
+    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, 12),
+    "zero_one_adam": frozen(
+        "zero_one_adam", published.zero_one_adam, 12, SEES, SYNCS, warmup=0.1, interval=4, variance_updates=3
+    ),
     "parameters": Promise(
         exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=ADAMW),
         12,
@@ -144,7 +117,11 @@ PROMISES = {
         partial(transcribed.local_adamw, interval=4),
     ),
     "mt_dao": Promise(
-        exchange_recipe(48, exchange={"method": "mt_dao", **MT_DAO}, optimizer=ADAMW), 24, 5, (12,), transcribed.mt_dao
+        exchange_recipe(48, exchange={"method": "mt_dao", "interval": 3}, optimizer=ADAMW),
+        24,
+        5,
+        (12,),
+        transcribed.mt_dao,
     ),
     "dreamddp": Promise(dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), told=(13,)),
     "dreamddp, three micro-batches": Promise(

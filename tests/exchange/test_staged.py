@@ -116,11 +116,9 @@ def test_an_exchange_says_before_a_step_whether_its_norm_is_the_gradients(method
         assert names[:12] == ["gradient_norm"] * 12
 
 
-@pytest.mark.parametrize(("form", "is_limited"), [("normalized", True), ("published", False)])
-def test_a_number_whose_gradients_were_tiny_while_v_learned_moves_no_further_than_adam_moves_it(form, is_limited):
+def test_a_number_whose_gradients_were_tiny_while_v_learned_moves_no_further_than_adam_moves_it():
     """As the row of a rare word, which only the output matrix touched before."""
-    recipe = moments_recipe("onebit_adam", form=form)
-    toy = Toy(World(), recipe)
+    toy = Toy(World(), moments_recipe("onebit_adam"))
     for step in range(1, 15):
         mine = {name: np.full(shape, 0.1, np.float32) for name, shape in SHAPES.items()}
         mine["c.weight"][2, 3] = 0.05 if step == 14 else 1e-6
@@ -128,7 +126,7 @@ def test_a_number_whose_gradients_were_tiny_while_v_learned_moves_no_further_tha
         state = toy.step_with(mine, np.zeros(9, np.int32), np.zeros((9, 33), np.float32), step)
     moved = np.abs(state["c.weight"] - before)[2, 3] / LEARNING_RATE
     # (1 - beta_1) / sqrt(1 - beta_2) by a gradient alone, at most 0.9 by the momentum before, and the weight decay.
-    assert (moved < 0.1 * np.sqrt(10) + 0.9 + 0.5) == is_limited
+    assert moved < 0.1 * np.sqrt(10) + 0.9 + 0.5
 
 
 def test_a_gradient_that_is_not_finite_is_not_limited_to_a_finite_one():
@@ -138,17 +136,14 @@ def test_a_gradient_that_is_not_finite_is_not_limited_to_a_finite_one():
         assert not np.isfinite(function(gradient, v, 2.0).numpy()[:3]).any()
 
 
-def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
-    """The published code divides by its momentum's scale, which is 0, and leaves its mean ratio at 0."""
-    recipe = moments_recipe("onebit_lamb", form="published")
-    toy = Toy(World(), recipe)
+def test_a_tensor_without_gradient_has_a_ratio():
+    """The published code leaves its mean ratio at 0."""
+    toy = Toy(World(), moments_recipe("onebit_lamb"))
     for step in range(1, 13):
         mine = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
         mine["c.weight"] += np.float32(0.1)
         toy.step_with(mine, np.zeros(9, np.int32), np.zeros((9, 33), np.float32), step)
     toy.exchange.to_progress()
-    remembered = toy.state.progress.exchange
-    assert np.isfinite(remembered["scaling"]).all()
-    assert min(remembered["mean_ratio"]) > 0
+    assert min(toy.state.progress.exchange["mean_ratio"]) > 0
     state = toy.step(13)
     assert all(np.isfinite(state[name]).all() for name in SHAPES)

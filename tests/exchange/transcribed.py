@@ -55,8 +55,8 @@ def local_adamw(steps: int, bad: int, interval: int) -> States:
 
 
 def mt_dao(steps: int, bad: int) -> States:
-    """With intervals of 2, 3 and 4 steps."""
-    b, w, b2, eps, wd = 0.95, 0.8, 0.99, 1e-6, 0.1
+    """With an interval of 3 steps."""
+    b, w, b2, eps, wd = 0.99, 0.9, 0.99, 1e-6, 0.1
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
     u, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
     history, t = [], 0
@@ -75,12 +75,11 @@ def mt_dao(steps: int, bad: int) -> States:
                     x[rank][name] = x[rank][name] - RATE * (moved + wd * decays(name) * x[rank][name])
                     known = v[rank][name] > 0
                     v[rank][name] = np.where(known, b2 * v[rank][name] + (1 - b2) * g**2, g**2)
-        for values, every in ((x, 2), (u, 3), (v, 4)):
-            if step % every == 0:
-                for name in SHAPES:
-                    mean = sum(of_rank[name] for of_rank in values) / RANKS
-                    for of_rank in values:
-                        of_rank[name] = mean
+        for values in (x, u, v) if step % 3 == 0 else ():
+            for name in SHAPES:
+                mean = sum(of_rank[name] for of_rank in values) / RANKS
+                for of_rank in values:
+                    of_rank[name] = mean
         history.append([dict(of_rank) for of_rank in x])
     return history
 

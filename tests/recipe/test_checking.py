@@ -125,6 +125,14 @@ def test_what_an_override_makes_idle_is_told(tmp_path):
     assert note.startswith("optimizer.beta_1 = 0.8: it is read only with a rule with a first moment")
 
 
+def test_values_that_do_hardly_anything_are_told(tmp_path):
+    steps = ["phase.0.steps=900", "phase.0.warmup=0.05", "execution.replay_steps=500"]
+    assert load_recipe(written(tmp_path, ""), steps).notes == ()
+    notes = load_recipe(written(tmp_path, ""), [*steps, "phase.0.decay_power=1e9", "execution.replay_steps=901"]).notes
+    assert notes[0] == "phase.0.decay_power = 1e+09: the last 854 of 900 steps have the learning rate 0"
+    assert notes[1].startswith("execution.replay_steps = 901: the run has 900 steps, so gradients are checked before")
+
+
 def test_settings_of_a_method_that_an_override_replaces_are_left_out_and_told(tmp_path):
     path = written(tmp_path, '[exchange]\nmethod = "powersgd"\nrank = 8\n')
     recipe = load_recipe(path, ["exchange.method=gradients"])

@@ -23,7 +23,6 @@ LATER = {
     "phase.grow",  # the same
     "phase.global_rope_theta",  # refused for other models by their check
     "execution.threads",
-    "execution.max_unsaved_hours",
     "execution.probe",
 }
 # A rule with each method, so that each of both is run once.

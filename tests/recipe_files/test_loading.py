@@ -425,11 +425,3 @@ def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, e
     with pytest.raises(UserError) as caught:
         load_recipe(write(tmp_path, ""), [override])
     assert expected in str(caught.value)
-
-
-def test_the_decay_power_of_an_earlier_versions_file_is_that_of_its_phases():
-    table = {"optimizer": {"decay_power": 0.5}, "phase": [{}, {"decay_power": 0.25}]}
-    assert [phase.decay_power for phase in recipe_from_table(table).phase] == [0.5, 0.25]
-    assert recipe_from_table({}, ["optimizer.decay_power=0.5"]).phase[0].decay_power == 0.5
-    assert "phase.0.decay_power = 0: expected more than 0" in refusal({"optimizer": {"decay_power": 0}})
-    assert recipe_from_table(table | {"phase": [{"decay": "cosine"}]}).phase[0].decay == "cosine"

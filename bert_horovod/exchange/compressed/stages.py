@@ -117,9 +117,6 @@ class StagedSettings(ExchangeMethod):
     # moment v is still updated; the warm-up is enough (arXiv 2202.06009). auto: until v changes little; see
     # exchange/compressed/stages.py
     dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
-    # The data that are compressed. normalized: the update, with one scale per tensor; published: the momentum, with one
-    # scale per bucket, as in the papers' code; see exchange/compressed/compressed_sums.py
-    form: str = setting("normalized", choices=("normalized", "published"))
 
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16")
     why_wires: ClassVar[str] = "decides the second moment by its dense gradients"
