@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,14 @@ def optimizer_of(name: str = "adamw", **settings: Any) -> Optimizer:
 def exchange_of(method: str = "gradients", **settings: Any) -> ExchangeMethod:
     """An exchange's section."""
     return METHODS[method](**settings)
+
+
+def more_rows(table: str) -> Any:
+    """The further rows of a test's table, those of experiments, as in "rows.PAIRS"; none where their folder is gone."""
+    if not (Path(__file__).parent / "experiments" / "rows.py").is_file():
+        return {}
+    module, _, name = table.partition(".")
+    return getattr(importlib.import_module(f"tests.experiments.{module}"), name)
 
 
 def toy_recipe(**sections: dict[str, Any]) -> Recipe:

@@ -14,6 +14,7 @@ from bert_horovod.optimizers.rules import RULES
 from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
@@ -28,8 +29,11 @@ SECTIONS: dict[str, Any] = {
     "exchange": OneOf("method", METHODS),
     "phase": [Phase],
 }
-# Settings that there are no longer, by section and key.
+_NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
+# Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
+# where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power"), "beta_3": Removed(0.9999, _NOT_HERE)},
     "execution": {
         "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
@@ -47,8 +51,9 @@ REMOVED: dict[str, dict[str, Removed]] = {
         **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
         "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
         "slow_weight": Removed(0.9, "leave it out: the slow momentum's weight is 0.9"),
+        "variance_updates": Removed(16, _NOT_HERE),
+        "full_interval": Removed(100, _NOT_HERE),
     },
-    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power")},
 }
 
 
@@ -74,9 +79,11 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        return dataclasses.replace(
-            recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe))
+        notes = (
+            *(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe)),
+            *(*about_experiments(recipe), *dict.fromkeys((*RULES.problems, *METHODS.problems))),
         )
+        return dataclasses.replace(recipe, notes=notes)
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
 
@@ -108,6 +115,47 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
+
+
+def load_recorded(path: Path) -> Recipe:
+    """The recipe.toml of a run, to be shown: as recipe_of_record; raises ReportedError."""
+    table = read_toml(path, "the recipe")
+    try:
+        return recipe_of_record(table)
+    except UserError as error:
+        raise UserError(f"the recipe {path}: {error}") from error
+
+
+def recipe_of_record(table: dict[str, Any]) -> Recipe:
+    """The recipe that a run has recorded, of which a method that is not known here is known by its settings alone.
+
+    Such a recipe can be shown and compared, and no run can go on with it. Raises UserError.
+    """
+    unknown = {}
+    for name, one_of in SECTIONS.items():
+        if isinstance(one_of, OneOf) and isinstance(one_of.kinds, Methods) and isinstance(table.get(name), dict):
+            method = table[name].get(one_of.key)
+            if isinstance(method, str) and method not in one_of.kinds:
+                unknown[name] = one_of.kinds.stand_in(table[name])
+    if not unknown:
+        return recipe_from_table(table)
+    known = {name: section for name, section in table.items() if name not in unknown}
+    return Recipe(**sections_from_table(SECTIONS, known, REMOVED), **unknown)
+
+
+def about_experiments(recipe: Recipe) -> list[str]:
+    """A sentence about each setting of the recipe that names an experiment: measured, without having paid."""
+    chosen = {
+        "optimizer.name": (recipe.optimizer.name, is_experiment(type(recipe.optimizer))),
+        "exchange.method": (recipe.exchange.method, is_experiment(type(recipe.exchange))),
+        "optimizer.clipping": (recipe.optimizer.clipping, recipe.optimizer.clipping == "bucket"),
+    }
+    chosen |= {f"phase.{i}.grow": (phase.grow, phase.grow == "top") for i, phase in enumerate(recipe.phase)}
+    return [
+        f"{key} = {value!r} is an experiment, which did not pay where it was measured: docs/methods.md"
+        for key, (value, is_one) in chosen.items()
+        if is_one
+    ]
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:
@@ -162,8 +210,9 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
     for name, one_of in SECTIONS.items():
         if not isinstance(one_of, OneOf) or f"{name}.{one_of.key}" not in keys or not isinstance(table[name], dict):
             continue
-        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         chosen = table[name][one_of.key]
+        one_of.kinds.get(str(chosen))  # a method of another package is read when it is asked for
+        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         of_others = set().union(*kinds.values()) - kinds.get(str(chosen), set()) - {key.split(".")[1] for key in keys}
         left_out += [
             f"{name}.{key} = {value!r} of the recipe is left out: {name}.{one_of.key} = {chosen!r} has no such setting"

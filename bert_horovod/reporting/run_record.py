@@ -12,7 +12,7 @@ from bert_horovod.costs.clusters import Prices
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
+from bert_horovod.recipe_files.loading import load_recorded, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
 from bert_horovod.runs.directory import RunRecord
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
@@ -44,7 +44,7 @@ def read_run(
     """The page's data of a run, in types that JSON can hold; raises UserError if the directory is not a run's."""
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
-    recipe = load_recipe(directory / "recipe.toml")
+    recipe = load_recorded(directory / "recipe.toml")
     log = _read(directory / "metrics.jsonl")
     clock = RunClock(log.columns)
     sign = read_sign(directory)

@@ -14,7 +14,7 @@ from bert_horovod.interchange.safetensors_file import map_file
 from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
+from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table, recipe_of_record
 from bert_horovod.runs.checkpoint import (
     OPTIMIZER,
     all_damaged,
@@ -44,7 +44,7 @@ class Checkpoint:
 
 def recorded_recipe(directory: Path) -> Recipe | None:
     """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
-    return recorded(directory, lambda state: recipe_from_table(state["recipe"]))
+    return recorded(directory, lambda state: recipe_of_record(state["recipe"]))
 
 
 def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:

@@ -61,12 +61,6 @@ def low_rank(steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] =
     return exchange_recipe(steps, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
-def dream(optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
-    """Parts of parameters in turn, all of them every 12 steps."""
-    exchange = {"method": "dreamddp", "interval": 3, "full_interval": 12, **exchange}
-    return exchange_recipe(216, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
-
-
 def outer(settings: dict[str, Any], optimizer: dict[str, Any] = DILOCO_ADAMW, **sections: Any) -> Recipe:
     """DiLoCo, in a phase of 50 steps."""
     return exchange_recipe(50, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
@@ -82,10 +76,6 @@ def frozen(method: str, rule: Callable[..., list[dict]], *arguments: Any, **exch
 
 WORDS_IN_CHUNKS = low_rank(words="largest_chunks", fraction=0.2)
 CHUNKS = partial(transcribed.largest_chunks, dense_steps=5)
-ONES = partial(moments_recipe, "zero_one_adam")
-# Of 0/1 Adam: three steps with dense gradients in a row, three in every second, then every fourth, behind a warm-up of
-# three steps; ranks agree by the steps whose rate is half the peak, 19, and a quarter.
-SEES, SYNCS = {1, 2, 3, 4, 5, 6, 8, 10, 12}, {13, 14, 15, 16, 17, 18, 20, 22, 24, 28}
 
 PROMISES = {
     "gradients": Promise(exchange_recipe(optimizer=SGD), 8, 5, (4,), transcribed.gradients),
@@ -106,26 +96,12 @@ PROMISES = {
     "powersgd, int8": Promise(low_rank(wire="int8"), 12, 9, (3, 7), None, WORDS, counted=False, slow=True),
     "onebit_adam": frozen("onebit_adam", published.onebit_adam, 12),
     "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, 12),
-    "zero_one_adam": frozen(
-        "zero_one_adam", published.zero_one_adam, 12, SEES, SYNCS, warmup=0.1, interval=4, variance_updates=3
-    ),
     "parameters": Promise(
         exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=ADAMW),
         12,
         6,
         (4,),
         partial(transcribed.local_adamw, interval=4),
-    ),
-    "mt_dao": Promise(
-        exchange_recipe(48, exchange={"method": "mt_dao", "interval": 3}, optimizer=ADAMW),
-        24,
-        5,
-        (12,),
-        transcribed.mt_dao,
-    ),
-    "dreamddp": Promise(dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), told=(13,)),
-    "dreamddp, three micro-batches": Promise(
-        dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), micro_batches=3, slow=True
     ),
     "diloco": Promise(outer({"interval": 4}), 50, 7, (6,), partial(transcribed.diloco, ranks=RANKS, interval=4)),
     "diloco, fragments": Promise(

@@ -14,13 +14,15 @@ from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.xla import compiled
 from tests.exchange.moments import LEARNING_RATE, SHAPES, Toy, moments_recipe
 from tests.toy_runs import losses, metrics, train, train_rank
-from tests.toys import toy_recipe_table
+from tests.toys import more_rows, toy_recipe_table
 
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
-    "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 2, "variance_updates": 3}},
+    **more_rows("rows.STAGED"),
 }
+# These, those of experiments in the full tier.
+ADAM_LIKE = ["onebit_adam", *(pytest.param(name, marks=pytest.mark.full) for name in more_rows("rows.STAGED"))]
 
 
 @pytest.mark.slow
@@ -69,9 +71,12 @@ def values(toy: Toy) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("method", "steps"), [("onebit_adam", 14), ("onebit_lamb", 14), ("zero_one_adam", 10)])
-def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
-    recipe = moments_recipe(method, **{"variance_updates": 3} if method == "zero_one_adam" else {})
+@pytest.mark.parametrize(
+    ("method", "steps", "settings"),
+    [("onebit_adam", 14, {}), ("onebit_lamb", 14, {}), *more_rows("rows.REMEMBERED")],
+)
+def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps, settings):
+    recipe = moments_recipe(method, **settings)
     whole = Toy(World(), recipe)
     for step in range(1, steps + 1):
         whole.step(step)
@@ -91,7 +96,7 @@ def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
     return [toy.step(step, loss=9.0 if step == 16 else 1.0) for step in range(first, last)]
 
 
-@pytest.mark.parametrize("method", ["onebit_adam", pytest.param("zero_one_adam", marks=pytest.mark.full)])
+@pytest.mark.parametrize("method", ADAM_LIKE)
 def test_after_a_loss_jump_v_learns_again(method):
     toy = Toy(World(), moments_recipe(method))
     states = moving(toy, 1, 31)
@@ -104,7 +109,7 @@ def test_after_a_loss_jump_v_learns_again(method):
     np.testing.assert_array_equal(v[26], v[29])
 
 
-@pytest.mark.parametrize("method", ["onebit_adam", pytest.param("zero_one_adam", marks=pytest.mark.full)])
+@pytest.mark.parametrize("method", ADAM_LIKE)
 def test_an_exchange_says_before_a_step_whether_its_norm_is_the_gradients(method):
     toy, names = Toy(World(), moments_recipe(method)), []
     for step in range(1, 16):

@@ -75,7 +75,6 @@ class MtDaoSettings(LocalSettings):
     method: str = named("mt_dao")
     code: ClassVar[type] = MtDaoExchange
 
-    experimental: ClassVar[bool] = True
     optimizer: ClassVar[str] = "adamw"
     why_optimizer: ClassVar[str] = (
         "has an update rule of its own, which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw"

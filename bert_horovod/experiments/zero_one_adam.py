@@ -28,6 +28,7 @@ clipped and limited as in staged.py.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -42,7 +43,7 @@ from bert_horovod.exchange.updater import Updater, Wrapped
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import count_syncs, count_updates, sync_period, whole_steps
+from bert_horovod.optimizers.schedule import learning_rate, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
 from bert_horovod.recipe.settings import Phase
@@ -339,3 +340,40 @@ class ZeroOneAdamSettings(StagedSettings):
                 f"exchange.interval = {self.interval}: exchange.method = 'zero_one_adam' doubles its interval up to "
                 "this one; expected a power of two"
             )
+
+
+def sync_period(phase: Phase, step: int, most: int) -> int:
+    """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
+
+    The other arguments are those of learning_rate.
+
+    >>> phase = Phase(steps=100, learning_rate=1.0, warmup=0.0)
+    >>> [sync_period(phase, step, most=16) for step in (1, 51, 52, 76, 100)]
+    [1, 2, 2, 4, 16]
+    """
+    rate = learning_rate(phase, step)
+    period = 1
+    while 2 * period <= min(most, phase.learning_rate / rate):
+        period *= 2
+    return period
+
+
+def count_updates(steps: int, updates: int) -> int:
+    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
+    done, interval = 0, 1
+    while steps > interval * updates:
+        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
+    return done + steps // interval
+
+
+def count_syncs(phase: Phase, first: int, most: int) -> float:
+    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
+    syncs, step = 0.0, first
+    while step <= phase.steps:
+        period = sync_period(phase, step, most)
+        # The first step with a longer period.
+        end = bisect.bisect_right(
+            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
+        )
+        syncs, step = syncs + (end - step) / period, end
+    return syncs
