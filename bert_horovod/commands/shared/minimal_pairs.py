@@ -69,10 +69,11 @@ def judge(arguments: argparse.Namespace) -> None:
         if is_url(arguments.checkpoint) or kind_of(arguments.checkpoint)[0] is not RUN:
             raise UserError(f"--checkpoints all: {arguments.checkpoint} is no run's output_dir; leave it out")
         checkpoints = paths(arguments.checkpoint)
-    pairs = read_pairs(arguments.pairs, tuple(whole_text(arguments.text_columns).split(",")))
+    columns = tuple(whole_text(arguments.text_columns).split(","))
+    pairs = read_pairs(arguments.pairs, columns).every(arguments.every)
     if equal := pairs.equal():
         print(f"bert-horovod: equal sentences, which count as a tie: {'; '.join(equal)}", file=sys.stderr)
-    judged = list(_judged(arguments, pairs.every(arguments.every), checkpoints))
+    judged = list(_judged(arguments, pairs, checkpoints))
     if not judged:
         raise UserError(f"--checkpoint {arguments.checkpoint}: none of its checkpoints can be read")
     if arguments.json:
@@ -82,32 +83,40 @@ def judge(arguments: argparse.Namespace) -> None:
 
 
 def _judged(arguments: argparse.Namespace, pairs: Pairs, checkpoints: list[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the accuracies of each checkpoint, with its name."""
-    from bert_horovod.inference.masked_tokens import read_masked_model
-    from bert_horovod.inference.pair_scores import PairScorer, PairTokens
-    from bert_horovod.interchange.pretrained import read_checkpoint
-    from bert_horovod.interchange.suitability import require_vocabulary
+    """Yield the accuracies of each checkpoint, with its name; of several, those that have none are named on stderr."""
+    from bert_horovod.inference.outputs import NotFiniteError
     from bert_horovod.runs.checkpoint import is_removed
-    from bert_horovod.runs.mirror import named
     from bert_horovod.runtime import lazy_tensorflow as tf
 
     # Else GPUs would round float32 factors to 10 bits.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    for number, path in enumerate(checkpoints):
+    for number, path in enumerate(checkpoints, 1):
+        what = f"judging {number} of {len(checkpoints)}" if len(checkpoints) > 1 else "judging"
         try:
-            directory, pretrained = read_checkpoint(path, lambda path: (path, read_masked_model(path)))
+            judged = _judge_one(arguments, pairs, path, what)
         except ReportedError as error:
-            if len(checkpoints) == 1 or not (is_removed(path) or isinstance(error, DamagedData)):
+            is_its_own = is_removed(path) or isinstance(error, DamagedData | NotFiniteError)
+            if arguments.checkpoints != "all" or not is_its_own:
                 raise
             print(f"bert-horovod: left out: {error}", file=sys.stderr)
-            continue
-        vocabulary = require_vocabulary(directory, pretrained.vocabulary)
-        model, settings = pretrained.model, pretrained.tokenizer_settings
-        tokens = PairTokens(pairs, vocabulary, settings, model.max_position_embeddings)
-        scorer = PairScorer(tokens, model, arguments.within_words, arguments.precision, arguments.micro_batch)
-        what = "judging" if len(checkpoints) == 1 else f"judging {number + 1} of {len(checkpoints)}"
-        with shown_progress(what, "pairs") as progress:
-            yield {"checkpoint": named(directory), **scorer(pretrained.parameters, progress)}
+        else:
+            yield judged
+
+
+def _judge_one(arguments: argparse.Namespace, pairs: Pairs, path: Path, what: str) -> dict[str, Any]:
+    from bert_horovod.inference.masked_tokens import read_masked_model
+    from bert_horovod.inference.pair_scores import PairScorer, PairTokens
+    from bert_horovod.interchange.pretrained import read_checkpoint
+    from bert_horovod.interchange.suitability import require_vocabulary
+    from bert_horovod.runs.mirror import named
+
+    directory, pretrained = read_checkpoint(path, lambda path: (path, read_masked_model(path)))
+    vocabulary = require_vocabulary(directory, pretrained.vocabulary)
+    model, settings = pretrained.model, pretrained.tokenizer_settings
+    tokens = PairTokens(pairs, vocabulary, settings, model.max_position_embeddings)
+    scorer = PairScorer(tokens, model, arguments.within_words, arguments.precision, arguments.micro_batch)
+    with shown_progress(what, "pairs") as progress:
+        return {"checkpoint": named(directory), **scorer(pretrained.parameters, progress)}
 
 
 def pairs_table(judged: dict[str, Any]) -> str:
