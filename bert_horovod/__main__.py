@@ -18,7 +18,7 @@ from functools import partial
 from absl import app
 
 from bert_horovod.cluster.launching.rank import end_with_launcher
-from bert_horovod.commands.shared.parser import parse, refuse_unread, refuse_urls
+from bert_horovod.commands.shared.parser import open_values, parse, refuse_unread
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
 from bert_horovod.runtime.host import keep_freed_memory
 
@@ -29,7 +29,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
     """Run a parsed command; what is reported is one message and its exit code, and so is a disk without room."""
     try:
         refuse_unread(arguments)
-        refuse_urls(arguments)
+        open_values(arguments)
         return arguments.run(arguments) or 0
     except ReportedError as error:
         print(f"bert-horovod: error: {printable(str(error))}", file=sys.stderr)

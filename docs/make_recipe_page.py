@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # works from a checkout that is not installed
 
 from bert_horovod.recipe.fields import OneOf  # noqa: E402
+from bert_horovod.recipe.methods_found import is_experiment  # noqa: E402
 from bert_horovod.recipe_files.loading import SECTIONS  # noqa: E402
 
 PAGE = ROOT / "docs" / "recipe.md"
@@ -33,7 +34,7 @@ A setting of another method is passed over if it has its default, because the fi
 
 This page is made from the code by `python docs/make_recipe_page.py`."""
 
-EXPERIMENTAL = " Experimental: measured, and it did not pay."
+EXPERIMENTAL = " [An experiment](methods.md#experiments)."
 
 
 def comments(source: str) -> dict[int, tuple[str, bool]]:
@@ -115,7 +116,7 @@ def section_of_methods(name: str, one_of: OneOf) -> str:
     """The tables of a section whose settings depend on its method: the methods, then their settings."""
     base = next(iter(one_of.kinds.values())).__mro__[-2]
     methods = [
-        f"| `{json.dumps(method)}` | {intro(kind)}{EXPERIMENTAL * getattr(kind, 'experimental', False)} |"
+        f"| `{json.dumps(method)}` | {intro(kind)}{EXPERIMENTAL * is_experiment(kind)} |"
         for method, kind in one_of.kinds.items()
     ]
     methods[0] = methods[0].replace("` |", "`, the default |", 1)

@@ -39,6 +39,7 @@ from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
@@ -136,12 +137,11 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
     names = hashlib.sha256(b"".join((checkpoint / name).read_bytes() for name in ("config.json", "vocab.txt")))
     directory = work / f"fresh-{names.hexdigest()[:12]}"
     if not directory.is_dir():
-        from bert_horovod.finetuning.initialisation import open_checkpoint
         from bert_horovod.interchange.huggingface import write_directory
         from bert_horovod.model.parameters import initial_values
         from bert_horovod.tasks.pretraining import Pretraining
 
-        _, pretrained = open_checkpoint(checkpoint)
+        pretrained = find_checkpoint(checkpoint).whole(lambda whole: whole.reader.read())
         task = Pretraining(pretrained.pairs)
         parameters = initial_values(task.parameters(pretrained.model), pretrained.model.initializer_range, 0)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
@@ -255,7 +255,9 @@ def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-    finetuning = Finetuning(kind_of_task(task).read(task, Named(None, files.train, files.dev), {}), checkpoint)
+    finetuning = Finetuning(
+        kind_of_task(task).read(task, Named(None, files.train, files.dev), {}), find_checkpoint(checkpoint)
+    )
     finetuning.use_devices(0, 1, HOW)
     return finetuning
 

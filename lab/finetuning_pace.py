@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import RunError
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.compute import add_environments, environment
@@ -62,7 +63,9 @@ def finetuning_of(shape: dict[str, Any]) -> Any:
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
     flags = {"index_dir": shape["index_dir"] and Path(shape["index_dir"])}
-    return Finetuning(kind_of_task(shape["task"]).read(shape["task"], Files(data_dir, train_file), flags), checkpoint)
+    return Finetuning(
+        kind_of_task(shape["task"]).read(shape["task"], Files(data_dir, train_file), flags), find_checkpoint(checkpoint)
+    )
 
 
 def run_ours(shape: dict[str, Any]) -> None:

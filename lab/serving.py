@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.reporting.tables import lines, ratio
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, say
 
@@ -34,9 +35,9 @@ def export_both(size: str, directory: Path) -> None:
     """Export a classifier of random parameters as directory/savedmodel and directory/onnx."""
     import_tensorflow()
     from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
-    from bert_horovod.interchange.exporting import export
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.model.parameters import initial_values
+    from bert_horovod.runs.exporting import export
 
     model, architecture = size_recipe(size, []).model, Architecture(CLASSIFICATION, True, ("no", "yes"))
     words = [*SPECIAL, *(f"w{number}" for number in range(model.vocab_size - len(SPECIAL)))]
@@ -44,7 +45,7 @@ def export_both(size: str, directory: Path) -> None:
     write_directory(directory / "checkpoint", model, architecture, parameters, words, True)
     for kind in KINDS:
         begin = time.monotonic()
-        exported = export(directory / "checkpoint", directory / kind, kind)
+        exported = export(find_checkpoint(directory / "checkpoint"), directory / kind, kind)
         say(
             f"{kind}: {exported.size_bytes / 1e6:,.0f} MB, written and checked in {time.monotonic() - begin:.0f} s, at "
             f"most {exported.difference:.1e} from the checkpoint"

@@ -23,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.rounds import in_turn, ratio_of, say, started
 
@@ -47,9 +48,8 @@ def write_model(size: str, directory: Path, vocabulary: Path) -> None:
     from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
     from bert_horovod.interchange.architectures import ENCODER, Architecture
     from bert_horovod.interchange.huggingface import write_directory
-    from bert_horovod.model.parameters import initial_values
+    from bert_horovod.model.parameters import SENTENCE_VECTORS, initial_values
     from bert_horovod.recipe.sections import Model
-    from bert_horovod.tasks.embedding import KEY
 
     words = vocabulary.read_text(encoding="utf-8").splitlines()
     width, layers, heads = SIZES[size]
@@ -60,7 +60,7 @@ def write_model(size: str, directory: Path, vocabulary: Path) -> None:
         num_attention_heads=heads,
         intermediate_size=4 * width,
     )
-    architecture = Architecture(ENCODER, False, vectors={KEY: {"max_seq_length": 256}})
+    architecture = Architecture(ENCODER, False, vectors={SENTENCE_VECTORS: {"max_seq_length": 256}})
     write_directory(
         directory, model, architecture, initial_values(architecture.parameters(model), 0.02, 0), words, UNCASED
     )
@@ -78,7 +78,7 @@ def contestant(shape: dict[str, Any]) -> None:
 
         keep_freed_memory()  # as `bert-horovod` does
         use_devices(0, 1, shape["threads"])
-        predictor = EmbeddingPredictor(Path(directory), Options(precision=dtype))
+        predictor = EmbeddingPredictor(find_checkpoint(Path(directory)), Options(precision=dtype))
         source, output = Path(shape["texts"]).with_suffix(".jsonl"), Path(shape["output"])
 
         def make() -> None:

@@ -29,8 +29,9 @@ from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
-from bert_horovod.runs.checkpoint import load_newest, path_of
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import Start, claim
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -124,12 +125,12 @@ def _divergence(place: Path) -> None:
 def _checkpoint_not_written(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "checkpoints").touch()  # a file, where a directory should be
-    recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
+    recipe = recipe_from_table(toy_recipe_table())
     state = TrainingState({"a": np.zeros(2, np.float32)}, {"m": {"a": (2,)}, "v": {"a": (2,)}}, Progress(step=1))
     task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
     saver = Saver(state, place / "run", recipe, task, dataset, print)
     saver.save(state, {})
-    saver.finish(lambda: None)
+    saver.finish(lambda: None, must_end=lambda: True)
 
 
 def _full_disk(place: Path) -> None:

@@ -10,6 +10,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.spans import Spans, squad_data
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training import loop
 from bert_horovod.training.job import Job
 from tests.toy_glue import FAST, WORDS
@@ -62,7 +63,9 @@ STRIDE = 8
 def squad(checkpoint: Path, data_dir: Path | None, *files: Path | None, **options) -> Finetuning:
     """A checkpoint and such files: those of a directory, but for train and dev if they are named."""
     train, dev = (*files, None, None)[:2]
-    return Finetuning(Spans(squad_data(Files(data_dir, train, (dev,) if dev else ()), **options)), checkpoint)
+    return Finetuning(
+        Spans(squad_data(Files(data_dir, train, (dev,) if dev else ()), **options)), find_checkpoint(checkpoint)
+    )
 
 
 def job_of(

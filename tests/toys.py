@@ -2,20 +2,20 @@
 
 import dataclasses
 import hashlib
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import EARLIER_FORMAT, FORMAT, Source
+from bert_horovod.corpus.manifest import FORMAT, Source
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.preparing.summary import Result
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.shard import COUNTS, Shard, shard_file, token_dtype, write_shard
-from bert_horovod.corpus.store import Store, open_store, write_array, write_duplicates, write_manifest, write_sources
-from bert_horovod.corpus.tokens import EARLIER_ARRAYS, hash_directory
+from bert_horovod.corpus.store import Store, open_store, write_duplicates, write_manifest, write_sources
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
@@ -60,14 +60,13 @@ def write_toy_store(
     held_out: float = 0.0,
     vocabulary: list[str] = VOCABULARY,
     duplicates: tuple[int, ...] = (),
-    earlier: bool = False,
 ) -> Store:
     """Write and open a store of random tokens: up to so many sections a document, sentences a section, and so on."""
     random = np.random.default_rng(seed)
     arrays = [
         toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)) for _ in range(shards)
     ]
-    return write_store(path, arrays, vocabulary, duplicates, earlier)
+    return write_store(path, arrays, vocabulary, duplicates)
 
 
 def write_store(
@@ -75,28 +74,24 @@ def write_store(
     shards: Sequence[Shard | list[Shard]],
     vocabulary: list[str] = VOCABULARY,
     duplicates: tuple[int, ...] = (),
-    earlier: bool = False,
 ) -> Store:
-    """Write and open a store of these shards, or of shards of these parts; `earlier`: in the format of directories."""
+    """Write and open a store of these shards, or of shards of these parts."""
     path.mkdir()
     text = "\n".join(vocabulary) + "\n"
     (path / "vocab.txt").write_text(text, encoding="utf-8")
     entries = []
     for number, shard in enumerate(shards):
-        if earlier:
-            entries.append(_write_directory(path / f"shard-{number:05d}", shard))
-        else:
-            parts = shard if isinstance(shard, list) else [shard]
-            entries.append(write_shard(shard_file(path, f"shard-{number:05d}"), parts, 1))
+        parts = shard if isinstance(shard, list) else [shard]
+        entries.append(write_shard(shard_file(path, f"shard-{number:05d}"), parts, 1))
     sources = [Source(name="a.txt", bytes=9, sha256="0", documents=1, tokens=9, unknown_tokens=0)]
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_manifest(
         path,
         {
-            "format": EARLIER_FORMAT if earlier else FORMAT,
+            "format": FORMAT,
             "shards": entries,
             "settings": {},
-            "sources": sources if earlier else write_sources(path, sources),
+            "sources": write_sources(path, sources),
             "totals": {count: sum(entry[count] for entry in entries) for count in COUNTS}
             | dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents"), 0),
             "passed_over": {},
@@ -109,14 +104,6 @@ def write_store(
         },
     )
     return open_store(path)
-
-
-def _write_directory(path: Path, shard: Shard) -> dict[str, Any]:
-    path.mkdir()
-    for name in EARLIER_ARRAYS:
-        write_array(path / f"{name}.npy", getattr(shard, name))
-    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens), 1)
-    return {"name": path.name, **dict(zip(COUNTS, counts, strict=True)), "sha256": hash_directory(path)}
 
 
 def toy_shard(
@@ -190,6 +177,14 @@ def optimizer_of(name: str = "adamw", **settings: Any) -> Optimizer:
 def exchange_of(method: str = "gradients", **settings: Any) -> ExchangeMethod:
     """An exchange's section."""
     return METHODS[method](**settings)
+
+
+def more_rows(table: str) -> Any:
+    """The further rows of a test's table, those of experiments, as in "rows.PAIRS"; none where their folder is gone."""
+    if not (Path(__file__).parent / "experiments" / "rows.py").is_file():
+        return {}
+    module, _, name = table.partition(".")
+    return getattr(importlib.import_module(f"tests.experiments.{module}"), name)
 
 
 def toy_recipe(**sections: dict[str, Any]) -> Recipe:

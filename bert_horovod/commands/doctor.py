@@ -13,7 +13,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from bert_horovod.commands.shared.flags import add_hosts, given_hosts
+from bert_horovod.commands.shared.host_flags import add_hosts, given_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

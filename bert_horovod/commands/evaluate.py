@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_checkpoint_path, require_least
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.minimal_pairs import add_pairs, judge
+from bert_horovod.commands.shared.opened_flags import add_checkpoint_path
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.settings import Objective
@@ -22,6 +23,7 @@ from bert_horovod.recipe_files.loading import recipe_from_table
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
     from bert_horovod.interchange.huggingface import Pretrained
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 DEFAULT_LENGTH = 128  # of rows, if the checkpoint does not record the length that it was trained at
 _WHY_LENGTH = {
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(
-    checkpoint: Path,
+    checkpoint: "OpenCheckpoint",
     data_dir: Path,
     sequence_length: int | None = None,
     rows: int = 1024,
@@ -101,43 +103,35 @@ def evaluate(
     from bert_horovod.corpus.store import open_store
 
     open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
-
-    require_checkpoint(checkpoint)
 
     import numpy as np
 
     from bert_horovod.batches.text.rows import open_rows
     from bert_horovod.collectives.world import World
-    from bert_horovod.corpus.manifest import EARLIER_FORMAT
     from bert_horovod.corpus.statistics import unigram_cross_entropy
-    from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.outputs import require_finite
     from bert_horovod.model.forward import ComputePolicy
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
-    from bert_horovod.runs.mirror import named
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = open_store(data_dir)
-    if store.manifest["format"] == EARLIER_FORMAT:
-        verify(data_dir)  # otherwise a damaged byte would change the loss: its pages have no checksums
-    directory, pretrained, lengths, pair = read_checkpoint(
-        checkpoint,
-        lambda directory: (
-            directory,
-            read_masked_model(directory),
-            {"flag": sequence_length, "checkpoint": recorded_length(directory), "default": DEFAULT_LENGTH},
-            recorded_pair(directory),
-        ),
+    checkpoint, pretrained, trained_length, pair = checkpoint.whole(
+        lambda whole: (
+            whole,
+            read_masked_model(whole),
+            recorded_length(whole.directory),
+            recorded_pair(whole.directory),
+        )
     )
-    _refuse_another_vocabulary(directory, pretrained, store)
+    lengths = {"flag": sequence_length, "checkpoint": trained_length, "default": DEFAULT_LENGTH}
+    _refuse_another_vocabulary(checkpoint, pretrained, store)
     length_from, sequence_length = next((known, length) for known, length in lengths.items() if length is not None)
     if not 8 <= sequence_length <= pretrained.model.max_position_embeddings:
         raise UserError(
             f"--sequence_length {sequence_length}: expected 8 to {pretrained.model.max_position_embeddings}, "
-            f"the positions of {directory}"
+            f"the positions of {checkpoint}"
         )
     unigrams = unigram_cross_entropy(store)
     pair = (pair or "next_sentence") if pretrained.pairs else "none"
@@ -151,7 +145,7 @@ def evaluate(
     means = {f"held_out_{name}": mean for name, mean in evaluator.evaluate(pretrained.parameters).items()}
     require_finite({name: np.array(mean) for name, mean in means.items()})
     return {
-        "checkpoint": named(directory),
+        "checkpoint": str(checkpoint),
         "sequence_length": sequence_length,
         "sequence_length_from": length_from,
         "rows": evaluator.count,
@@ -185,13 +179,13 @@ def summary(evaluation: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store: "Store") -> None:
+def _refuse_another_vocabulary(checkpoint: "OpenCheckpoint", pretrained: "Pretrained", store: "Store") -> None:
     padded = pretrained.vocabulary is not None and pretrained.model.vocab_size > len(store.vocabulary)
     if pretrained.model.vocab_size != len(store.vocabulary) and not padded:
         raise UserError(
-            f"--checkpoint {directory} has a vocabulary of {pretrained.model.vocab_size}, the token store "
+            f"--checkpoint {checkpoint} has a vocabulary of {pretrained.model.vocab_size}, the token store "
             f"{store.path} one of {len(store.vocabulary)}; prepare the data with "
-            f"--vocab {directory}"
+            f"--vocab {checkpoint}"
         )
     if pretrained.vocabulary is None:
         return
@@ -200,11 +194,11 @@ def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store:
         shorter = min(len(pretrained.vocabulary), len(store.vocabulary))
         first = next((i for i, (theirs, ours) in pairs if theirs != ours), shorter)
         raise UserError(
-            f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
-            f"(they first differ at id {first}); prepare the data with --vocab {directory}"
+            f"--checkpoint {checkpoint} has another vocabulary than the token store {store.path} "
+            f"(they first differ at id {first}); prepare the data with --vocab {checkpoint}"
         )
     if pretrained.tokenizer_settings != store.tokenizer_settings:
         raise UserError(
-            f"--checkpoint {directory} has another tokenizer ({pretrained.tokenizer_settings}) than the token store "
-            f"{store.path} ({store.tokenizer_settings}); prepare the data with --vocab {directory}"
+            f"--checkpoint {checkpoint} has another tokenizer ({pretrained.tokenizer_settings}) than the token store "
+            f"{store.path} ({store.tokenizer_settings}); prepare the data with --vocab {checkpoint}"
         )

@@ -25,8 +25,10 @@ import argparse
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_checkpoint, require_number
+from bert_horovod.commands.shared.flags import require_number
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.finetuning.kinds.base import Request
@@ -35,6 +37,9 @@ from bert_horovod.inference.options import Options
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import require_new_directory
 from bert_horovod.wording import megabytes
+
+if TYPE_CHECKING:
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def judge(
     arguments: argparse.Namespace,
-    checkpoint: Path,
+    checkpoint: "OpenCheckpoint",
     said: list[str],
     export: Path,
     float_bytes: int,
@@ -128,28 +133,24 @@ def judge(
 
 def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
-
     require_number("--limit", arguments.limit)
     if (arguments.task is None) != (arguments.dev_file is None):
         raise UserError("--task and --dev_file belong together: the score is that of the task on the file")
-    require_checkpoint(arguments.checkpoint)
     require_new_directory(arguments.output)
 
-    from bert_horovod.interchange.exporting import export
+    from bert_horovod.runs.exporting import export
 
     tf.config.set_visible_devices([], "GPU")
     said: list[str] = []
-    exported = read_checkpoint(
-        arguments.checkpoint,
-        lambda directory: export(
-            directory,
+    exported = arguments.checkpoint.whole(
+        lambda whole: export(
+            whole,
             arguments.output,
             arguments.format,
             arguments.architecture,
             arguments.with_tokenizer,
-            partial(judge, arguments, directory, said) if arguments.int8 else None,
-        ),
+            partial(judge, arguments, whole, said) if arguments.int8 else None,
+        )
     )
     print(
         f"read        {exported.origin}\n"

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_checkpoint, require_least
+from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.commands.shared.table_flags import add_columns, for_tasks
@@ -114,9 +115,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in flags, paths and columns; what is read is kept as `arguments.kind`."""
-    from bert_horovod.interchange.pretrained import require_checkpoint
-
-    require_checkpoint(arguments.checkpoint)
     require_least("--early_stop", arguments.early_stop)
     files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
     arguments.kind = kind_of_task(arguments.task).read(arguments.task, files, vars(arguments))
@@ -139,6 +137,8 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
         finetuning.job(output_dir, arguments.epochs, [*arguments.overrides, *more], **options)
         for output_dir, more in settings
     ]
+    if launched.rank == 0:  # mistakes in it are told before the ranks join
+        finetuning.initial.load(jobs[0].recipe, jobs[0].task, jobs[0].dataset)
     steps, every = jobs[0].recipe.total_steps, jobs[0].recipe.execution.evaluate_steps
     if arguments.early_stop is not None and not 0 < every < steps:
         raise UserError(

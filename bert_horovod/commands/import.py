@@ -8,23 +8,27 @@ complete in itself and that transformers loads. With --vocab it takes an extende
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.commands.shared.opened_flags import open_named
+from bert_horovod.commands.shared.parser import opens
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import require_new_directory
 
 if TYPE_CHECKING:
-    from bert_horovod.interchange.architectures import Architecture
-    from bert_horovod.interchange.pretrained import Contents
+    from bert_horovod.interchange.architectures import Architecture, Contents
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 _NAMED = 4  # tensors that the summary names, at most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
+    checkpoint = parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
+    opens(checkpoint, partial(open_named, flag="CHECKPOINT"))
     parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory to write")
     parser.add_argument(
         "--vocab",
@@ -47,9 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
-    from bert_horovod.interchange.pretrained import read_checkpoint, require_checkpoint
-
-    require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     require_new_directory(arguments.directory)
     extended = None
     if arguments.vocab is not None:
@@ -57,25 +58,24 @@ def run(arguments: argparse.Namespace) -> None:
 
         extended = read_vocabulary(arguments.vocab)
 
-    read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments, extended), "CHECKPOINT")
+    arguments.checkpoint.whole(lambda checkpoint: _import(checkpoint, arguments, extended))
 
 
-def _import(path: Path, arguments: argparse.Namespace, extended: list[str] | None) -> None:
+def _import(checkpoint: "OpenCheckpoint", arguments: argparse.Namespace, extended: list[str] | None) -> None:
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.new_pieces import with_vocabulary
-    from bert_horovod.interchange.pretrained import reader_of
     from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.storage.writing import new_directory
 
-    reader = reader_of(path)
+    reader = checkpoint.reader
     contents = reader.contents()
     architecture = contents.architectures[0]
-    tokenizer = reader.tokenizer()
-    require_vocabulary(path, tokenizer.vocabulary, flag="")
+    tokenizer = reader.tokenizer
+    require_vocabulary(checkpoint, tokenizer.vocabulary, flag="")
     new = None
     with new_directory(arguments.directory) as temporary:
         pretrained = reader.read(architecture, arguments.lowercase)
-        vocabulary = require_vocabulary(path, pretrained.vocabulary, flag="")
+        vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary, flag="")
         if extended is not None:
             pretrained, new = with_vocabulary(pretrained, extended, f"--vocab {arguments.vocab}")
             vocabulary = extended
@@ -84,7 +84,7 @@ def _import(path: Path, arguments: argparse.Namespace, extended: list[str] | Non
             settings = pretrained.tokenizer_settings
             write_directory(temporary, pretrained.model, architecture, parameters, vocabulary, settings)
         except ValueError as error:
-            raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
+            raise UserError(f"{checkpoint}: {error}; expected BERT's WordPiece vocabulary") from error
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
     print(summary(contents, architecture, f"{len(vocabulary):,} tokens, {settings} ({why})"))
     if new is not None:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_hosts, require_least
+from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.host_flags import add_hosts
 from bert_horovod.commands.shared.parser import read_with
 
 if TYPE_CHECKING:

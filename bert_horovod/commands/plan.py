@@ -4,7 +4,6 @@ bert-horovod plan --recipe F --cluster run/clusters/a100-100gbit.toml        1, 
 bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json     measurements for data sheets
 bert-horovod plan --recipe F --device A100                                   one quick look: one GPU
 bert-horovod plan --recipe F --device A100 --link 25Gb/s                     hosts of one GPU
-bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
 bert-horovod plan --recipe F --cluster C --spot 0.4 --hours_between_losses 12     hosts that are taken away
 
 Nothing runs, and no GPU is needed. Where exchange.method sends different data in different stages of a phase, each
@@ -52,9 +51,7 @@ from bert_horovod.costs.clusters import (
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
     HOP_LATENCY_S,
-    HOPPER_SHARE,
     LINK_SHARE,
-    PRODUCT_SHARE,
     SPREAD,
     Device,
     Network,
@@ -69,16 +66,6 @@ from bert_horovod.reporting.plan_table import PhaseAdvice, plan_svg, plan_text, 
 from bert_horovod.storage.writing import write_output
 
 _MOST_RANKS = 32  # that are planned without a cluster file
-# Flags for one quick look, with their defaults; with --cluster the cluster file has these values.
-_QUICK = {
-    "device": None,
-    "tflops": None,
-    "product_share": None,
-    "memory": None,
-    "memory_rate": None,
-    "link_share": LINK_SHARE,
-    "latency_ms": 1e3 * HOP_LATENCY_S,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,43 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--world_size", nargs="+", type=int, metavar="N", help="numbers of ranks (default: 1 2 4 ... of the cluster)"
     )
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--device", metavar="NAME", help="a GPU with a known data sheet, as in --device 'V100 32GB'")
-    tflops = device.add_argument(
-        "--tflops", type=float, metavar="X", help="or its peak in TFLOP/s, of matrix products in the recipe's precision"
-    )
-    product_share = parser.add_argument(
-        "--product_share",
-        type=float,
-        metavar="X",
-        help=f"share of the peak that a step reaches (default: {PRODUCT_SHARE}, as published for V100 and A100, or "
-        f"{HOPPER_SHARE}, as measured, for H100, H200 and later; less where the memory is slow beside the peak)",
-    )
-    parser.add_argument("--memory", metavar="SIZE", help="memory of a device, as in 16GiB (default: the data sheet's)")
     parser.add_argument(
-        "--memory_rate", metavar="RATE", help="memory rate of a device, as in 900GB/s (default: the data sheet's)"
-    )
-    link_share = parser.add_argument(
-        "--link_share",
-        type=float,
-        default=LINK_SHARE,
-        metavar="X",
-        help="share of the link's rate that all-reduces reach (default: %(default)s, as over TCP up to 10 Gb/s)",
-    )
-    latency_ms = parser.add_argument(
-        "--latency_ms",
-        type=float,
-        default=1e3 * HOP_LATENCY_S,
-        metavar="X",
-        help="milliseconds of a message from rank to rank (default: %(default)s, as published for 10 Gb/s Ethernet)",
+        "--device",
+        metavar="NAME",
+        help="a GPU with a known data sheet, as in --device 'V100 32GB'; others are described by a cluster file",
     )
     parser.add_argument(
         "--efficiency", type=float, default=0.8, metavar="X", help="efficiency to aim for (default: %(default)s)"
     )
-    for action in (tflops, product_share):  # with --cluster the message of _cluster says what to do
-        read_with(action, "without --compute", lambda it: it.compute is None or it.cluster)
-    for action in (link_share, latency_ms):
-        read_with(action, "with --link RATE", lambda it: it.cluster or (it.link is not None and _is_rate(it.link)))
     spot = parser.add_argument_group("machines that are taken away, as spot and preemptible ones")
     spot.add_argument("--spot", type=float, metavar="SHARE", help="plan for them; their price as a share of the usual")
     of_spot = [
@@ -154,9 +112,9 @@ def run(arguments: argparse.Namespace) -> None:
     _check_share("--efficiency", arguments.efficiency)
     if arguments.spot is not None:
         _check_share("--spot", arguments.spot)
-    for name in ("hours_between_losses", "save_s", "restart_s"):
-        if not 0 < getattr(arguments, name) < math.inf:
-            raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
+    for name, least, most in (("hours_between_losses", 0.01, 1e5), ("save_s", 1e-3, 1e5), ("restart_s", 1e-3, 1e6)):
+        if not least <= getattr(arguments, name) <= most:
+            raise UserError(f"--{name} {getattr(arguments, name):g}: expected {least:g} to {most:,.0f}")
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
     if arguments.plot:
@@ -198,11 +156,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
     if arguments.cluster is None:
         return None
-    given_flags = [f"--{name}" for name, default in _QUICK.items() if getattr(arguments, name) != default]
-    if arguments.link is not None and _is_rate(arguments.link):
-        given_flags.append("--link RATE")
-    if given_flags:
-        raise UserError(f"{given_flags[0]} with --cluster: write it into {arguments.cluster}, or leave --cluster out")
+    rate = arguments.link is not None and _is_rate(arguments.link)
+    if given := "--device" if arguments.device is not None else "--link RATE" if rate else "":
+        raise UserError(f"{given} with --cluster: write it into {arguments.cluster}, or leave --cluster out")
     return read_cluster(arguments.cluster)
 
 
@@ -211,23 +167,10 @@ def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Reci
     if cluster:
         device = cluster.rank_device(precision)
     else:
-        if arguments.product_share is not None:
-            _check_share("--product_share", arguments.product_share)
-        tflops = arguments.tflops
-        if tflops is None and arguments.device is None and compute is None:
-            raise UserError("which device? Give --cluster, --device, --tflops or --compute")
-        if tflops is not None and not 0 < tflops < math.inf:
-            raise UserError(f"--tflops {tflops:g}: expected a number above 0")
-        if tflops is None and arguments.device is None:
-            tflops = 1.0  # replaced by the measurement in the file of --compute
-        sheet = DeviceSheet(
-            arguments.device or "",
-            tflops or 0.0,
-            arguments.product_share or 0.0,
-            arguments.memory or "",
-            arguments.memory_rate or "",
-            SPREAD,
-        )
+        if arguments.device is None and compute is None:
+            raise UserError("which device? Give --cluster, --device or --compute")
+        # Without a device the measurement in the file of --compute replaces the peak.
+        sheet = DeviceSheet(arguments.device or "", tflops=0.0 if arguments.device else 1.0, spread=SPREAD)
         device = device_of(sheet, "--", precision, "device")
     return device if compute is None else measured_device(compute, recipe, device)
 
@@ -237,11 +180,8 @@ def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
     if cluster:
         network = cluster.network
     else:
-        _check_share("--link_share", arguments.link_share)
-        if not 0 <= arguments.latency_ms < math.inf:
-            raise UserError(f"--latency_ms {arguments.latency_ms:g}: expected 0 or more")
         rate = math.inf if link is None or Path(link).is_file() else parse_rate(link, "--link")
-        network = Network(rate, arguments.link_share, 1e-3 * arguments.latency_ms)
+        network = Network(rate, LINK_SHARE, HOP_LATENCY_S)
     return network if link is None or _is_rate(link) else measured_network(Path(link), network)
 
 

@@ -19,10 +19,11 @@ of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile ho
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.collectives.launched import launch, started_by
-from bert_horovod.commands.shared.flags import add_checkpoint, lines_of, require_number, whole_text
+from bert_horovod.commands.shared.flags import lines_of, require_number, whole_text
+from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.progress import shown_progress
@@ -35,6 +36,9 @@ from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
+
+if TYPE_CHECKING:
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 _LEFT_OUT = (None, False, "all", "none")  # values of flags that change nothing
 
@@ -137,9 +141,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--output and --vectors are two places for the answers; give one of them")
     if lines != (arguments.output is None and vectors is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
-    from bert_horovod.interchange.pretrained import require_checkpoint
-
-    require_checkpoint(arguments.checkpoint)
     columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
     keep = {"all": None, "none": ()}.get(arguments.keep, tuple(whole_text(arguments.keep).split(",")))
     if keep and (repeated := [name for number, name in enumerate(keep) if name in keep[:number]]):
@@ -195,14 +196,13 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
 
     def write() -> None:
         from bert_horovod.collectives.starting import connect
-        from bert_horovod.interchange.pretrained import read_checkpoint
         from bert_horovod.runtime.devices import use_devices
 
         require_output_file(arguments, "vectors")
         EmbeddingPredictor.look(Path(arguments.input), config, options)
         world = connect(launched)
         use_devices(world.local_rank, world.local_size, 0)
-        predictor = read_checkpoint(arguments.checkpoint, lambda directory: EmbeddingPredictor(directory, options))
+        predictor = arguments.checkpoint.whole(lambda whole: EmbeddingPredictor(whole, options))
         with shown_progress("predicting", "rows", quiet=world.rank > 0) as progress:
             report = predictor.write_vectors(
                 Path(arguments.input), arguments.vectors, arguments.vectors_dtype, progress, world
@@ -234,12 +234,11 @@ def _look(arguments: argparse.Namespace, predictor: type[Predictor], config: dic
     predictor.look(Path(arguments.input), config, options)
 
 
-def _configuration(checkpoint: Path) -> dict[str, Any]:
+def _configuration(checkpoint: "OpenCheckpoint") -> dict[str, Any]:
     """What config.json says; of a TF1 checkpoint nothing, because TensorFlow is not imported yet."""
-    from bert_horovod.interchange.pretrained import Tf1, reader_of
+    from bert_horovod.interchange.google import Tf1
 
     try:
-        reader = reader_of(checkpoint)
-        return {} if isinstance(reader, Tf1) else reader.configuration()
+        return {} if isinstance(checkpoint.reader, Tf1) else checkpoint.reader.configuration
     except ReportedError:
         return {}  # it is told later, or an older checkpoint of the run is read

@@ -9,6 +9,7 @@ again on a finished store checks it.
 """
 
 import argparse
+import importlib
 import os
 import shlex
 import sys
@@ -140,11 +141,10 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
-    from bert_horovod.recipe_files.loading import load_recipe
 
     share = None if arguments.part is None else find_share(arguments.part, os.environ)
     require_inputs(arguments.input)
-    recipe = load_recipe(arguments.recipe, arguments.overrides) if arguments.recipe else None
+    recipe = _recipe(arguments) if arguments.recipe else None
     if arguments.tokenizer:
         path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
     else:
@@ -190,6 +190,12 @@ def _command() -> str:
     return shlex.join(["bert-horovod", *words])
 
 
+def _recipe(arguments: argparse.Namespace) -> "Recipe":
+    """The recipe; its reader, which knows every exchange, is found by name: preparing text must not need that."""
+    loading = importlib.import_module("bert_horovod.recipe_files.loading")
+    return loading.load_recipe(arguments.recipe, arguments.overrides)
+
+
 def _recipe_flags(arguments: argparse.Namespace) -> str:
     """The recipe that was given, as words of a command line; "" if none was."""
     if not arguments.recipe:
@@ -221,10 +227,10 @@ def _make_indexes(path: Path, recipe: "Recipe", workers: int | None) -> None:
 
 def _start(named: str) -> str | None:
     """What --vocab or --tokenizer names, if it is a checkpoint with weights, to go on from."""
-    from bert_horovod.interchange.pretrained import reader_of
+    from bert_horovod.runs.opening import find_checkpoint
 
     try:
-        reader_of(Path(named)).weights()
+        find_checkpoint(Path(named)).reader.weights()
     except ReportedError:
         return None
     return os.path.abspath(named)
@@ -249,14 +255,14 @@ def named_tokenizer(vocab: str, cased: bool, flag: str = "--vocab") -> tuple[Pat
     """What a flag names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
     from bert_horovod.corpus.reading.vocabulary import read_vocabulary
-    from bert_horovod.interchange.pretrained import is_checkpoint, read_checkpoint, reader_of
     from bert_horovod.interchange.suitability import require_vocabulary
+    from bert_horovod.runs.opening import find_checkpoint, is_checkpoint
 
     path = Path(vocab)
     if not (path.is_dir() or is_checkpoint(path)):
         return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
 
-    path, tokenizer = read_checkpoint(path, lambda path: (path, reader_of(path).tokenizer()), flag)
+    path, tokenizer = find_checkpoint(path, flag).whole(lambda whole: (whole.directory, whole.reader.tokenizer))
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then {flag} DIR"
     if tokenizer.reason is None and not cased:
         raise UserError(f"{flag} {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")

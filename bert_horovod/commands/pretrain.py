@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE
-from bert_horovod.commands.shared.parser import takes_urls
+from bert_horovod.commands.shared.opened_flags import opens_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.recipe.sections import Recipe
@@ -22,6 +22,7 @@ from bert_horovod.recipe_files.loading import load_recipe
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
     from bert_horovod.corpus.store import Store
+    from bert_horovod.runs.opening import OpenCheckpoint
     from bert_horovod.training.job import Job
 
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
-    takes_urls(start)
+    opens_checkpoint(start, "--init_checkpoint")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -63,10 +64,6 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.runs.trackers import require_trackers
 
-    if arguments.init_checkpoint:
-        from bert_horovod.interchange.pretrained import require_checkpoint
-
-        require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     recipe = _recipe(arguments)
     require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
@@ -78,30 +75,30 @@ def _look(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.interchange.pretrained import read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
+    from bert_horovod.training.initial import Initial
     from bert_horovod.training.job import pretraining_job
-    from bert_horovod.training.start import check_recipe, load_initial
+    from bert_horovod.training.start import check_recipe
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
     store = open_store(arguments.data_dir)
-    check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
+    check_recipe(recipe, store, launched.size, padded=start is not None)
     job = pretraining_job(
         recipe,
         store,
         arguments.output_dir,
         arguments.index_dir,
-        init_checkpoint=start,
         hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),
         **options,
     )
     if start and launched.rank == 0:  # rank 0 sends its parameters to the others
 
-        def check(directory: Path) -> Path:
-            load_initial(directory, recipe.in_phase(recipe.phase[0]).model, job.task, job.dataset)
-            return directory
+        def load(checkpoint: "OpenCheckpoint") -> Initial:
+            initial = Initial(checkpoint)
+            initial.load(recipe, job.task, job.dataset)
+            return initial
 
-        job = replace(job, init_checkpoint=read_checkpoint(start, check, "--init_checkpoint"))
+        job = replace(job, initial=start.whole(load))
     return job
 
 
@@ -110,9 +107,7 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     start = arguments.init_checkpoint
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
-    from bert_horovod.interchange.pretrained import reader_of
-
-    return load_recipe(arguments.recipe, arguments.overrides, reader_of(start).sizes())
+    return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)
 
 
 def _probes(recipe: Recipe, inputs: list[Path] | None, store: "Store") -> list[Any]:

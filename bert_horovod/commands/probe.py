@@ -79,11 +79,12 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.probing import probe_job
     from bert_horovod.runs.checkpoint import paths
+    from bert_horovod.runs.opening import find_checkpoint
 
     checkpoints = paths(arguments.run_dir)
     jobs: list[Job] = []
     for checkpoint in checkpoints:
-        finetuning = Finetuning(arguments.kind, checkpoint)
+        finetuning = Finetuning(arguments.kind, find_checkpoint(checkpoint))
         if not jobs:
             finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
         output_dir = arguments.output_dir / checkpoint.name

@@ -21,7 +21,14 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.costs.planner import Device, Network, plan_phase
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import TAKE, load_recipe, shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe_files.loading import (
+    TAKE,
+    about_experiments,
+    load_recipe,
+    shipped_recipe,
+    shipped_recipes,
+    what_for,
+)
 from bert_horovod.storage.reading import read_text
 from bert_horovod.wording import about
 
@@ -72,6 +79,7 @@ def _entry(name: str, device_name: str) -> dict[str, Any]:
         "days": sum(plan_phase(recipe, i, 1, device, alone).days for i in range(len(recipe.phase))),
         "reproduces": what_for(path),
         "take": TAKE.get(name),
+        "experiments": about_experiments(recipe),
     }
 
 
@@ -100,6 +108,7 @@ def _text(recipes: list[dict[str, Any]], device: str) -> str:
             f"{recipe['name']:{width}}  {model:>14}  {_short(recipe['parameters']):>10}  {_short(recipe['tokens']):>6} "
             f" {batches:23} {recipe['optimizer']:9}  {about(recipe['days'])}",
             f"    {recipe['reproduces']}",
+            *(f"    {sentence}" for sentence in recipe["experiments"]),
         ]
     return "\n".join([*lines, "", *(f"take {name} {purpose}" for name, purpose in TAKE.items())])
 

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_price_arguments, read_prices
-from bert_horovod.commands.shared.parser import read_with, takes_urls
+from bert_horovod.commands.shared.opened_flags import OpenRun, opens_run
+from bert_horovod.commands.shared.parser import read_with
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.places import is_url
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="output_dir of a run, which may be running, its execution.mirror, or a directory with runs below it",
     )
-    takes_urls(runs)
+    opens_run(runs)
     parser.add_argument("--output", type=Path, metavar="FILE", help="HTML file to write (default: report.html)")
     add_price_arguments(parser)
     parser.add_argument(
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.watch and arguments.output:
         raise UserError("--watch serves the page and --output writes it; give one of them")
-    if arguments.watch and (urls := [path for path in arguments.runs if is_url(path)]):
+    if arguments.watch and (urls := [run.url for run in arguments.runs if is_url(run.given)]):
         raise UserError(f"--watch {urls[0]}: expected an output_dir, because a mirror changes at each checkpoint only")
     if not 0 <= arguments.port < 1 << 16:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _found(
-    paths: list[Path],
+    named: list[OpenRun],
     prices: "Prices | None",
     ranks: int | None,
     tables: list[dict[str, Any]],
@@ -80,18 +81,21 @@ def _found(
     """The page's content; raises ReportedError if a run that is named, or if every run that is found, is unreadable."""
     from bert_horovod.reporting.page import content, find_runs, names_of
     from bert_horovod.reporting.run_record import points_of_each, read_run, schema
-    from bert_horovod.runs.mirror import fetched, is_mirror, named
 
-    paths = [fetched(path, "RUN", run_alone=True) if is_mirror(path) else path for path in paths]
+    paths = [run.directory for run in named]
     directories = find_runs(paths)
     runs: list[dict] = []
     left_out: list[str] = []
     for directory, name in zip(directories, names_of(directories), strict=True):
         try:
             read = read_run(directory, prices, ranks, points_of_each(len(directories)))
-            runs.append(read | {"name": name, "directory": named(directory)})
+            runs.append(read | {"name": name, "directory": _named(directory, named)})
         except ReportedError as error:
             if directory in paths or len(left_out) + 1 == len(directories):
                 raise
             left_out.append(f"{name}: {error}")
     return content(runs, schema(), watched, tables, left_out)
+
+
+def _named(directory: Path, named: list[OpenRun]) -> str:
+    return next((run.named(directory) for run in named if directory.is_relative_to(run.directory)), str(directory))

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_price_arguments, read_prices
-from bert_horovod.commands.shared.parser import takes_urls
+from bert_horovod.commands.shared.opened_flags import opens_run
+from bert_horovod.commands.shared.price_flags import add_price_arguments, read_prices
 from bert_horovod.errors import printable_line
 from bert_horovod.storage.places import is_url
 from bert_horovod.wording import counted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    takes_urls(parser.add_argument("RUN", type=Path, help="a run's --output_dir, or its execution.mirror"))
+    opens_run(parser.add_argument("RUN", type=Path, help="a run's --output_dir, or its execution.mirror"))
     add_price_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -32,20 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the run's directory and print the status."""
     from bert_horovod.reporting.run_status import run_status
-    from bert_horovod.runs.mirror import fetched, is_mirror, named
 
     prices, _ = read_prices(arguments)
-    run = fetched(arguments.RUN, "RUN", run_alone=True) if is_mirror(arguments.RUN) else arguments.RUN
-    status = run_status(run)
+    run = arguments.RUN
+    status = run_status(run.directory)
     if status.last_checkpoint:
-        status = dataclasses.replace(status, last_checkpoint=named(status.last_checkpoint))
+        status = dataclasses.replace(status, last_checkpoint=run.named(status.last_checkpoint))
     if arguments.json:
         table = dataclasses.asdict(status)
         if status.spent is not None:
             table["spent"] |= {"effective": status.spent.effective, **status.spent.bill(prices)._asdict()}
         print(json.dumps(table, indent=1))
         return
-    for line in _lines(status, named(run), prices):
+    for line in _lines(status, run.named(run.directory), prices):
         print(printable_line(line))  # names and messages are of the run's files, which anybody may have written
 
 

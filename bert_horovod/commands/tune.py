@@ -24,7 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides, given_hosts, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
+from bert_horovod.commands.shared.host_flags import add_hosts, given_hosts
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import fragment, load_recipe
 from bert_horovod.storage.writing import write_output

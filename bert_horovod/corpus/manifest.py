@@ -9,9 +9,8 @@ from bert_horovod.corpus.shard import ARRAYS, COUNTS, layout
 from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
 from bert_horovod.storage.reading import check_type, read_json, shown
 
-FORMAT, EARLIER_FORMAT = 3, 2
+FORMAT = 3
 SOURCES_FILE = "sources.jsonl"
-_LIMIT_BYTES = 4 << 30  # room for 10 million sources
 
 
 class _Counts(TypedDict):
@@ -22,12 +21,9 @@ class _Counts(TypedDict):
     bytes: int
 
 
-class _EarlierShard(_Counts):
+class _Shard(_Counts):
     name: str
     sha256: str
-
-
-class _Shard(_EarlierShard):
     parts: int
     arrays: dict[str, list[int]]  # by name: its first byte in the file, its bytes, its CRC-32 (tokens: 0)
 
@@ -87,23 +83,15 @@ class _LaterFields(TypedDict, total=False):
     text: str  # corpus.store.sum_of_hashes
 
 
-class _AnyManifest(_LaterFields):
+class _Manifest(_LaterFields):
     format: int
     settings: dict[str, bool | float | str]
     vocabulary: _Vocabulary
     totals: _Totals
     passed_over: dict[str, int]
     duplicates: _Duplicates
-
-
-class _Manifest(_AnyManifest):
     sources: _Sources
     shards: list[_Shard]
-
-
-class _EarlierManifest(_AnyManifest):
-    sources: list[Source]
-    shards: list[_EarlierShard]
 
 
 def manifest_text(manifest: dict[str, Any]) -> str:
@@ -115,12 +103,9 @@ def read_manifest(store: Path) -> dict[str, Any]:
     """Read a store's manifest; check its types and that its counts agree. Raises ReportedError."""
     path = store / "manifest.json"
     try:
-        manifest = read_json(path, inside=store, limit_bytes=_LIMIT_BYTES)
-        if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, EARLIER_FORMAT):
-            raise UserError(
-                f"{path}: expected a token store of format {FORMAT} or {EARLIER_FORMAT}; prepare the data again"
-            )
-        check_type(manifest, _Manifest if manifest["format"] == FORMAT else _EarlierManifest, "the manifest")
+        manifest = read_json(path, inside=store)
+        refuse_format(store, manifest)
+        check_type(manifest, _Manifest, "the manifest")
         _check(manifest)
     except OSError as error:
         raise unreadable(error, path) or file_error(
@@ -133,6 +118,16 @@ def read_manifest(store: Path) -> dict[str, Any]:
     return manifest
 
 
+def refuse_format(store: Path, manifest: Any) -> None:
+    """Raise UserError if a manifest is that of another version's store."""
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(found) is int and found != FORMAT:
+        raise UserError(
+            f"{store} is a token store of format {shown(found)}, which another version of the program wrote; expected "
+            f"format {FORMAT}: prepare its text anew, into another directory"
+        )
+
+
 def _check(manifest: dict[str, Any]) -> None:
     """Raise ValueError if the manifest's counts disagree or a shard's name leads out of the store."""
     names = [shard["name"] for shard in manifest["shards"]]
@@ -142,10 +137,9 @@ def _check(manifest: dict[str, Any]) -> None:
                 f"shards.{i}.name is {shown(name)}, expected that of a shard of the store, such as shard-00000"
             )
     for shard in manifest["shards"]:
-        if manifest["format"] == FORMAT:
-            if shard["arrays"].keys() != set(ARRAYS) or any(len(numbers) != 3 for numbers in shard["arrays"].values()):
-                raise ValueError(f"{shard['name']}.arrays: expected three numbers for each of {', '.join(ARRAYS)}")
-            layout(shard, manifest["vocabulary"]["size"])
+        if shard["arrays"].keys() != set(ARRAYS) or any(len(numbers) != 3 for numbers in shard["arrays"].values()):
+            raise ValueError(f"{shard['name']}.arrays: expected three numbers for each of {', '.join(ARRAYS)}")
+        layout(shard, manifest["vocabulary"]["size"])
     if not names or len(set(names)) < len(names):
         raise ValueError(f"shards has {len(names)} entries, expected one or more, each once")
     for count in COUNTS:

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_horovod.errors import DamagedData, damaged
-from bert_horovod.storage.reading import open_regular, shown
+from bert_horovod.storage.reading import check_type, open_regular, parse_json, shown
 
 SUFFIX = ".safetensors"
 COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")  # of a shard, in the manifest
@@ -214,7 +214,7 @@ def _write_whole(file: _Hashing, block: bytes) -> Iterator[int]:
 def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a shard's file says where no manifest describes it: the entry's arrays and sha256, and the record.
 
-    Raises OSError, and ValueError, KeyError or TypeError if the file is not whole.
+    Raises OSError, and ValueError or KeyError if the file is not whole.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -222,12 +222,14 @@ def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if length > min(_HEADER_LIMIT, size):
             raise ValueError("its header is too long")
         head = file.read(length)
-        table = json.loads(head)
+        table = parse_json(head)
+        check_type(table, dict[str, dict[str, Any]], "its header")
         digest = hashlib.sha256(struct.pack("<Q", length) + head)
         arrays: dict[str, list[int]] = {}
         before_record = ""
         for name in ARRAYS:
-            begin, end = (int(offset) for offset in table[name]["data_offsets"])
+            check_type(table[name].get("data_offsets"), tuple[int, int], f"{name}.data_offsets")
+            begin, end = table[name]["data_offsets"]
             if 8 + length + begin != file.tell():
                 raise ValueError(f"{name} does not begin where the array before it ends")
             before_record = digest.hexdigest()
@@ -239,8 +241,9 @@ def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             arrays[name] = [8 + length + begin, end - begin, crc]
         if file.read(1):
             raise ValueError("it goes on after its record")
-    record = json.loads(content)
-    if record["sha256"] != before_record:
+    record = parse_json(content)
+    check_type(record, dict[str, Any], "its record")
+    if record.get("sha256") != before_record:
         raise ValueError("its SHA-256 is another")
     return {"arrays": arrays, "sha256": digest.hexdigest()}, record
 

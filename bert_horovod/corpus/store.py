@@ -11,8 +11,7 @@
 
 The manifest holds counts, SHA-256 of every shard and file, where a shard's arrays begin, and the settings; no times,
 hosts or absolute paths, so that the same input gives the same bytes. Its `text` is the sum of the documents' hashes.
-Opening a store reads the manifest and the tokenizer alone. Stores of format 2 (see tokens.py; their manifest lists the
-sources) are read as they are.
+Opening a store reads the manifest and the tokenizer alone.
 """
 
 import functools
@@ -30,14 +29,24 @@ import numpy as np
 from bert_horovod.corpus.manifest import SOURCES_FILE, Source, manifest_text, read_manifest
 from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
-from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file, token_dtype
-from bert_horovod.corpus.tokens import hash_directory, map_directory
+from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file
 from bert_horovod.errors import DamagedData, damaged, unreadable
-from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, read_text
+from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, parse_json, read_text
 from bert_horovod.storage.writing import write_atomically
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 _AGAIN = "run the same prepare command again: it makes it anew"
+
+
+class DamagedShards(DamagedData):
+    """The content of shards is not what the manifest says; `names`: theirs."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        super().__init__(
+            f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
+            "says. Run the same prepare command again: it makes the damaged shards anew"
+        )
+        self.names = names
 
 
 class Shards(Sequence[Shard]):
@@ -51,7 +60,7 @@ class Shards(Sequence[Shard]):
         return len(self._entries)
 
     def __getitem__(self, number: int) -> Shard:  # type: ignore[override]  # no slices
-        return open_shard(self._store, self._entries[number], self._vocabulary_size)
+        return map_shard(self._store, self._entries[number], self._vocabulary_size)
 
 
 @dataclass(frozen=True)
@@ -159,10 +168,7 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
 
 def _require_size(path: Path, shard_entry: dict[str, Any]) -> None:
     """Raise DamagedData if a shard is missing or cut short."""
-    if "arrays" in shard_entry:
-        file, expected = shard_file(path, shard_entry["name"]), file_bytes(shard_entry)
-    else:
-        file, expected = path / shard_entry["name"] / "tokens.npy", 2 * shard_entry["tokens"]
+    file, expected = shard_file(path, shard_entry["name"]), file_bytes(shard_entry)
     try:
         if (size := file.stat().st_size) < expected:
             raise ValueError(f"it has {size:,} bytes, expected {expected:,}")
@@ -194,11 +200,11 @@ def verify(path: str | Path) -> Store:
     path = Path(path)
     manifest = read_manifest(path)
     size = manifest["vocabulary"]["size"]
-    total = sum(shard_bytes(shard_entry, size) for shard_entry in manifest["shards"])
+    total = sum(map(file_bytes, manifest["shards"]))
 
     def look(shard_entry: dict[str, Any]) -> bool:
         is_damaged = _is_damaged(path, shard_entry, size)
-        progress.add(shard_bytes(shard_entry, size))
+        progress.add(file_bytes(shard_entry))
         return is_damaged
 
     # Hashing releases the GIL.
@@ -206,7 +212,7 @@ def verify(path: str | Path) -> Store:
         found = list(threads.map(look, manifest["shards"]))
     names = [entry["name"] for entry, is_damaged in zip(manifest["shards"], found, strict=True) if is_damaged]
     if names:
-        raise damaged_shards(path, names)
+        raise DamagedShards(path, names)
     store = _open_store(path, manifest)
     store.sources()
     store.duplicates  # noqa: B018  # compares its hash
@@ -215,38 +221,16 @@ def verify(path: str | Path) -> Store:
     return store
 
 
-def damaged_shards(path: Path, names: list[str]) -> DamagedData:
-    """The error that names damaged shards of a store."""
-    return DamagedData(
-        f"{path}: damaged shards: {', '.join(names[:20])}; their content is not what the manifest "
-        "says. Run the same prepare command again: it makes the damaged shards anew"
-    )
-
-
-def shard_bytes(shard_entry: dict[str, Any], vocabulary_size: int) -> int:
-    """About the bytes of a shard on the disk."""
-    if "arrays" in shard_entry:
-        return file_bytes(shard_entry)
-    return shard_entry["tokens"] * token_dtype(vocabulary_size).itemsize
-
-
 def _is_damaged(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> bool:
     try:
-        open_shard(path, shard_entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
-        if "arrays" in shard_entry:
-            return hash_file(shard_file(path, shard_entry["name"])) != shard_entry["sha256"]
-        return hash_directory(path / shard_entry["name"]) != shard_entry["sha256"]
+        map_shard(path, shard_entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
+        return hash_file(shard_file(path, shard_entry["name"])) != shard_entry["sha256"]
     except DamagedData:
         return True
     except OSError as error:
         if reported := unreadable(error, error.filename or path / shard_entry["name"]):
             raise reported from error
         return True
-
-
-def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
-    """Map the shard of a manifest entry, and check all but its tokens; raises ReportedError."""
-    return (map_shard if "arrays" in shard_entry else map_directory)(path, shard_entry, vocabulary_size)
 
 
 def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
@@ -273,19 +257,17 @@ def write_sources(store: Path, sources: list[Source]) -> dict[str, Any]:
 def read_sources(path: Path, manifest: dict[str, Any]) -> list[Source]:
     """A store's sources; raises ReportedError."""
     recorded = manifest["sources"]
-    if isinstance(recorded, list):  # format 2
-        return recorded
     file = path / SOURCES_FILE
     try:
         digest, sources = hashlib.sha256(), []
         with open_regular(file, inside=path) as lines:
             for line in lines:
                 digest.update(line)
-                sources.append(json.loads(line))
+                sources.append(parse_json(line))
         if digest.hexdigest() != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
         check_type(sources, list[Source], "it")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise damaged(error, file, _AGAIN) from error
     return sources
 

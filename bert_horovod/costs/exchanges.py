@@ -5,8 +5,8 @@ its stages are (recipe.sections.ExchangeMethod.stages); all steps of a stage sen
 three times:
 
     during backward   of the last micro-batch: gradients, momenta as signs, chunks
-    meanwhile         during the whole step: dreamddp's parts of the parameters, diloco's fragments
-    after             after the step, where nothing hides them: averages of local methods, syncs of zero_one_adam
+    meanwhile         during the whole step: parts of the parameters, diloco's fragments
+    after             after the step, where nothing hides them: averages of local methods
 
 Not counted: the all-reduces of one number that tell ranks whether a step is finite, and the time of encoding.
 """

@@ -12,6 +12,7 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_given_json
 
+_MOST = 1e30  # of a number: sums and products stay finite
 _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), XLA \w+")
 
 
@@ -32,7 +33,9 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
             f"--compute {path}: it measured {measured.get('configuration')}; the recipe has {expected[0]} x "
             f"{expected[1]}, {precision}, {optimizer}: run `bert-horovod bench step --recipe F --json` with it"
         )
-    micro_batches = measured.get("micro_batches", 1)
+    measured = {"micro_batches": 1} | measured
+    _check(path, "--compute", "bench step", measured, ("micro_batches",))
+    micro_batches = measured["micro_batches"]
     step_s, forward_backward_s = measured["step_s"], micro_batches * measured["forward_backward_s"]
     flops_per_s = measured["flops_per_s"] * step_s / forward_backward_s
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
@@ -62,7 +65,7 @@ def measured_network(path: Path, network: Network) -> Network:
     elif contents.get("all_reduce"):
         _check(path, "--link", "doctor", contents["all_reduce"], ("ranks", "bits_per_s", "latency_s"))
         measured = contents["all_reduce"]
-        if len(contents.get("hosts", ())) < 2:
+        if not isinstance(hosts := contents.get("hosts"), dict) or len(hosts) < 2:
             raise UserError(f"--link {path}: doctor looked at one host alone; give it all with -hostfile")
         hops = 2 * (measured["ranks"] - 1)
         bytes_per_s, latency_s = measured["bits_per_s"] / 8, measured["latency_s"]
@@ -85,7 +88,7 @@ def _check(path: Path, flag: str, command: str, contents: Any, numbers: tuple[st
     """Raise UserError if `contents` is not a JSON object, or one of `numbers` is missing or not above 0."""
     for name in numbers if isinstance(contents, dict) else ("a JSON object",):
         number: Any = contents.get(name) if isinstance(contents, dict) else None
-        if not (type(number) in (int, float) and 0 < number < float("inf")):
+        if not (type(number) in (int, float) and 0 < number < _MOST):
             raise UserError(
                 f"{flag} {path}: expected what `bert-horovod {command} --json` prints, with {name}; "
                 f"found {number!r:.50}"

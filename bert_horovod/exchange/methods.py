@@ -3,26 +3,22 @@
 from bert_horovod.exchange.compressed.largest_chunks import LargestChunksSettings
 from bert_horovod.exchange.compressed.onebit import OneBitAdamSettings, OneBitLambSettings
 from bert_horovod.exchange.compressed.powersgd import PowerSgdSettings
-from bert_horovod.exchange.compressed.zero_one_adam import ZeroOneAdamSettings
 from bert_horovod.exchange.dense.gradients import GradientsSettings
 from bert_horovod.exchange.local.diloco import DiLoCoSettings
-from bert_horovod.exchange.local.dreamddp import DreamDdpSettings
 from bert_horovod.exchange.local.local_sgd import LocalSgdSettings
-from bert_horovod.exchange.local.mt_dao import MtDaoSettings
+from bert_horovod.recipe.methods_found import Methods
 from bert_horovod.recipe.sections import ExchangeMethod
 
-METHODS: dict[str, type[ExchangeMethod]] = {
-    method.method: method
-    for method in (
+METHODS = Methods(
+    ExchangeMethod,
+    "method",
+    (
         GradientsSettings,
         LargestChunksSettings,
         PowerSgdSettings,
         OneBitAdamSettings,
         OneBitLambSettings,
-        ZeroOneAdamSettings,
         LocalSgdSettings,
-        MtDaoSettings,
-        DreamDdpSettings,
         DiLoCoSettings,
-    )
-}
+    ),
+)

@@ -13,7 +13,7 @@ from bert_horovod.batches.examples.labelled import LabelledTexts, LabelSets
 from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, Table, read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import GlueTask
-from bert_horovod.storage.reading import shown
+from bert_horovod.storage.reading import parse_json, shown
 from bert_horovod.wording import listed
 
 
@@ -146,8 +146,8 @@ def _names(text: str, separator: str, path: Path, line: int) -> list[str]:
     expected = f'expected a JSON list such as ["a", "b"], or names with {separator!r} between'
     if text.startswith("["):
         try:
-            names = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            names = parse_json(text)
+        except ValueError as error:
             raise UserError(
                 f"{path}, line {line}: the labels are {shown(text)}, which is no JSON list ({error}); {expected}"
             ) from error

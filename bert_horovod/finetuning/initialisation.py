@@ -11,15 +11,15 @@ from bert_horovod.batches.examples.base import LabelledDataset
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.outcome import BestCheckpoint, DevScores, Evaluated, Outcome
-from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import head_rows, named_class, require_vocabulary
 from bert_horovod.recipe.checking import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.tasks.base import PredictingTask
+from bert_horovod.training.initial import Initial
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
@@ -33,18 +33,8 @@ _MAY_DIFFER = (
 _MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 
 
-def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
-    """A checkpoint's directory and its content; `checkpoint` may be a run's output_dir.
-
-    Raises ReportedError if `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
-    """
-    directory, pretrained = read_checkpoint(checkpoint, lambda directory: (directory, read_pretrained(directory)))
-    require_vocabulary(directory, pretrained.vocabulary)
-    return directory, pretrained
-
-
 def finetuning_recipe(
-    directory: Path,
+    checkpoint: OpenCheckpoint,
     model: Model,
     defaults: dict[str, Any],
     rows: tuple[int, int],
@@ -71,7 +61,7 @@ def finetuning_recipe(
         "checkpoint_steps": an_epoch,
     }
     recipe = recipe_from_table(table, overrides)
-    _refuse_other_sizes(directory, model, recipe.model)
+    _refuse_other_sizes(checkpoint, model, recipe.model)
     return recipe
 
 
@@ -122,16 +112,18 @@ class Packed(NamedTuple):
 class Finetuning:
     """A checkpoint, opened, and the data to fine-tune it on; makes the jobs of one or several runs.
 
-    The checkpoint, of any format, or a run's output_dir, gives sizes, vocabulary and lower-casing. Raises ReportedError
-    if it is none, is damaged, has no vocabulary, or does not fit the data.
+    The checkpoint gives sizes, vocabulary and lower-casing; its parameters are read when a run starts from them.
+    Raises ReportedError if it is damaged, has no vocabulary, or does not fit the data.
     """
 
-    def __init__(self, kind: Kind, checkpoint: Path) -> None:
+    def __init__(self, kind: Kind, checkpoint: OpenCheckpoint) -> None:
         self.kind = kind
-        self.directory, pretrained = open_checkpoint(checkpoint)
-        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
-        self.tokenizer_settings = pretrained.tokenizer_settings
-        kind.check(self.directory, self.model, self.tokenizer_settings)
+        self.initial = checkpoint.whole(Initial)
+        self.checkpoint = self.initial.checkpoint
+        self.model, tokenizer = self.checkpoint.reader.model, self.checkpoint.reader.tokenizer
+        self.vocabulary = require_vocabulary(self.checkpoint, tokenizer.vocabulary)
+        self.tokenizer_settings = tokenizer.settings
+        kind.check(self.checkpoint, self.model, self.tokenizer_settings)
 
     def job(
         self,
@@ -160,7 +152,7 @@ class Finetuning:
         packed = Packed(len(train.lengths), train.count, kind.items, kind.noun)
         phase = kind.phase | {"global_batch": packed.default_batch(world_size)}
         epochs, counts = kind.epochs if epochs is None else epochs, (train.count, dev.count)
-        recipe = finetuning_recipe(self.directory, self.model, phase, counts, epochs, overrides, world_size)
+        recipe = finetuning_recipe(self.checkpoint, self.model, phase, counts, epochs, overrides, world_size)
         packed.refuse_few_rows(recipe, world_size)
         task, last = kind.task(recipe), Evaluated()
         check_size(recipe, task, world_size)
@@ -178,7 +170,7 @@ class Finetuning:
             task,
             self._dataset(recipe),
             output_dir,
-            init_checkpoint=self.directory,
+            initial=self.initial,
             evaluator=partial(DevScores, kind, last),
             hooks=(*kind.hooks(recipe), partial(Outcome, kind, last, self._tests, notices), *best),
             **options,
@@ -224,7 +216,7 @@ class Finetuning:
         return len(rows.lengths) > self.kind.packing_pays * rows.count
 
     def _notices_of_head(self, task: PredictingTask) -> list[str]:
-        theirs, ours = read_configuration(self.directory), task.configuration(self.model)
+        theirs, ours = self.checkpoint.reader.configuration, task.configuration(self.model)
         if "id2label" in ours:
             rows = head_rows(theirs, ours)
         else:
@@ -267,11 +259,11 @@ def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_other_sizes(directory: Path, theirs: Model, ours: Model) -> None:
+def _refuse_other_sizes(checkpoint: OpenCheckpoint, theirs: Model, ours: Model) -> None:
     for field in dataclasses.fields(theirs):
         before, after = getattr(theirs, field.name), getattr(ours, field.name)
         if before != after and field.name not in _MAY_DIFFER:
             raise UserError(
-                f"--set model.{field.name}={after}: the checkpoint {directory} has {before!r}; only "
+                f"--set model.{field.name}={after}: the checkpoint {checkpoint} has {before!r}; only "
                 f"{', '.join(_MAY_DIFFER)} may differ from it"
             )

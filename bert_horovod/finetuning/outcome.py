@@ -14,7 +14,7 @@ from bert_horovod.collectives.world import World, from_all_ranks, from_rank_0
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.runs.checkpoint import BEST, Best, best_record, path_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_atomically
@@ -84,7 +84,7 @@ class Outcome(Hook):
     def _resume(self) -> None:
         run = self.run
         if run.resumed_from and not run.held_out:
-            self._kind.resumed(run.task, read_configuration(run.resumed_from))
+            self._kind.resumed(run.task, HuggingFace(run.resumed_from).configuration)
 
     def finish(self) -> None:
         self.wait()

@@ -22,6 +22,7 @@ from bert_horovod.finetuning.sweep import Variant, train_all
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import paths
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.job import Job
 from bert_horovod.training.run import Run
@@ -94,7 +95,9 @@ class ProbeHook(Hook):
                 copy, run.phase.recipe.model, run.task, parameters, dataset.vocabulary, dataset.tokenizer_settings
             )
             with _quietly():
-                job = probe_job(Finetuning(self._kind, copy), output_dir, _like(run.recipe), run.world.size)
+                job = probe_job(
+                    Finetuning(self._kind, find_checkpoint(copy)), output_dir, _like(run.recipe), run.world.size
+                )
                 done = train_all([job], [Variant(None, None)], run.world, lambda _: None)
         gc.collect()
         return done[0].scores if done else None

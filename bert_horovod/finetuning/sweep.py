@@ -4,7 +4,6 @@ A finished run is not trained again, so that the same command goes on after it w
 """
 
 import gc
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.kinds.kinds import KINDS
 from bert_horovod.runs.checkpoint import best_record, path_of
+from bert_horovod.runs.metrics_lines import read_log
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 
@@ -168,12 +168,8 @@ def _last_scores(job: Job) -> dict[str, float] | None:
             f"{path} is missing, which held the scores of a run that is at its end; restore it, or remove "
             f"{job.output_dir} to train that run again"
         )
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:  # a line that a crash has cut short
-            continue
-        if line.get("step") == last and any(name.startswith(prefix) for name in line):
+    for line in read_log(path).events:
+        if line["step"] == last and any(name.startswith(prefix) for name in line):
             scores = {name.removeprefix(prefix): score for name, score in line.items() if name.startswith(prefix)}
     return scores
 

@@ -78,7 +78,7 @@ class EmbeddingPredictor(Predictor):
         """The cosine of each pair's vectors."""
         if len(texts) != 2:
             raise UserError(
-                f"--checkpoint {self.directory} compares two texts, or writes a vector of each; expected two "
+                f"--checkpoint {self.checkpoint} compares two texts, or writes a vector of each; expected two "
                 "--text_columns, or --vectors"
             )
         columns = (*self.columns, "", "")
@@ -173,7 +173,7 @@ class EmbeddingPredictor(Predictor):
         column = _column(source, self.config, self.options)
         prompt = _prompt(self.settings, self.options, column)
         count, blocks = self._texts(source, column)
-        if len(set(from_all_ranks([f"{self.directory.name} {count}"], world, "vectors/same"))) > 1:
+        if len(set(from_all_ranks([f"{self.checkpoint.directory.name} {count}"], world, "vectors/same"))) > 1:
             raise RunError("ranks have other checkpoints or texts than rank 0: a run has saved one; start again")
 
         def parts() -> Iterator[bytes]:

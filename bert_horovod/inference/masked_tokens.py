@@ -1,6 +1,5 @@
 """Read a trained checkpoint, and let it guess masked tokens."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +11,13 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, cuttin
 from bert_horovod.errors import UserError
 from bert_horovod.inference.outputs import require_finite
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import masked_token_logits
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 MASK = "[MASK]"
@@ -31,13 +30,13 @@ class Guess(NamedTuple):
     probability: float
 
 
-def read_masked_model(directory: Path) -> Pretrained:
-    """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_pretrained."""
-    pretrained = read_pretrained(directory)
+def read_masked_model(checkpoint: OpenCheckpoint) -> Pretrained:
+    """Read a checkpoint that predicts masked tokens; raises ReportedError without that head, or if it is damaged."""
+    pretrained = checkpoint.reader.read()
     missing_parameters = pretraining_shapes(pretrained.model, pairs=False).keys() - pretrained.parameters.keys()
     if missing_parameters:
         raise UserError(
-            f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing_parameters))}); expected "
+            f"--checkpoint {checkpoint} has no masked-token head ({', '.join(sorted(missing_parameters))}); expected "
             "BertForPreTraining or BertForMaskedLM"
         )
     return pretrained
@@ -46,13 +45,13 @@ def read_masked_model(directory: Path) -> Pretrained:
 class MaskedTokenPredictor:
     """Guesses the tokens at [MASK] with a masked-token head's checkpoint; raises ReportedError as read_masked_model.
 
-    For example, MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1) returns
+    For example, MaskedTokenPredictor(checkpoint).guess(["Paris is the [MASK] of France."], 1) returns
     [[[Guess(token='capital', probability=0.997)]]].
     """
 
-    def __init__(self, directory: Path) -> None:
-        pretrained = read_masked_model(directory)
-        self.vocabulary = require_vocabulary(directory, pretrained.vocabulary)
+    def __init__(self, checkpoint: OpenCheckpoint) -> None:
+        pretrained = read_masked_model(checkpoint)
+        self.vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
         self._special = special_ids(pretrained.vocabulary, pretrained.tokenizer_settings)
         parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         policy = ComputePolicy()

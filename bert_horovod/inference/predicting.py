@@ -16,10 +16,10 @@ from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import Pretrained
-from bert_horovod.interchange.pretrained import read_configuration, read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.runs.checkpoint import recorded_length
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.base import PredictingTask
@@ -37,15 +37,19 @@ class Predictor:
     noun: ClassVar[str] = "predictions"
     fills_directories: ClassVar[bool] = False  # whether --output may be a directory
 
-    def __init__(self, directory: Path, options: Options) -> None:
-        self.directory, self.options, self.config = directory, options, read_configuration(directory)
+    def __init__(self, checkpoint: OpenCheckpoint, options: Options) -> None:
+        self.checkpoint, self.options, self.config = checkpoint, options, checkpoint.reader.configuration
         self.task = self.make_task()
-        pretrained = read_fine_tuned(directory, self.task)
+        pretrained = read_fine_tuned(checkpoint, self.task)
         self.model = pretrained.model
-        self.vocabulary = require_vocabulary(directory, pretrained.vocabulary)
+        self.vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
         self.tokenizer_settings = pretrained.tokenizer_settings
         most = self.model.max_position_embeddings
-        self.length = row_length(directory, options.sequence_length, most, self.usual_length or most, self.least_length)
+        usual = min(most, recorded_length(checkpoint.directory) or self.usual_length or most)
+        self.length = usual if options.sequence_length is None else options.sequence_length
+        if not self.least_length <= self.length <= most:
+            expected = f"expected {self.least_length} to {most}, the model's positions"
+            raise UserError(f"--sequence_length {self.length}: {expected}")
         self.special = special_ids(self.vocabulary, self.tokenizer_settings)
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
@@ -53,7 +57,7 @@ class Predictor:
         self.prepare()
 
     def make_task(self) -> Any:
-        """The task of the checkpoint in `self.directory` with `self.config`; raises ReportedError for another one."""
+        """The task of `self.checkpoint` with `self.config`; raises ReportedError for another one."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -151,23 +155,12 @@ class Predictor:
         Table(source, there, []).places(options.keep or (), "--keep")
 
 
-def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
-    """Read a checkpoint that read_pretrained accepts; raises ReportedError if it lacks a part of a task's head."""
-    pretrained = read_pretrained(directory, task)
+def read_fine_tuned(checkpoint: OpenCheckpoint, task: PredictingTask) -> Pretrained:
+    """Read a checkpoint; raises ReportedError if it is damaged, or lacks a part of a task's head."""
+    pretrained = checkpoint.reader.read(task)
     if missing := sorted(task.parameters(pretrained.model).keys() - pretrained.parameters.keys()):
-        raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
+        raise DamagedData(f"{checkpoint} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
     return pretrained
-
-
-def row_length(directory: Path, asked: int | None, most: int, usual: int, least: int) -> int:
-    """Positions of a row: the number asked for, else the length at which the checkpoint was trained, else `usual`.
-
-    Raises UserError if the length is not between `least` and `most`, the model's positions.
-    """
-    length = min(most, recorded_length(directory) or usual) if asked is None else asked
-    if not least <= length <= most:
-        raise UserError(f"--sequence_length {length}: expected {least} to {most}, the model's positions")
-    return length
 
 
 def line_length(tokens: int, most: int) -> int:

@@ -46,7 +46,7 @@ class SpanPredictor(Predictor):
         return Span()
 
     def prepare(self) -> None:
-        options, directory = self.options, self.directory
+        options, directory = self.options, self.checkpoint
         require_segments(directory, self.model, self.tokenizer_settings, "question", "context")
         stride = self.config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
         if type(stride) is not int or stride < 1:

@@ -78,11 +78,11 @@ class TagPredictor(Predictor):
     reads = ()
 
     def make_task(self) -> TokenClassification:
-        task = TokenClassification(classifier_labels(self.directory, self.config))
+        task = TokenClassification(classifier_labels(self.checkpoint, self.config))
         if bad := [label for label in task.labels if not is_tag(label)]:
             raise UserError(
-                f"--checkpoint {self.directory} has the label {shown(bad[0])}; expected O and tags as B-PER and I-PER, "
-                "of entities"
+                f"--checkpoint {self.checkpoint} has the label {shown(bad[0])}; expected O and tags as B-PER and "
+                "I-PER, of entities"
             )
         return task
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,11 +71,11 @@ class TextPredictor(Predictor):
     reads = (*Predictor.reads, "threshold")
 
     def make_task(self) -> Classification | Multilabel | Regression:
-        task, threshold = text_task(self.directory, self.config), self.options.threshold
+        task, threshold = text_task(self.checkpoint, self.config), self.options.threshold
         if threshold is not None:
             if not isinstance(task, Multilabel):
                 raise UserError(
-                    f"--threshold is for checkpoints that give a text any number of labels; {self.directory} has "
+                    f"--threshold is for checkpoints that give a text any number of labels; {self.checkpoint} has "
                     f"problem_type {task.problem_type}: leave it out"
                 )
             task.threshold = threshold
@@ -123,7 +122,7 @@ class TextPredictor(Predictor):
     def logits(self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None) -> np.ndarray:
         """The head's outputs, float32 [examples, outputs]; arguments as in `answers`."""
         if len(texts) > 1:
-            require_segments(self.directory, self.model, self.tokenizer_settings, "the first text", "the second")
+            require_segments(self.checkpoint, self.model, self.tokenizer_settings, "the first text", "the second")
         examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
         tokens = int(examples.counts.sum(axis=1).max()) + special_count(len(texts), self.special)
         length = self.length if packing else line_length(tokens, self.length)
@@ -134,7 +133,7 @@ class TextPredictor(Predictor):
         return rows.by_item(self.outputs(rows, packing, progress)["logits"])
 
 
-def text_task(directory: Path, config: dict[str, Any]) -> Classification | Multilabel | Regression:
+def text_task(directory: object, config: dict[str, Any]) -> Classification | Multilabel | Regression:
     """The task of a BertForSequenceClassification's checkpoint; raises the errors of classifier_labels."""
     columns = config.get("text_columns")
     columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
@@ -155,11 +154,11 @@ class RerankPredictor(TextPredictor):
     def make_task(self) -> Reranking:
         if self.options.threshold is not None:
             raise UserError(
-                f"--threshold is for checkpoints that give a text any number of labels; {self.directory} ranks"
+                f"--threshold is for checkpoints that give a text any number of labels; {self.checkpoint} ranks"
             )
-        labels = classifier_labels(self.directory, self.config)
+        labels = classifier_labels(self.checkpoint, self.config)
         if len(labels) != 1:
-            raise UserError(f"--checkpoint {self.directory} ranks by {len(labels)} outputs; expected one")
+            raise UserError(f"--checkpoint {self.checkpoint} ranks by {len(labels)} outputs; expected one")
         columns = self.config.get("text_columns")
         columns = tuple(map(str, columns)) if isinstance(columns, list) else ("query", "passage")
         return Reranking(labels[0], columns)

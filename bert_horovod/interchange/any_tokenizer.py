@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, SpecialTokens, library_at_work
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.tokenizer_classes import GENERAL, as_transformers
+from bert_horovod.interchange.tokenizer_classes import GENERAL, tokenizer_of
 from bert_horovod.interchange.tokenizer_json import require_sound, require_text_tokens
 from bert_horovod.storage.reading import shown
 
@@ -27,10 +27,11 @@ def json_tokenizer(
     stated: dict[str, Any],
     vocab_size: int | None,
     added: dict[str, Any],
-    name: str = GENERAL,
-    model_type: str | None = None,
+    name: str | None,
 ) -> JsonTokenizer:
     """The tokenizer of a tokenizer.json; raises DamagedData if the tokenizers library cannot read it.
+
+    Arguments are those of tokenizer_of; `vocab_size` is the model's number of rows for tokens, None: any.
 
     Raises UserError if a token has no role or no id, the tokenizer makes other rows of a text than [CLS] A [SEP], or
     the model has too few rows.
@@ -38,7 +39,7 @@ def json_tokenizer(
     require_sound(file, content)
     damaged = f"{file} is damaged: the tokenizers library cannot read it"
     with library_at_work(damaged):
-        tokenizer = as_transformers(file, content, stated, added, name, model_type)
+        tokenizer = tokenizer_of(content, stated, added, name)
         vocabulary, more = content["model"]["vocab"], tokenizer.get_added_tokens_decoder()
         most = max([len(vocabulary) - 1, *(vocabulary.values() if isinstance(vocabulary, dict) else ()), *more])
     if most >= MOST_TOKENS:  # one token with such an id would need gigabytes

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.parameters import CLASSIFIER, LABEL_QUERY, Shapes
@@ -97,6 +97,16 @@ class Architecture:
             return label_attention_shapes(model, len(self.labels))
         pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
         return {} if self.name == ENCODER else pairs | masked_token_head_shapes(model)
+
+
+class Contents(NamedTuple):
+    """The content of a checkpoint, without values."""
+
+    origin: str  # the format, for people
+    model: Model
+    shapes: dict[str, tuple[int, ...]]  # of all tensors; parameters have the names of model/parameters.py
+    architectures: list[Architecture]  # classes whose parameters it has; its own class first
+    optimizer: list[str]  # variables of the optimizer that trained it
 
 
 def whole_heads(

@@ -12,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange import tokenizer_files
-from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
+from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, Contents, part_of_a_head, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
 from bert_horovod.interchange.safetensors_file import refuse_lfs_pointer
 from bert_horovod.interchange.suitability import head_rows
@@ -62,6 +63,41 @@ class Variables(NamedTuple):
     others: list[str]  # variables of unknown use
 
 
+class Tf1:
+    """Reads a TF1 checkpoint of Google's, as huggingface.HuggingFace a directory."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.place = prefix
+
+    @cached_property
+    def model(self) -> Model:
+        return read_model(self.place)
+
+    @cached_property
+    def configuration(self) -> dict[str, Any]:
+        """As `import` would write config.json."""
+        contents = self.contents()
+        return contents.architectures[0].configuration(contents.model)
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFound:
+        return read_tokenizer(self.place, self.model)
+
+    def contents(self) -> Contents:
+        variables = read_variables(self)
+        shapes = variables.parameters | dict.fromkeys(variables.others, ())
+        architectures = whole_heads(self.model, variables.parameters)
+        origin = f"{self.place}, a TF1 checkpoint of Google's"
+        return Contents(origin, self.model, shapes, architectures, variables.optimizer)
+
+    def read(self, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
+        return read_checkpoint(self, task, lowercase)
+
+    def weights(self) -> list[Path]:
+        """The index, which has a checksum of each variable."""
+        return [self.place.with_name(f"{self.place.name}.index")]
+
+
 def find_prefix(path: Path) -> Path | None:
     """The prefix of the checkpoint that a path means; the path may be a prefix, one of its files, or its directory.
 
@@ -84,15 +120,16 @@ def find_prefix(path: Path) -> Path | None:
     )
 
 
-def read_variables(prefix: Path) -> tuple[Model, Variables]:
-    """The sizes and the variables of a checkpoint; reads no values; raises DamagedData if its index cannot be read.
+def read_variables(files: Tf1) -> Variables:
+    """The variables of a checkpoint; reads no values; raises DamagedData if its index cannot be read.
 
     Raises UserError if it is another kind of checkpoint, incomplete, without its data files, or does not fit its
     bert_config.json.
     """
+    prefix = files.place
     shapes = _shapes(prefix)
     _require_data(prefix, shapes)
-    model = read_model(prefix)
+    model = files.model
     family = family_of(model)
     known = {_variable(family, name): name for name in _possible(family, model)}
     variables, unknown = Variables({}, [], []), []
@@ -115,7 +152,7 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
             f"{f', and {len(missing) - 1} more' if missing[1:] else ''}; expected all that {_config(prefix).name} "
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
-    return model, variables
+    return variables
 
 
 def _is_slot(variable: str, shapes: dict[str, list[int]]) -> bool:
@@ -143,7 +180,7 @@ def _about_unknown(prefix: Path, model: Model, unknown: list[str], missing: list
     )
 
 
-def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
+def read_checkpoint(files: Tf1, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
     """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 
     TF1 checkpoints have no label names: labels are LABEL_0 and so on, and a classifier is left out if the task has
@@ -151,7 +188,7 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     Raises the errors of read_variables and read_tokenizer, UserError if nothing tells whether text is lower-cased, and
     DamagedData if its data are damaged, or not finite.
     """
-    model, variables = read_variables(prefix)
+    prefix, variables, model = files.place, read_variables(files), files.model
     wanted_shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
     if task and not _labels_are(model, variables, task):
         wanted_shapes = {name: shape for name, shape in wanted_shapes.items() if not name.startswith(f"{CLASSIFIER}.")}
@@ -173,7 +210,7 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
         if not np.isfinite(array).all():
             raise DamagedData(f"{prefix}: {variable} has values that are not finite")
         parameters[name] = array
-    tokenizer = read_tokenizer(prefix)
+    tokenizer = files.tokenizer
     if lowercase is None and tokenizer.reason is None:
         raise UserError(
             f"{prefix}: nothing tells whether text is to be lower-cased for it; say so once, and use what it makes: "
@@ -192,13 +229,12 @@ def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -
     )
 
 
-def read_tokenizer(prefix: Path) -> TokenizerFound:
+def read_tokenizer(prefix: Path, model: Model) -> TokenizerFound:
     """The tokenizer beside a checkpoint; raises the errors of tokenizer_files.read_tokenizer.
 
     If no file says whether text is lower-cased, the vocabulary tells; the reason is None if it does not tell.
     """
-    size, config = read_model(prefix).vocab_size, _config(prefix).name
-    return tokenizer_files.read_tokenizer(prefix.parent, size, config, by_vocabulary=True)
+    return tokenizer_files.read_tokenizer(prefix.parent, model.vocab_size, _config(prefix).name, by_vocabulary=True)
 
 
 def _variable(family: Family, name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,11 +30,12 @@ from bert_horovod.interchange.architectures import (
     TAGS,
     WORDS_AFTER_BLANKS,
     Architecture,
+    Contents,
     default_labels,
     whole_heads,
 )
-from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
-from bert_horovod.interchange.sentence_transformers import makes_vectors, vector_files, with_vectors
+from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, weight_files, write_file
+from bert_horovod.interchange.sentence_transformers import vector_files, vectors_of, with_vectors
 from bert_horovod.interchange.suitability import (
     class_of_classifier,
     classifier_labels,
@@ -42,10 +44,10 @@ from bert_horovod.interchange.suitability import (
     words_after_blanks,
 )
 from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
-from bert_horovod.interchange.tokenizer_files import read_json, read_tokenizer, tokenizer_config
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json, read_tokenizer, tokenizer_config
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
-from bert_horovod.model.architectures.families import by_model_type, family_of, name_of_bert, names_of_heads
+from bert_horovod.model.architectures.families import MODELS, by_model_type, family_of, name_of_bert, names_of_heads
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
@@ -54,16 +56,18 @@ from bert_horovod.model.parameters import (
     DECODER_WEIGHT_COPY,
     LABEL_ATTENTION,
     MORE_CLASSIFIERS,
+    SENTENCE_VECTORS,
     WORD_EMBEDDINGS,
     Shapes,
 )
 from bert_horovod.model.shapes import encoder_shapes, pretraining_shapes
 from bert_horovod.recipe import sections
-from bert_horovod.recipe_files import loading
+from bert_horovod.recipe.checking import check_model
+from bert_horovod.recipe.fields import OneOf, section_from_table
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
-from bert_horovod.tasks.embedding import KEY
 
 if TYPE_CHECKING:
     from bert_horovod.tasks.base import Task
@@ -83,6 +87,43 @@ class Pretrained(NamedTuple):
         return pretraining_shapes(self.model, True).keys() - pretraining_shapes(self.model, False).keys() <= set(
             self.parameters
         )
+
+
+class HuggingFace:
+    """Reads a Hugging Face directory: what its files say once, and when it is asked for; raises ReportedError."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = directory
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return read_config(self.place)
+
+    @cached_property
+    def model(self) -> sections.Model:
+        return read_model(self.place / "config.json", self.config)
+
+    @cached_property
+    def configuration(self) -> dict[str, Any]:
+        """All that the directory says of itself: config.json with heads and labels, and the files of vectors."""
+        return with_vectors(self.place, self.config)
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFound:
+        return read_tokenizer(self.place, self.model.vocab_size, of_model=self.config)
+
+    def contents(self) -> Contents:
+        model, shapes, architectures = describe_directory(self.place, self)
+        return Contents(f"{self.place}, a Hugging Face directory", model, shapes, architectures, [])
+
+    def read(self, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
+        """The checkpoint with the heads of pre-training and of `task`, if it has them; checks no hashes."""
+        pretrained = read_directory(self.place, task, self)
+        return pretrained._replace(tokenizer_settings=pretrained.tokenizer_settings.cased_as(lowercase))
+
+    def weights(self) -> list[Path]:
+        return weight_files(self.place)
 
 
 def write_directory(
@@ -141,19 +182,22 @@ def write_configuration(
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
 
 
-def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
+def read_directory(
+    directory: Path, task: Task | Architecture | None = None, files: HuggingFace | None = None
+) -> Pretrained:
     """Read a Hugging Face directory, with the heads of pre-training and of `task`, if it has them.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. Tensors of other heads are left
     out, and so is a decoder that is tied to the word embeddings. A classifier with the task's labels in another order
-    is reordered; a classifier with other labels is left out. Raises UserError if it is none of these, or not supported,
-    a file is missing, or its vocabulary does not fit, DamagedData for a damaged file or a wrong tensor.
+    is reordered; a classifier with other labels is left out. `files`: of what has been read already. Raises UserError
+    if it is none of these, or not supported, a file is missing, or its vocabulary does not fit, DamagedData for a
+    damaged file or a wrong tensor.
     """
-    directory = Path(directory)
-    model = read_model(directory / "config.json")
-    mapped, name_in_file = _map_parameters(directory, model), family_of(model).name_in_file
+    files = files or HuggingFace(Path(directory))
+    directory, model = files.place, files.model
+    mapped, name_in_file = _map_parameters(files), family_of(model).name_in_file
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
-    labels = head_rows(read_json(directory / "config.json"), task.configuration(model)) if task else None
+    labels = head_rows(files.config, task.configuration(model)) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, array in mapped.items():
@@ -176,7 +220,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
         raise DamagedData(
             f"{directory}: {len(missing)} encoder tensors are missing, the first is {name_in_file(missing[0])}"
         )
-    tokenizer = read_tokenizer(directory, model.vocab_size)
+    tokenizer = files.tokenizer
     if tokenizer.vocabulary is not None:
         require_padding(model, tokenizer.vocabulary, tokenizer.settings, str(directory))
     return Pretrained(
@@ -187,11 +231,13 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     )
 
 
-def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple[int, ...]], list[Architecture]]:
+def describe_directory(
+    directory: Path, files: HuggingFace | None = None
+) -> tuple[sections.Model, dict[str, tuple[int, ...]], list[Architecture]]:
     """The sizes, shapes and classes, the named one first, of a directory, without values; raises as read_directory."""
-    directory = Path(directory)
-    model, config = read_model(directory / "config.json"), read_configuration(directory)
-    shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}
+    files = files or HuggingFace(Path(directory))
+    directory, model, config = files.place, files.model, files.configuration
+    shapes = {name: array.shape for name, array in _map_parameters(files).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
     named, architectures = named_class(config), []
@@ -207,24 +253,19 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 windows=windows,
                 blanks=architecture.name != TAGS or words_after_blanks(config),
             )
-        elif architecture.name == ENCODER and makes_vectors(config):  # then its own class, whatever heads there are
-            vectors = {key: config[key] for key in (KEY, "text_columns") if key in config}
+        elif architecture.name == ENCODER and vectors_of(config):  # then its own class, whatever heads there are
+            vectors = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
             architecture, named = dataclasses.replace(architecture, vectors=vectors), architecture.name
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
     return model, shapes, architectures
 
 
-def read_configuration(directory: Path) -> dict[str, Any]:
-    """The content of config.json, and what files beside it say of vectors; raises ReportedError."""
-    return with_vectors(directory, read_json(directory / "config.json"))
-
-
-def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
+def _map_parameters(files: HuggingFace) -> dict[str, np.ndarray]:
     """All tensors of the weight files, memory-mapped, by the program's parameter names."""
-    family, kind = family_of(model), named_class(read_json(directory / "config.json"))
-    heads = {theirs: ours for ours, theirs in names_of_heads(model, kind or "").items()}
-    return map_weights(directory, lambda name: heads.get(name) or family.name_of_parameter(name))
+    family, kind = family_of(files.model), named_class(files.config)
+    heads = {theirs: ours for ours, theirs in names_of_heads(files.model, kind or "").items()}
+    return map_weights(files.place, lambda name: heads.get(name) or family.name_of_parameter(name))
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str], settings: TokenizerSettings) -> dict[str, Any]:
@@ -236,14 +277,17 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str], settings:
     return family.configuration(model) | padding | special
 
 
-def read_model(path: Path) -> sections.Model:
-    """The sizes in a config.json; raises ReportedError if this program does not support the model."""
-    if not path.is_file():
+def read_config(directory: Path) -> dict[str, Any]:
+    """The content of config.json; raises ReportedError."""
+    if not (directory / "config.json").is_file():
         raise UserError(
-            f"{path.parent} has no config.json: expected a Hugging Face directory of BERT, ALBERT, RoBERTa or "
-            "ModernBERT"
+            f"{directory} has no config.json: expected a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT"
         )
-    config = read_json(path)
+    return read_json(directory / "config.json")
+
+
+def read_model(path: Path, config: dict[str, Any]) -> sections.Model:
+    """The sizes in a config.json (`config`: its content); raises UserError if this program does not support it."""
     if config.get("model_type") not in tuple(by_model_type()):
         raise UserError(
             f"{path}: model_type = {shown(config.get('model_type'))}: expected "
@@ -264,11 +308,16 @@ def require_supported(path: Path, config: dict[str, Any]) -> None:
 
 def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
     """The sizes in a config.json or bert_config.json (`config`: its content); raises UserError if they are wrong."""
-    try:  # build a recipe around the model, to check the limits of [model]
-        table = _family(config).settings(config)
-        return loading.recipe_from_table(
-            {"model": table, "objective": {"pair": "none"}, "phase": [{"sequence_length": 8}]}
-        ).model
+    try:
+        model = section_from_table(OneOf("architecture", MODELS), _family(config).settings(config), "model")
+        around = sections.Recipe(
+            model=model,
+            objective=Objective(pair="none"),
+            optimizer=sections.Optimizer(),
+            exchange=sections.ExchangeMethod(),
+        )
+        check_model(around)
+        return model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

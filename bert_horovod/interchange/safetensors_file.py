@@ -19,7 +19,7 @@ from packaging.version import Version
 from safetensors import SafetensorError, safe_open
 
 from bert_horovod.errors import DamagedData, UserError, file_error
-from bert_horovod.storage.reading import check_type, open_regular, read_json, shown
+from bert_horovod.storage.reading import check_type, open_regular, parse_json, read_json, shown
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -105,7 +105,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
             with safe_open(f"/proc/self/fd/{file.fileno()}", framework="np"):  # checks header, sizes, the file's length
                 pass
         header_bytes = int.from_bytes(contents[:8], "little")
-        header = json.loads(contents[8 : 8 + header_bytes])
+        header = parse_json(contents[8 : 8 + header_bytes])
         header.pop("__metadata__", None)
         return {
             name: _map_tensor(contents, 8 + header_bytes, name, description)
@@ -114,7 +114,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
         }
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, RecursionError, MemoryError) as error:
+    except (SafetensorError, ValueError, MemoryError) as error:
         raise DamagedData(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
 
 

@@ -24,7 +24,7 @@ def write_saved_model(directory: Path, served: Served) -> None:
     _save(directory, served, {"serving_default": served.serve})
 
 
-def write_text_model(directory: Path, served: Served, pretrained: Pretrained, checkpoint: Path) -> None:
+def write_text_model(directory: Path, served: Served, pretrained: Pretrained, checkpoint: object) -> None:
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label; of

@@ -8,15 +8,15 @@ text-embeddings-inference reads no others; those of version 6 are read too.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
-from bert_horovod.tasks.embedding import KEY
 
 MODULES, OF_TEXTS, OF_MODEL = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 VECTOR = "sentence_embedding"  # sentence-transformers' name of a text's vector, as an output
@@ -34,7 +34,15 @@ _KINDS: dict[str, Any] = {
     "max_seq_length": int | None,
     "lowercase": bool,
     "dimensions": int | None,
+    "similarity": str,
 }
+_MODULES = ["Transformer", "Pooling", "Normalize"]
+_EXPECTED_MODULES = "expected Transformer, Pooling and perhaps Normalize, in this order"
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# Names of OF_TEXTS before version 2 of sentence-transformers, which looks for them in this order.
+_OLD_OF_TEXTS = [
+    f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 _ENCODE = {"query": 0, "document": 1}  # prompts of encode_query and encode_document, and the columns they are of
 
 
@@ -48,11 +56,17 @@ class SentenceVectors(NamedTuple):
     max_seq_length: int | None = None  # tokens of a text, special tokens included, at most; None: the model's positions
     lowercase: bool = False  # before the tokenizer does its own
     dimensions: int | None = None  # of the vector, the first ones; None: all
+    similarity: str = "cosine"  # of two vectors, as their files name it for other programs
+
+    def prompt_of(self, column: str, place: int) -> str:
+        """What stands before a text of a column, by its name, else by its place: a query, then passages."""
+        names = column, "query" if place == 0 else "document", self.default_prompt
+        return next((self.prompts[name] for name in names if name in self.prompts), "")
 
 
 def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
     """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors."""
-    if not makes_vectors(config) or not (vectors := vectors_of(config)):
+    if not (vectors := vectors_of(config)):
         return {}
     kinds = ["Transformer", "Pooling", *(["Normalize"] if vectors.normalised else [])]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
@@ -84,7 +98,7 @@ def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
             "model_type": "SentenceTransformer",
             "prompts": prompts,
             "default_prompt_name": vectors.default_prompt,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": vectors.similarity,
             **({"truncate_dim": vectors.dimensions} if vectors.dimensions else {}),
         },
     }
@@ -98,42 +112,65 @@ def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """
     if not (directory / MODULES).is_file():
         return config
-    modules = _modules(directory / MODULES)
-    pooling = next((path for path, kind in modules if kind == "Pooling"), None)
-    if pooling is None:  # a reranker, or a model of sparse vectors
-        return config
-    others = [kind for _, kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
-    of_pooling = read_json(directory / pooling / "config.json")
-    mode = of_pooling.get("pooling_mode") or [name for name in (_FIRST, _MEAN, *_OTHERS) if of_pooling.get(name)]
-    modes = [mode] if isinstance(mode, str) else mode or [_MEAN]
-    of_texts, of_model, of_tokenizer = (
-        read_json(directory / name) if (directory / name).is_file() else {}
-        for name in (OF_TEXTS, OF_MODEL, "tokenizer_config.json")
+    of_model, of_tokenizer, of_texts = (
+        next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
+        for names in ((OF_MODEL,), ("tokenizer_config.json",), (OF_TEXTS, *_OLD_OF_TEXTS))
     )
-    refused = ""
-    if others:
-        refused = f"{directory / MODULES}: the module {others[0]} is not supported; expected Pooling and Normalize"
-    elif len(modes) != 1 or modes[0] not in _POOLINGS:
-        refused = f"{directory / pooling}: the pooling {shown(mode)} is not supported; expected mean or cls"
-    elif of_pooling.get("include_prompt") is False:
-        refused = f"{directory / pooling}: include_prompt = false is not supported; expected true"
-    entry = {
-        "pooling": _POOLINGS.get(modes[0], "mean"),
-        "normalised": any(kind == "Normalize" for _, kind in modules),
-        "prompts": {name: text for name, text in (of_model.get("prompts") or {}).items() if text},
-        "default_prompt": of_model.get("default_prompt_name"),
-        "max_seq_length": of_texts.get("max_seq_length") or of_tokenizer.get("model_max_length"),
-        "lowercase": bool(of_texts.get("do_lower_case")),
-        "dimensions": of_model.get("truncate_dim"),
-        **({"refused": refused} if refused else {}),
-    }
-    ours = config.get(KEY)
-    return config | {KEY: (ours if isinstance(ours, dict) else {}) | entry}
+    if of_model.get("model_type") == "CrossEncoder":
+        return config
+    modules = _modules(directory / MODULES)
+    kinds = [kind for _, kind in modules]
+    entry: dict[str, Any] = {}
+    if unknown := next((kind for kind in kinds if kind not in _MODULES), None):
+        refused = f"{directory / MODULES}: the module {shown(unknown)} is not supported; {_EXPECTED_MODULES}"
+    elif kinds not in (_MODULES[:2], _MODULES):
+        refused = f"{directory / MODULES}: its modules are {', '.join(kinds)}; {_EXPECTED_MODULES}"
+    else:
+        pooling, refused = _pooling(directory, modules[1][0], config)
+        prompts, similarity = of_model.get("prompts") or {}, of_model.get("similarity_fn_name") or "cosine"
+        if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+            raise DamagedData(f"{directory / OF_MODEL}: prompts = {shown(prompts)}; expected texts by names")
+        default = of_model.get("default_prompt_name")
+        if default is not None and default not in prompts:
+            refused = f"{directory / OF_MODEL}: default_prompt_name = {shown(default)} is none of its prompts"
+        if similarity not in _SIMILARITIES:
+            expected = " or ".join(_SIMILARITIES)
+            refused = f"{directory / OF_MODEL}: similarity_fn_name = {shown(similarity)}; expected {expected}"
+        entry = {
+            "pooling": pooling,
+            "normalised": len(kinds) > 2,
+            "prompts": {name: text for name, text in prompts.items() if text},
+            "default_prompt": default,
+            "max_seq_length": of_texts.get("max_seq_length") or of_tokenizer.get("model_max_length"),
+            "lowercase": bool(of_texts.get("do_lower_case")),
+            "dimensions": of_model.get("truncate_dim"),
+            "similarity": similarity,
+        }
+    ours = config.get(SENTENCE_VECTORS)
+    entry |= {"refused": refused} if refused else {}
+    return config | {SENTENCE_VECTORS: (ours if isinstance(ours, dict) else {}) | entry}
 
 
-def makes_vectors(config: dict[str, Any]) -> bool:
-    """Whether a config.json, by its content, speaks of vectors, and of a kind that this program makes."""
-    return "refused" not in config.get(KEY, {"refused": True})
+def _pooling(directory: Path, path: str, config: dict[str, Any]) -> tuple[str, str]:
+    """How the files of the module Pooling at `path` pool, and why that is refused, or ""; raises ReportedError."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise UserError(f"{directory / MODULES}: the path {shown(path)} leads out of the directory")
+    file = directory / path / "config.json"
+    says = read_json(file)
+    named = [name for name in (_FIRST, _MEAN, *_OTHERS) if name in says]
+    modes = says.get("pooling_mode") or ([name for name in named if says[name]] if named else [_MEAN])
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
+        raise DamagedData(f"{file}: pooling_mode = {shown(modes)}; expected mean or cls")
+    width = says.get("word_embedding_dimension", says.get("embedding_dimension"))
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        return "mean", f"{file}: the pooling {shown(modes)} is not supported; expected mean or cls"
+    if says.get("include_prompt") is False:
+        return "mean", f"{file}: include_prompt = false is not supported; expected true"
+    if width not in (None, config.get("hidden_size")):
+        hidden = config.get("hidden_size")
+        return "mean", f"{file}: word_embedding_dimension = {shown(width)}; expected {shown(hidden)}, the hidden_size"
+    return _POOLINGS[modes[0]], ""
 
 
 def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
@@ -142,22 +179,25 @@ def vectors_of(config: dict[str, Any]) -> SentenceVectors | None:
     Raises UserError if this program does not make such vectors, DamagedData if a value is of another kind than
     expected.
     """
-    entry = config.get(KEY)
+    entry = config.get(SENTENCE_VECTORS)
     if entry is None:
         return None
     if isinstance(entry, dict) and entry.get("refused"):
         raise UserError(str(entry["refused"]))
     for key, kind in _KINDS.items():
         if isinstance(entry, dict) and not isinstance(entry.get(key, SentenceVectors._field_defaults[key]), kind):
-            raise DamagedData(f"{KEY}: {key} = {shown(entry[key])}; expected {kind}")
+            raise DamagedData(f"{SENTENCE_VECTORS}: {key} = {shown(entry[key])}; expected {kind}")
     if not isinstance(entry, dict) or entry.get("pooling", "mean") not in _POOLINGS.values():
-        raise DamagedData(f"{KEY} is {shown(entry)}; expected an object with the pooling mean or first")
+        raise DamagedData(f"{SENTENCE_VECTORS} is {shown(entry)}; expected an object with the pooling mean or first")
     return SentenceVectors(**{key: entry[key] for key in _KINDS if key in entry})
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Path and kind, such as Pooling, of each module; raises ReportedError."""
     try:
-        return [(str(module["path"]), str(module["type"]).rpartition(".")[2]) for module in reading.read_json(path)]
+        modules = reading.read_json(path)
+        if not isinstance(modules, list) or not modules:
+            raise ValueError(f"it is {shown(modules)}")
+        return [(str(module["path"]), str(module["type"]).rpartition(".")[2]) for module in modules]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DamagedData(f"{path} is damaged: expected a list of modules with path and type: {error}") from error

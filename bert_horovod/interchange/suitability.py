@@ -1,6 +1,5 @@
 """Whether a checkpoint suits a command, with one message of each kind; labels of two heads matched by name."""
 
-from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
@@ -19,7 +18,7 @@ from bert_horovod.storage.reading import shown
 _PROBLEMS = (None, "single_label_classification", "regression", SEVERAL_LABELS)
 
 
-def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--checkpoint ") -> list[str]:
+def require_vocabulary(path: object, vocabulary: list[str] | None, flag: str = "--checkpoint ") -> list[str]:
     """The vocabulary of a checkpoint; raises UserError if it has none."""
     if vocabulary is None:
         raise UserError(
@@ -35,7 +34,7 @@ def tells_texts_apart(model: Model, settings: TokenizerSettings) -> bool:
     return model.type_vocab_size > 1 or not family_of(model).segments or (pair is not None and not pair.typed)
 
 
-def require_segments(path: Path, model: Model, settings: TokenizerSettings, first: str, second: str) -> None:
+def require_segments(path: object, model: Model, settings: TokenizerSettings, first: str, second: str) -> None:
     """Raise UserError if a model has one segment type only, and its tokenizer gives two texts types of their own."""
     if not tells_texts_apart(model, settings):
         raise UserError(
@@ -55,7 +54,7 @@ def named_labels(config: dict[str, Any]) -> Any:
     return {str(number): name for number, name in names.items()} if isinstance(names, dict) else names
 
 
-def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
+def classifier_labels(path: object, config: dict[str, Any]) -> tuple[str, ...]:
     """The names of a classifier's labels, in the order of their numbers; one: a regression, but with several a text.
 
     Raises UserError if it is for another problem than labels of each text, or one number, DamagedData if its labels are

@@ -14,16 +14,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSetti
 from bert_horovod.corpus.reading.vocabulary import casing, read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
-from bert_horovod.interchange.tokenizer_classes import (
-    BERT_TOKENS,
-    DEFAULTS,
-    GENERAL,
-    GENERAL_5,
-    OF_MODEL_TYPE,
-    WAY_OUT,
-    content_of,
-    is_known,
-)
+from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS, DEFAULTS, GENERAL, GENERAL_5, content_of
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage import reading
@@ -103,18 +94,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(
-    directory: Path, vocab_size: int | None, config: str = "config.json", by_vocabulary: bool = False
+    directory: Path,
+    vocab_size: int | None,
+    config: str = "config.json",
+    by_vocabulary: bool = False,
+    of_model: dict[str, Any] | None = None,
 ) -> TokenizerFound:
     """Read the tokenizer of a checkpoint as transformers does.
 
     `vocab_size` is the model's number of rows for tokens, maybe more than the vocabulary has; None: as the file
     `config` says, if there is one. `by_vocabulary`: if no file says whether text is lower-cased, the vocabulary tells,
-    instead of transformers' default (which is to lower-case).
+    instead of transformers' default (which is to lower-case). `of_model`: the content of `config`, if it is read.
 
     Raises UserError if the tokenizer has a setting that this program does not have, or more tokens than the model, or
     two files contradict each other, DamagedData if a file is damaged.
     """
-    of_model = _optional(directory / config)
+    of_model = _optional(directory / config) if of_model is None else of_model
     if vocab_size is None and type(of_model.get("vocab_size")) is int:
         vocab_size = of_model["vocab_size"]
     found = _read(directory, of_model, vocab_size, config, by_vocabulary)
@@ -140,9 +135,9 @@ def _read(
             return _read_bert(directory, vocab_size or MOST_TOKENS, config, by_vocabulary)
     _refuse_other_settings(directory / "tokenizer_config.json", settings, _REQUIRED_OF_ALL)
     special = _optional(directory / "special_tokens_map.json") if "added_tokens_decoder" not in settings else {}
-    name = name or (OF_MODEL_TYPE.get(model_type, model_type) if model_type else GENERAL_5)
+    name = "RobertaTokenizer" if name is None and model_type == "roberta" else name
     added = _optional(directory / "added_tokens.json")
-    tokenizer = json_tokenizer(file, read_json(file), settings | special, vocab_size, added, name, model_type)
+    tokenizer = json_tokenizer(file, read_json(file), settings | special, vocab_size, added, name)
     return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
 
 
@@ -202,13 +197,11 @@ def _class_from_json(directory: Path, settings: dict[str, Any], config: str) -> 
     if name in _FROM_JSON and os.path.lexists(directory / "tokenizer.json"):
         return True
     if name is not None and name not in _CLASSES:
-        way_out = (
-            "write that file in Python with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
-            if isinstance(name, str) and is_known(name)
-            else "take another checkpoint, or if transformers has a tokenizer of the tokenizers library for that class "
-            "(t.is_fast; none for BertJapaneseTokenizer): " + WAY_OUT
+        raise UserError(
+            f"{source}: tokenizer_class = {shown(name)} is not supported without tokenizer.json: write that file in "
+            "Python with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), or take another "
+            "checkpoint if the class has none (is_fast is false, as for BertJapaneseTokenizer)"
         )
-        raise UserError(f"{source}: tokenizer_class = {shown(name)} is not supported without tokenizer.json: {way_out}")
     return False
 
 

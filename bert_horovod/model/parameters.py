@@ -21,6 +21,8 @@ BERT = "bert."  # prefix of the names of embeddings, layers and pooler
 EMBEDDINGS = "bert.embeddings."
 LAYERS = "bert.encoder.layer."
 
+SENTENCE_VECTORS = "sentence_vectors"  # key of a configuration: how the vectors of texts are made
+
 # Parameters.
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # [vocabulary, width]; also the masked-token head's matrix
 POSITION_EMBEDDINGS = "bert.embeddings.position_embeddings.weight"

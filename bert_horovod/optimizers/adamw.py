@@ -36,7 +36,7 @@ class AdamW(Optimizer):
     bias_correction: bool = setting(
         True,
         read_if=ReadIf(
-            "another exchange than 'mt_dao' and 'zero_one_adam'",
+            "an exchange without a rule of its own",
             lambda recipe: "bias_correction" not in recipe.exchange.without,
         ),
     )  # Google's BERT does not correct the bias

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
+import numpy as np
+
 from bert_horovod.recipe.settings import Phase
 
 # The form of a decay by its name, phase.decay: the share of the way from the peak to the end that is left, by the share
@@ -45,20 +47,14 @@ def learning_rate(phase: Phase, step: int) -> float:
     return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * shape
 
 
-def sync_period(phase: Phase, step: int, most: int) -> int:
-    """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
+def steps_without_rate(phase: Phase) -> int:
+    """How many of the last steps of a phase have the learning rate 0, in float32.
 
-    The other arguments are those of learning_rate.
-
-    >>> phase = Phase(steps=100, learning_rate=1.0, warmup=0.0)
-    >>> [sync_period(phase, step, most=16) for step in (1, 51, 52, 76, 100)]
-    [1, 2, 2, 4, 16]
+    >>> steps_without_rate(Phase(steps=900)), steps_without_rate(Phase(steps=900, decay_power=1e9))
+    (0, 890)
     """
-    rate = learning_rate(phase, step)
-    period = 1
-    while 2 * period <= min(most, phase.learning_rate / rate):
-        period *= 2
-    return period
+    steps = range(1 + whole_steps(phase.steps, phase.warmup), phase.steps + 1)
+    return len(steps) - bisect.bisect_left(steps, True, key=lambda step: not np.float32(learning_rate(phase, step)))
 
 
 def whole_steps(steps: int, fraction: float) -> int:
@@ -68,24 +64,3 @@ def whole_steps(steps: int, fraction: float) -> int:
     (29, 28)
     """
     return math.floor(steps * Fraction(str(fraction)))
-
-
-def count_updates(steps: int, updates: int) -> int:
-    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
-    done, interval = 0, 1
-    while steps > interval * updates:
-        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
-    return done + steps // interval
-
-
-def count_syncs(phase: Phase, first: int, most: int) -> float:
-    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
-    syncs, step = 0.0, first
-    while step <= phase.steps:
-        period = sync_period(phase, step, most)
-        # The first step with a longer period.
-        end = bisect.bisect_right(
-            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
-        )
-        syncs, step = syncs + (end - step) / period, end
-    return syncs

@@ -14,30 +14,8 @@ from bert_horovod.storage.reading import shown
 
 
 def check_combinations(recipe: Recipe) -> None:
+    check_model(recipe)
     model = recipe.model
-    if model.hidden_size % model.num_attention_heads:
-        raise UserError(
-            f"model.num_attention_heads = {model.num_attention_heads} does not divide "
-            f"model.hidden_size = {model.hidden_size}"
-        )
-    model.check(recipe)
-    if model.embedding_size > model.hidden_size:
-        raise UserError(
-            f"model.embedding_size = {model.embedding_size}: expected at most "
-            f"model.hidden_size = {model.hidden_size}, or 0 for embeddings of that width"
-        )
-    if model.shared_layers and model.num_hidden_layers % model.shared_layers:
-        raise UserError(
-            f"model.shared_layers = {model.shared_layers} does not divide "
-            f"model.num_hidden_layers = {model.num_hidden_layers}; 1: all layers share one, 0: each has its own"
-        )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        rate = getattr(model, name)
-        if rate and not round(rate * 256):
-            raise UserError(
-                f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
-                "so that this rate would be none"
-            )
     if recipe.objective.pairs and model.type_vocab_size < 2:
         raise UserError(
             f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
@@ -72,6 +50,34 @@ def check_combinations(recipe: Recipe) -> None:
     recipe.optimizer.check(recipe)
     check_exchange(recipe)
     check_growth(recipe)
+
+
+def check_model(recipe: Recipe) -> None:
+    """Raise UserError if settings of [model] are not allowed together; the rest of the recipe decides less."""
+    model = recipe.model
+    if model.hidden_size % model.num_attention_heads:
+        raise UserError(
+            f"model.num_attention_heads = {model.num_attention_heads} does not divide "
+            f"model.hidden_size = {model.hidden_size}"
+        )
+    model.check(recipe)
+    if model.embedding_size > model.hidden_size:
+        raise UserError(
+            f"model.embedding_size = {model.embedding_size}: expected at most "
+            f"model.hidden_size = {model.hidden_size}, or 0 for embeddings of that width"
+        )
+    if model.shared_layers and model.num_hidden_layers % model.shared_layers:
+        raise UserError(
+            f"model.shared_layers = {model.shared_layers} does not divide "
+            f"model.num_hidden_layers = {model.num_hidden_layers}; 1: all layers share one, 0: each has its own"
+        )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(model, name)
+        if rate and not round(rate * 256):
+            raise UserError(
+                f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
+                "so that this rate would be none"
+            )
 
 
 def _check_disjoint_masks(objective: Objective) -> None:

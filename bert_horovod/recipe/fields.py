@@ -172,14 +172,14 @@ def section_from_table(kind: Any, table: Any, name: str, removed: Mapping[str, R
     for key, value in table.items():
         if key in fields:
             continue
-        if key in removed:
-            if not _same(value, removed[key].default):
-                instead = removed[key].instead
-                problems.append(f"{name}.{key} = {shown(value)}: there is no such setting any more; {instead}")
-        elif key not in others:
+        if key in others:
+            if not any(_same(value, default) for default in others[key].defaults):
+                problems.append(f"{name}.{key} = {shown(value)}: {others[key].expected}")
+        elif key not in removed:
             problems += _unknown_keys({key: value}, fields, f"{name}.")
-        elif not any(_same(value, default) for default in others[key].defaults):
-            problems.append(f"{name}.{key} = {shown(value)}: {others[key].expected}")
+        elif not _same(value, removed[key].default):
+            instead = removed[key].instead
+            problems.append(f"{name}.{key} = {shown(value)}: there is no such setting any more; {instead}")
     hints = typing.get_type_hints(kind)
     for key in [key for key in table if key in fields]:
         try:
@@ -200,10 +200,13 @@ class _Other(NamedTuple):
 def _chosen(one_of: OneOf, table: dict[str, Any], name: str) -> tuple[type, dict[str, Any], dict[str, _Other]]:
     """The dataclass that the table chooses, the table without this choice, and settings of other dataclasses."""
     chosen = table.get(one_of.key, next(iter(one_of.kinds)))
+    if is_name := isinstance(chosen, str):
+        one_of.kinds.get(chosen)  # a method of another package is read when it is asked for
     try:
         _checked(chosen, str, {"choices": tuple(one_of.kinds)})
     except ValueError as error:
-        raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected {error}") from error
+        hint = getattr(one_of.kinds, "hint", str)() if is_name else ""
+        raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected {error}{hint}") from error
     defaults: dict[str, dict[str, Any]] = {}
     kinds_with: dict[str, list[str]] = {}  # the kinds where a setting is free
     for kind_name, kind in one_of.kinds.items():

@@ -93,7 +93,7 @@ class Optimizer:
     """The update rule: the settings that most rules read; docs/optimizers.md helps to choose one.
 
     A rule is a subclass with its name, its slots, and the settings that it alone reads, in the file of its formula;
-    bert_horovod/optimizers/rules.py lists them.
+    bert_horovod/optimizers/rules.py finds them.
     """
 
     name: str = named("")  # the update rule
@@ -102,7 +102,7 @@ class Optimizer:
         minimum=0,
         below=1,
         read_if=ReadIf(
-            "a rule with a first moment of its own, which 'sgd' and exchange.method = 'mt_dao' have not",
+            "a rule with a first moment of its own, which 'sgd' and some exchanges have not",
             lambda recipe: bool(recipe.optimizer.slots) and "beta_1" not in recipe.exchange.without,
         ),
     )  # decay of the first moment
@@ -124,7 +124,6 @@ class Optimizer:
         ),
     )
 
-    experimental: ClassVar[bool] = False  # measured, and did not pay
     rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
     slots: ClassVar[tuple[str, ...]] = ()  # names of its state per tensor; a slot starts as zeros
     multiplies: ClassVar[bool] = False  # whether it multiplies matrices, whose dtype ranks agree on
@@ -170,13 +169,12 @@ class ExchangeMethod:
     """How ranks agree on an update: the data that they send to each other; docs/exchange.md describes the methods.
 
     A method is a subclass in the file of its code: it has the method's settings, and answers what
-    plans, checks and the run ask about it. bert_horovod/exchange/methods.py lists them. The defaults below are those of
+    plans, checks and the run ask about it. bert_horovod/exchange/methods.py finds them. The defaults below are those of
     a method that changes each update and sends buckets during backward.
     """
 
     method: str = named("")  # the data that ranks send to each other
 
-    experimental: ClassVar[bool] = False  # measured, and did not pay
     optimizer: ClassVar[str] = ""  # optimizer.name for which it is made; "": any
     without: ClassVar[tuple[str, ...]] = ()  # settings of the optimizer that its update rule does not read
     why_optimizer: ClassVar[str] = ""  # the reason if that is not any: what the method does

@@ -192,8 +192,6 @@ class Execution:
     # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none
     mirror: str = setting("")
     keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
-    # Hours without a new checkpoint, for example because the disk is full, after which the run ends
-    max_unsaved_hours: float = setting(6.0, above=0)
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
     # Steps between checks of gradients: each rank computes a micro-batch of another rank once more (one rank alone: its
     # own) and compares checksums; also before each checkpoint; 0: none. Finds a device that computes wrongly

@@ -11,8 +11,10 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
+from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
 from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
 from bert_horovod.storage.reading import read_text
@@ -27,15 +29,31 @@ SECTIONS: dict[str, Any] = {
     "exchange": OneOf("method", METHODS),
     "phase": [Phase],
 }
-# Settings that there are no longer, by section and key.
+_NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
+# Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
+# where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
+    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power"), "beta_3": Removed(0.9999, _NOT_HERE)},
     "execution": {
         "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+        "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
-    "exchange": {"encoding": Removed("signs", "leave it out: compressed momenta are sent as signs")},
+    "exchange": {
+        "encoding": Removed("signs", "leave it out: compressed momenta are sent as signs"),
+        "form": Removed("normalized", "leave it out: the update is sent, with a scale a tensor"),
+        "smallest_ratio": Removed(0.01, "leave it out: trust ratios of onebit_lamb are at least 0.01"),
+        "largest_ratio": Removed(10.0, "leave it out: trust ratios of onebit_lamb are at most 10"),
+        "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
+        "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
+        **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
+        "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
+        "slow_weight": Removed(0.9, "leave it out: the slow momentum's weight is 0.9"),
+        "variance_updates": Removed(16, _NOT_HERE),
+        "full_interval": Removed(100, _NOT_HERE),
+    },
 }
 
 
@@ -61,9 +79,30 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     try:
         recipe = recipe_from_table(overridden)
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
-        return dataclasses.replace(recipe, notes=(*left_out, *idle_settings(recipe, PRETRAINING).values()))
+        notes = (
+            *(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe)),
+            *(*about_experiments(recipe), *dict.fromkeys((*RULES.problems, *METHODS.problems))),
+        )
+        return dataclasses.replace(recipe, notes=notes)
     except UserError as error:
         raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
+
+
+def _without_effect(recipe: Recipe) -> list[str]:
+    """Sentences about settings whose values do hardly anything."""
+    told = [
+        f"phase.{i}.decay_power = {phase.decay_power:g}: the last {count:,} of {phase.steps:,} steps have the learning "
+        "rate 0"
+        for i, phase in enumerate(recipe.phase)
+        if (count := steps_without_rate(phase))
+    ]
+    every, usual = recipe.execution.replay_steps, Execution().replay_steps
+    if every > recipe.total_steps and every != usual:
+        told.append(
+            f"execution.replay_steps = {every:,}: the run has {recipe.total_steps:,} steps, so gradients are checked "
+            "before checkpoints alone"
+        )
+    return told
 
 
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -71,21 +110,52 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _decay_power_moved(_with_overrides(table, overrides))
+    table = _with_overrides(table, overrides)
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
 
 
-def _decay_power_moved(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with optimizer.decay_power of an earlier version in its phases."""
-    optimizer, phases = table.get("optimizer"), table.get("phase", [{}])
-    if not isinstance(optimizer, dict) or "decay_power" not in optimizer or not isinstance(phases, list):
-        return table
-    power = {"decay_power": optimizer["decay_power"]}
-    others = {key: value for key, value in optimizer.items() if key not in power}
-    return table | {"optimizer": others, "phase": [power | each if isinstance(each, dict) else each for each in phases]}
+def load_recorded(path: Path) -> Recipe:
+    """The recipe.toml of a run, to be shown: as recipe_of_record; raises ReportedError."""
+    table = read_toml(path, "the recipe")
+    try:
+        return recipe_of_record(table)
+    except UserError as error:
+        raise UserError(f"the recipe {path}: {error}") from error
+
+
+def recipe_of_record(table: dict[str, Any]) -> Recipe:
+    """The recipe that a run has recorded, of which a method that is not known here is known by its settings alone.
+
+    Such a recipe can be shown and compared, and no run can go on with it. Raises UserError.
+    """
+    unknown = {}
+    for name, one_of in SECTIONS.items():
+        if isinstance(one_of, OneOf) and isinstance(one_of.kinds, Methods) and isinstance(table.get(name), dict):
+            method = table[name].get(one_of.key)
+            if isinstance(method, str) and method not in one_of.kinds:
+                unknown[name] = one_of.kinds.stand_in(table[name])
+    if not unknown:
+        return recipe_from_table(table)
+    known = {name: section for name, section in table.items() if name not in unknown}
+    return Recipe(**sections_from_table(SECTIONS, known, REMOVED), **unknown)
+
+
+def about_experiments(recipe: Recipe) -> list[str]:
+    """A sentence about each setting of the recipe that names an experiment: measured, without having paid."""
+    chosen = {
+        "optimizer.name": (recipe.optimizer.name, is_experiment(type(recipe.optimizer))),
+        "exchange.method": (recipe.exchange.method, is_experiment(type(recipe.exchange))),
+        "optimizer.clipping": (recipe.optimizer.clipping, recipe.optimizer.clipping == "bucket"),
+    }
+    chosen |= {f"phase.{i}.grow": (phase.grow, phase.grow == "top") for i, phase in enumerate(recipe.phase)}
+    return [
+        f"{key} = {value!r} is an experiment, which did not pay where it was measured: docs/methods.md"
+        for key, (value, is_one) in chosen.items()
+        if is_one
+    ]
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:
@@ -140,8 +210,9 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
     for name, one_of in SECTIONS.items():
         if not isinstance(one_of, OneOf) or f"{name}.{one_of.key}" not in keys or not isinstance(table[name], dict):
             continue
-        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         chosen = table[name][one_of.key]
+        one_of.kinds.get(str(chosen))  # a method of another package is read when it is asked for
+        kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         of_others = set().union(*kinds.values()) - kinds.get(str(chosen), set()) - {key.split(".")[1] for key in keys}
         left_out += [
             f"{name}.{key} = {value!r} of the recipe is left out: {name}.{one_of.key} = {chosen!r} has no such setting"

@@ -136,7 +136,7 @@ def _device_line(recipe: Recipe, device: Device) -> str:
         f"device {device.name}{_sheet(device)}: {device.flops_per_s / TERA:.4g} TFLOP/s in "
         f"{recipe.numerics.precision}, of which forward and backward reach {device.product_share:.0%}; "
         f"memory {'unknown' if size is None else _memory(size, device.allocatable_bytes)}"
-        + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
+        + (", rate unknown: update is not counted" if rate is None else f" at {rate / 1e9:.4g} GB/s")
         + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
     )
 
@@ -268,6 +268,10 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
                 total += f", {_number(sum(plan.price or 0 for plan in of_ranks))} {currency}".rstrip()
             parts.append(total)
     best = plans[-1]
+    if _days(best.best_days) == _NEVER:
+        return "\n".join(
+            [*parts, f"{best.world_size} rank(s) lose hosts too often to get to the end, however they save"]
+        )
     parts.append(
         f"for {best.world_size} rank(s): --set execution.checkpoint_steps={best.best_steps} "
         f"({duration(best.daly_s)} by Daly, {duration(best.young_s)} by Young)"
@@ -275,12 +279,15 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
     return "\n".join(parts)
 
 
+_NEVER = "never"
+
+
 def _days(number: float) -> str:
-    return three_figures(number) if math.isfinite(number) else "never"
+    return three_figures(number) if number < 1e6 else _NEVER
 
 
 def _number(number: float) -> str:
-    return f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}" if math.isfinite(number) else "-"
+    return f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}" if number < 1e12 else "-"
 
 
 PARTS = {  # of a step, from the bottom: heading and colour

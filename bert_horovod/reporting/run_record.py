@@ -12,13 +12,14 @@ from bert_horovod.costs.clusters import Prices
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
+from bert_horovod.recipe_files.loading import load_recorded, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
+from bert_horovod.runs.directory import RunRecord
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
 from bert_horovod.runs.reference_curves import Bounds, references_of, references_of_settings
 from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
-from bert_horovod.storage.reading import read_json, read_text
+from bert_horovod.storage.reading import read_record, read_text
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned
 _LEAST_POINTS = 150
@@ -43,7 +44,7 @@ def read_run(
     """The page's data of a run, in types that JSON can hold; raises UserError if the directory is not a run's."""
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
-    recipe = load_recipe(directory / "recipe.toml")
+    recipe = load_recorded(directory / "recipe.toml")
     log = _read(directory / "metrics.jsonl")
     clock = RunClock(log.columns)
     sign = read_sign(directory)
@@ -132,8 +133,8 @@ def _loss_parts(log: Log) -> list[str]:
 def _text_key(directory: Path) -> str:
     """The key of the run's text; "" if run.json does not tell."""
     try:
-        return str(read_json(directory / "run.json", inside=directory)["text_key"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_record(directory / "run.json", RunRecord, inside=directory).text_key
+    except (OSError, ValueError):
         return ""
 
 

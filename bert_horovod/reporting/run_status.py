@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recorded
 from bert_horovod.runs.checkpoint import paths, saved_at, step_of
 from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.mirror import lag_of
@@ -105,7 +105,7 @@ def _time_left(run: Path, step: int | None, sign: Sign | None, read: Lines) -> f
     if sign is None or step is None:
         return None
     try:
-        return seconds_left(load_recipe(run / "recipe.toml"), read.steps, step, sign.last_step)
+        return seconds_left(load_recorded(run / "recipe.toml"), read.steps, step, sign.last_step)
     except ReportedError:
         return None
 

@@ -7,17 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.interchange.pretrained import RUN, kind_of, reader_of
-from bert_horovod.runs.checkpoint import (
-    is_removed,
-    paths,
-    recorded_length,
-    recorded_recipe,
-    step_of,
-    whole_checkpoints,
-)
+from bert_horovod.interchange.huggingface import HuggingFace, write_directory
+from bert_horovod.runs.checkpoint import is_removed, paths, recorded_length, step_of, whole_checkpoints
 from bert_horovod.runs.model_card import CARD, model_card
+from bert_horovod.runs.opening import RUN, OpenCheckpoint
+from bert_horovod.runs.resuming import recorded_recipe
 from bert_horovod.storage.writing import new_directory
 
 
@@ -30,12 +24,13 @@ class Averaged(NamedTuple):
     left_out: list[int]  # steps of damaged checkpoints that are newer than the oldest of these
 
 
-def average(output_dir: Path, last: int, directory: Path) -> Averaged:
+def average(run: OpenCheckpoint, last: int, directory: Path) -> Averaged:
     """Write the mean of a run's last undamaged checkpoints to a new or empty directory; sums are in float64.
 
     Raises ReportedError if the run has fewer, or if they are not of one model: nothing is left of the directory then.
     """
-    if kind_of(output_dir, "RUN")[0] is not RUN:
+    output_dir = run.given
+    if run.kind is not RUN:
         raise UserError(f"RUN {output_dir} is one checkpoint; expected the output_dir of a run, which has several")
     while True:
         there = paths(output_dir)
@@ -59,11 +54,11 @@ def average(output_dir: Path, last: int, directory: Path) -> Averaged:
 def _write(
     output_dir: Path, checkpoints: list[Path], steps: list[int], directory: Path, left_out: list[int]
 ) -> Averaged:
-    newest, recipe = reader_of(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
+    newest, recipe = HuggingFace(checkpoints[-1]).contents(), recorded_recipe(checkpoints[-1])
     if recipe is None:
         raise UserError(f"{checkpoints[-1]}: its recipe is of another version of this program")
     for path in checkpoints[:-1]:
-        other = reader_of(path).contents()
+        other = HuggingFace(path).contents()
         if other.model != newest.model or other.shapes != newest.shapes:
             raise UserError(
                 f"--last {len(checkpoints)}: {path.name} is of another model than {checkpoints[-1].name} "
@@ -72,7 +67,7 @@ def _write(
             )
     architecture, sums = newest.architectures[0], {}
     for path in checkpoints:
-        pretrained = reader_of(path).read(architecture)
+        pretrained = HuggingFace(path).read(architecture)
         if path is checkpoints[0]:
             tokenizer = pretrained.vocabulary, pretrained.tokenizer_settings
         if (pretrained.vocabulary, pretrained.tokenizer_settings) != tokenizer:

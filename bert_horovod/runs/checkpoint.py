@@ -21,26 +21,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any, TypedDict
 
 from bert_horovod.errors import DamagedData, ReportedError, RunError, unreadable
-from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.parameters import trained_shapes
-from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
-from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Objective, Phase
-from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table
-from bert_horovod.runs.rank_parts import PART
-from bert_horovod.runs.state import Progress
-from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json, read_record
-
-if TYPE_CHECKING:
-    from bert_horovod.tasks.base import Task
-
+from bert_horovod.storage.reading import TEXT_BYTES, Seconds, hash_file, read_record
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
@@ -49,30 +36,25 @@ NEWEST = "model"  # a link in output_dir, to the newest checkpoint
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")  # one of them is in every checkpoint
 _NAME = re.compile(r"step-([0-9]{8,18})")
+_PART = re.compile(r"training/rank-\d{5}\.safetensors")
 OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint read back, as NumPy arrays."""
-
-    path: Path
-    parameters: dict[str, np.ndarray]
-    slots: dict[str, dict[str, np.ndarray]]
-    progress: Progress
+class _State(TypedDict):  # state.json, as saving.py writes it
+    progress: dict[str, Any]  # of runs.state.Progress
+    position: dict[str, int]
+    recipe: dict[str, Any]
+    store: str
+    version: str
+    time: Seconds
 
 
 def recorded_pair(directory: Path) -> str | None:
     """The objective.pair of the checkpoint's recipe; None if this program did not write the checkpoint."""
-    return _recorded(
+    return recorded(
         directory,
         lambda state: section_from_table(Objective, {"pair": state["recipe"]["objective"]["pair"]}, "objective").pair,
     )
-
-
-def recorded_recipe(directory: Path) -> Recipe | None:
-    """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
-    return _recorded(directory, lambda state: recipe_from_table(state["recipe"]))
 
 
 def recorded_length(directory: Path) -> int | None:
@@ -82,43 +64,27 @@ def recorded_length(directory: Path) -> int | None:
         length = state["recipe"]["phase"][state["position"]["phase"]]["sequence_length"]
         return section_from_table(Phase, {"sequence_length": length}, "phase").sequence_length
 
-    return _recorded(directory, read)
+    return recorded(directory, read)
 
 
 def saved_at(directory: Path) -> float:
     """The time at which the checkpoint was saved, in seconds since the epoch; 0 if it does not contain that."""
-    return _recorded(directory, lambda state: float(state["time"])) or 0.0
+    return recorded(directory, lambda state: state["time"]) or 0.0
 
 
-def _recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
+def recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
     """What `read` returns for state.json; None if that file is missing or another program wrote it."""
     try:
-        return read(_state(directory))
+        return read(state_of(directory))
     except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
-
-
-def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
-    """Load the newest undamaged checkpoint: its hashes are right, and its content is a state of recipe.toml's run.
-
-    Damaged checkpoints are named on stderr. Returns None if there are no checkpoints; raises DamagedData if all are
-    damaged.
-    """
-    for path in whole_checkpoints(output_dir):
-        try:
-            return _load(path, task)
-        except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
-            _say_damaged(path, [str(getattr(error, "strerror", None) or error)])
-    if paths(output_dir):
-        raise all_damaged(output_dir)
-    return None
 
 
 def recorded_hash(directory: Path) -> str | None:
     """SHA-256 of a checkpoint's weights as its hashes.json says; None if this program did not write the checkpoint."""
     try:
-        return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_record(directory / HASHES, dict[str, str], inside=directory)[WEIGHTS_FILE]
+    except (OSError, ValueError, LookupError):
         return None
 
 
@@ -141,10 +107,11 @@ def whole_checkpoints(output_dir: Path) -> Iterator[Path]:
         if not damaged:
             yield path
         elif not is_removed(path):
-            _say_damaged(path, damaged)
+            say_damaged(path, damaged)
 
 
-def _say_damaged(path: Path, damage: list[str]) -> None:
+def say_damaged(path: Path, damage: list[str]) -> None:
+    """Say on stderr that a run's checkpoint is passed over, and why."""
     print(
         f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damage)}); taking the one before", file=sys.stderr
     )
@@ -179,50 +146,9 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match and name == f"step-{int(match[1]):08d}" else None
 
 
-def _load(path: Path, task: Task) -> Checkpoint:
-    """Load a checkpoint with right hashes; raises an error of many types if it is not the state of the run."""
-    record = _state(path)
-    recipe, progress = recipe_from_table(record["recipe"]), Progress(**record["progress"])
-    of_the_run = path.parent.parent / "recipe.toml"
-    if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
-        raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
-    if path != path_of(path.parent.parent, progress.step):
-        raise ValueError(f"its state is that of step {progress.step}")
-    phase = recipe.phase[recipe.phase_at(progress.step)]
-    model = recipe.in_phase(phase).model
-    shapes = task.parameters(model)
-    trained = trained_shapes(shapes, model, phase.trained_layers)
-    parameters = read_directory(path, task).parameters  # read_directory has checked shapes by config.json
-    _check_tensors("model.safetensors", parameters, shapes)
-    slots = {
-        slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
-        for slot, of_slot in slot_shapes(recipe, trained).items()
-    }
-    mapped = map_file(path / OPTIMIZER, inside=path)
-    _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
-    return Checkpoint(
-        path,
-        parameters,
-        {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
-        progress,
-    )
-
-
-def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the tensors have these names and shapes, are float32 and finite."""
-    if different_names := tensors.keys() ^ shapes.keys():
-        raise ValueError(
-            f"{file}: {min(different_names)[:200]} is {'missing' if min(different_names) in shapes else 'unknown'}"
-        )
-    for name, array in tensors.items():
-        if array.shape != shapes[name] or array.dtype != np.float32:
-            raise ValueError(f"{file}: {name} is {array.dtype} {list(array.shape)}, expected {list(shapes[name])}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{file}: {name} has values that are not finite")
-
-
-def _state(path: Path) -> dict[str, Any]:
-    return read_json(path / STATE, inside=path)
+def state_of(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint's state.json; raises OSError or ValueError."""
+    return read_record(path / STATE, _State, inside=path)
 
 
 def damaged_files(path: Path) -> list[str]:
@@ -249,7 +175,7 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
     try:
         if name not in FILES and not OTHER_FILE.fullmatch(name):
             return False
-        if name in (WEIGHTS_FILE, OPTIMIZER) or PART.fullmatch(name):
+        if name in (WEIGHTS_FILE, OPTIMIZER) or _PART.fullmatch(name):
             map_file(path / name, inside=path)  # before hashing: a sparse file may be terabytes long
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
@@ -279,5 +205,5 @@ def best_record(output_dir: Path) -> Best | None:
     try:
         best = read_record(output_dir / BEST, Best, inside=output_dir)
         return best if path_of(output_dir, best.step).is_dir() else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None

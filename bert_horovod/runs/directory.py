@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from bert_horovod.errors import ReportedError, RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
-from bert_horovod.runs.checkpoint import BEST, NEWEST, paths, recorded_recipe
+from bert_horovod.runs.checkpoint import BEST, NEWEST, paths
 from bert_horovod.runs.rank_parts import remove_waiting
+from bert_horovod.runs.resuming import recorded_recipe
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage.reading import read_record, read_text
@@ -42,7 +43,7 @@ class Start:
 
     flag: str = ""  # that named the checkpoint
     checkpoint: str = ""  # its path
-    weights: str = ""  # SHA-256; see interchange.pretrained.weights_of
+    weights: str = ""  # SHA-256; see runs.opening
 
     def __str__(self) -> str:
         return f"{self.flag} {self.checkpoint} (weights {self.weights[:12]})" if self.weights else "fresh parameters"
@@ -219,7 +220,7 @@ def refuse_another_run(
     try:
         run = read_record(output_dir / "run.json", RunRecord, inside=output_dir)
         start = Start(**run.start) if run.start else None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise damaged(error, output_dir / "run.json", "restore it, or give a new directory") from error
     if run.format != FORMAT:
         raise UserError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.storage.reading import open_regular
+from bert_horovod.storage.reading import open_regular, parse_json
 from bert_horovod.storage.writing import write_atomically
 
 
@@ -144,8 +144,8 @@ def _texts(path: Path, tail_bytes: int) -> Iterator[bytes]:
 def _read_line(text: bytes) -> dict[str, Any] | None:
     """The object of a line; None if it is no line that a run writes."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text)
+    except ValueError:
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < _STEPS:
         return None
@@ -260,16 +260,16 @@ class Journal:
 
 
 def _cut_back(path: Path, step: int) -> dict[int, float]:
-    """Drop the lines of later steps, and one that is incomplete after a kill; returns the dropped losses by step."""
+    """Drop the lines of later steps, and those that are no lines of a run; returns the dropped losses by step."""
     if not path.exists():
         return {}
     kept_lines, dropped, cut = [], {}, False
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            metrics = json.loads(line)
+            metrics = parse_json(line)
             cut = cut or metrics["step"] > step
-        except (ValueError, KeyError, TypeError, RecursionError):
-            break
+        except (ValueError, KeyError, TypeError):
+            continue
         if not cut:
             kept_lines.append(line + "\n")
         elif isinstance(metrics.get("loss"), float):

@@ -19,17 +19,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.checkpoint import BEST, OTHER_FILE, path_of, paths, step_of, whole_checkpoints
+from bert_horovod.runs.checkpoint import BEST, OTHER_FILE, Best, path_of, paths, step_of, whole_checkpoints
 from bert_horovod.runs.directory import RunRecord, refuse_another_run
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, is_url, parse
-from bert_horovod.storage.reading import check_type, hash_file, read_json, shown
+from bert_horovod.storage.reading import Seconds, check_type, hash_file, parse_json, read_json, read_record, shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.wording import megabytes
 
@@ -38,7 +38,33 @@ LAG = "mirror.json"  # in output_dir: what the mirror has and lacks
 _NEEDED = ("run.json", "metrics.jsonl", "autotuning.json", BEST, IDS, SESSIONS)  # by a start from the checkpoint
 RUN_FILES = (*_NEEDED, "recipe.toml", STATUS, COMMAND, NOTES)
 _OWNER = re.compile(r"\d{8,18}\.json")
-_fetched: dict[str, Path] = {}  # directories of this process, by URL
+
+
+class _FileRecord(TypedDict):
+    bytes: int
+    sha256: str
+
+
+class _Record(TypedDict):  # complete.json
+    step: int
+    time: Seconds
+    files: dict[str, _FileRecord]
+
+
+class _Owner(TypedDict):
+    writer: str
+    host: str
+    time: Seconds
+    run: RunRecord
+    recipe: str
+
+
+class _Lag(TypedDict):
+    url: str
+    copied: int | None
+    waiting: int | None
+    waiting_since: Seconds
+    error: str
 
 
 class File(NamedTuple):
@@ -99,15 +125,15 @@ def copies(mirror: Place) -> tuple[list[Copy], list[str]]:
 
 def _read_copy(place: Place) -> Copy:
     try:
-        record = json.loads(remote.read(place / COMPLETE))
-        check_type(record["files"], dict[str, dict[str, Any]], "files")
-        files = {name: File(int(file["bytes"]), str(file["sha256"])) for name, file in record["files"].items()}
+        record = parse_json(remote.read(place / COMPLETE))
+        check_type(record, _Record, "it")
+        files = {name: File(**file) for name, file in record["files"].items()}
         if bad := next((name for name in files if not OTHER_FILE.fullmatch(name)), None):
             raise ValueError(f"no file of a checkpoint has the name {shown(bad)}")
         if step_of(place.name) != record["step"]:
             raise ValueError(f"it is of step {shown(record['step'])}")
-        return Copy(place, record["step"], float(record["time"]), files)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        return Copy(place, record["step"], record["time"], files)
+    except ValueError as error:
         raise DamagedData(f"{place / COMPLETE} is damaged: {shown(str(error))}") from error
 
 
@@ -149,12 +175,12 @@ def owner(mirror: Place) -> tuple[int, dict[str, Any]] | None:
         return _of_copies(mirror)
     place = found[-1]
     try:
-        content = json.loads(remote.read(place))
-        check_type(content["run"], RunRecord, "run")
-        return int(place.name.removesuffix(".json")), {**content, "recipe": str(content["recipe"])}
+        content = parse_json(remote.read(place))
+        check_type(content, _Owner, "it")
+        return int(place.name.removesuffix(".json")), content
     except remote.Missing:  # a later start has taken the mirror in this moment
         return owner(mirror)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except ValueError as error:
         raise DamagedData(
             f"{place} is damaged: {shown(str(error))}; expected the run that writes here. If none does now, remove "
             "this file and run the same command again: the checkpoints there tell whose they are"
@@ -181,7 +207,9 @@ def _of_copies(mirror: Place) -> tuple[int, dict[str, Any]] | None:
         fetch(complete[-1], directory, run_alone=True)
         try:
             recipe = (directory / RUN / "recipe.toml").read_text(encoding="utf-8")
-            return 0, {"run": read_json(directory / RUN / "run.json"), "recipe": recipe}
+            run = read_json(directory / RUN / "run.json")
+            check_type(run, RunRecord, "it")
+            return 0, {"run": run, "recipe": recipe}
         except (OSError, ValueError) as error:
             raise DamagedData(f"{complete[-1].place} does not tell its run: {shown(str(error))}") from error
 
@@ -237,8 +265,8 @@ def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
         "their hashes say"
     )
     try:
-        best = read_json(output_dir / BEST)["step"]
-    except (OSError, ValueError, LookupError, TypeError):
+        best = read_record(output_dir / BEST, Best).step
+    except (OSError, ValueError):
         best = None
     for other in complete:
         if other.step == best and not (of_best := path_of(output_dir, best)).exists():
@@ -259,17 +287,16 @@ def _put(temporary: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
+def fetched(place: Place, flag: str, *, run_alone: bool = False) -> Path:
     """A run's directory on this machine, for a while, with the newest complete checkpoint of a mirror.
 
-    If the path is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
+    If the place is one of a mirror's checkpoints, this checkpoint's directory is returned. With `run_alone` the run's
     files are fetched without the checkpoint. A damaged one is named on stderr, and the one before is taken. Raises
     UserError if there is no complete checkpoint, DamagedData if it, or all are damaged, RunError if the server or the
     disk fails.
     """
-    place = parse(path, flag)
-    while str(place) not in _fetched:
-        of_one = step_of(place.name) is not None
+    of_one = step_of(place.name) is not None
+    while True:
         if of_one:
             complete, damaged = [_read_copy(place)] if remote.find(place / COMPLETE)[0] else [], []
         else:
@@ -296,16 +323,7 @@ def fetched(path: Path, flag: str, *, run_alone: bool = False) -> Path:
         os.utime(final, (copy.time, copy.time))
         if not run_alone:
             _say(f"fetched {copy.place}, {megabytes(sum(file.bytes for file in copy.files.values()))}")
-        _fetched[str(place)] = final if of_one else run
-    return _fetched[str(place)]
-
-
-def named(path: Path | str) -> str:
-    """A path in messages: of what was fetched, its URL."""
-    for url, directory in _fetched.items():
-        if str(path).startswith(str(directory)):
-            return url + str(path).removeprefix(str(directory))
-    return str(path)
+        return final if of_one else run
 
 
 def _fetch_newest(complete: list[Copy], run: Path, run_alone: bool) -> Copy | None:
@@ -327,14 +345,14 @@ def _fetch_newest(complete: list[Copy], run: Path, run_alone: bool) -> Copy | No
 def lag_of(output_dir: Path) -> str | None:
     """How far a run's mirror is behind, for people; None: the run has none."""
     try:
-        lag = read_json(output_dir / LAG, inside=output_dir)
-        has = "nothing yet" if lag["copied"] is None else f"step {int(lag['copied'])}"
+        lag = read_record(output_dir / LAG, _Lag, inside=output_dir)
+        has = "nothing yet" if lag["copied"] is None else f"step {lag['copied']}"
         if lag["waiting"] is None:
             return f"{lag['url']} has {has}, the newest"
-        since_s = max(0.0, time.time() - float(lag["waiting_since"]))
-        behind = f"{int(lag['waiting']) - int(lag['copied'] or 0)} steps behind, for {since_s / 60:.1f} min"
+        since_s = max(0.0, time.time() - lag["waiting_since"])
+        behind = f"{lag['waiting'] - (lag['copied'] or 0)} steps behind, for {since_s / 60:.1f} min"
         return f"{lag['url']} has {has}; {behind}" + (f": {lag['error']}" if lag["error"] else "")
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError):
         return None
 
 

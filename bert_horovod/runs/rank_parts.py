@@ -27,7 +27,6 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
 
-PART = re.compile(r"training/rank-\d{5}\.safetensors")
 _WAITING = re.compile(r"\.part-step-(\d{8,})-rank-(\d{5,})-([0-9a-f]{64})")
 _UNFINISHED = re.compile(r"\.part-(step-\d{8,}-rank-\d{5,}\.partial|seen-[0-9a-f]{32})")
 _POLL_S = 0.2

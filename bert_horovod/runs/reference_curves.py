@@ -27,6 +27,7 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
+from bert_horovod.storage.reading import read_json
 
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
@@ -141,7 +142,7 @@ def curve_settings(recipe: Recipe) -> dict[str, Any]:
 
 def read_reference(path: Path) -> Reference:
     """Read a file of references/."""
-    contents = json.loads(path.read_text(encoding="utf-8"))
+    contents = read_json(path)
     contents["marks"] = tuple(Mark(**mark) for mark in contents.get("marks", ()))
     for name in ("means", "spreads", "noises", "texts"):
         contents[name] = tuple(contents.get(name, ()))

@@ -35,6 +35,7 @@ from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
 
 RETRY_S = 60  # seconds from a failure to the next try
+MAX_UNSAVED_HOURS = 6.0  # without a new checkpoint, for example because the disk is full, after which the run ends
 SUSPECT = "suspect-"  # begins the name of a checkpoint that was put aside
 PARTS_PATIENCE_S = 60  # seconds in which all ranks must have written their parts of a checkpoint
 
@@ -191,7 +192,7 @@ class Saver:
     def retry_due(self) -> bool:
         """Whether it is time to save again because the last save failed; prints a warning when a save has failed.
 
-        Raises RunError if the last good checkpoint is older than execution.max_unsaved_hours.
+        Raises RunError if the last good checkpoint is older than MAX_UNSAVED_HOURS.
         """
         if self._writing is not None and self._writing.done():
             self._settle()
@@ -257,11 +258,11 @@ class Saver:
                     f"{error} and run the same command again. The run was asked to stop: the steps since the last "
                     "checkpoint are lost"
                 ) from error
-            left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)
+            left_s = 3600 * MAX_UNSAVED_HOURS - (time.monotonic() - self._last_good)
             if left_s <= 0:
                 raise RunError(
                     f"{error} and run the same command again. There was no new checkpoint for more than "
-                    f"execution.max_unsaved_hours = {self._recipe.execution.max_unsaved_hours:g}"
+                    f"{MAX_UNSAVED_HOURS:g} hours"
                 ) from error
             again_s = min(RETRY_S, left_s)
             self._retry_at = time.monotonic() + again_s

@@ -17,7 +17,7 @@ from bert_horovod.costs.clusters import Bill, Prices, bill
 from bert_horovod.errors import ReportedError
 from bert_horovod.runs.metrics_lines import Log, read_log
 from bert_horovod.runs.status_files import SESSIONS, Sign, read_sign
-from bert_horovod.storage.reading import check_type, read_record
+from bert_horovod.storage.reading import Seconds, read_record
 from bert_horovod.storage.writing import write_atomically
 
 PROCESSOR = "CPU"
@@ -35,10 +35,10 @@ class Devices:
 
 @dataclass(frozen=True)
 class Session:
-    """A run from a start to its end, in seconds since the epoch; `ended`: the last sign that it lived."""
+    """A run from a start to its end; `ended`: the last sign that it lived."""
 
-    started: float
-    ended: float
+    started: Seconds
+    ended: Seconds
     devices: list[Devices] = field(default_factory=list)
 
 
@@ -136,14 +136,12 @@ def _read(output_dir: Path, log: Log, sign: Sign | None) -> list[Session]:
     """The recorded starts; the last one lasts until its sign of life, or until its last line of metrics."""
     try:
         content = read_record(output_dir / SESSIONS, list[Session], inside=output_dir)
-        for each in content:
-            check_type(each.get("devices", []), list[Devices], "devices")
-        sessions = [
-            Session(each["started"], each["ended"], [Devices(**devices) for devices in each["devices"]])
-            for each in content
-        ]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return []
+    sessions = [
+        Session(each["started"], each["ended"], [Devices(**devices) for devices in each.get("devices", [])])
+        for each in content
+    ]
     if sessions:
         last, ends = sessions[-1], [sessions[-1].ended, *log.columns.get("time", ())[-1:]]
         if sign is not None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.storage.reading import read_record
+from bert_horovod.storage.reading import Seconds, read_record
 from bert_horovod.storage.writing import write_atomically
 
 STATUS, COMMAND, SESSIONS = "status.json", "command.json", "sessions.json"
@@ -28,9 +28,9 @@ class Sign:
     step: int  # optimizer steps that are done
     last_step: int  # the step at which this run ends
     doing: str  # rank 0's activity
-    doing_since: float  # seconds since the epoch, like `started` and `time`
-    started: float
-    time: float
+    doing_since: Seconds
+    started: Seconds
+    time: Seconds
     ranks: int
     waits: list[str] = field(default_factory=list)  # which rank waits for which, if an activity takes long
     ended: str = ""  # how the run ended; empty: it still runs
@@ -88,7 +88,7 @@ def read_sign(output_dir: Path) -> Sign | None:
         _, process, since = sign.process.split()
         int(process), int(since)
         return sign
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -101,7 +101,7 @@ def read_command(output_dir: Path) -> Command:
             f"{output_dir} does not tell how it was started: {COMMAND}: {error.strerror}; expected the directory of a "
             "run (its --output_dir)"
         ) from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise DamagedData(
             f"{output_dir / COMMAND} is damaged ({error}); run the command again that made {output_dir}"
         ) from error

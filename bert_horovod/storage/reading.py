@@ -18,7 +18,7 @@ import typing
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ _SHOWN = 200  # most characters of a value in a message
 _NPY_HEADER = re.compile(rb"\{'descr': '([<>|=]?\w+)', 'fortran_order': False, 'shape': \(([\d, ]{0,99})\), \} *\n")
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_MOST_DIGITS = 100  # of a whole number: transformers writes 31 for "no limit", float64 ends at 308
 
 
 def shown(value: Any) -> str:
@@ -72,16 +73,40 @@ def read_text(path: str | Path, inside: Path | None = None, limit_bytes: int = T
     return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> Any:
-    """Read a JSON file's value; raises OSError, and ValueError, also for a string that UTF-8 cannot encode."""
-    text = read_text(path, inside, limit_bytes)
+def read_json(path: str | Path, inside: Path | None = None) -> Any:
+    """Read a JSON file's value; raises OSError, and ValueError as parse_json."""
+    return parse_json(read_text(path, inside))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text, in UTF-8.
+
+    Raises ValueError, also for NaN, Infinity, numbers that float64 cannot hold, whole numbers of more than a hundred
+    digits, and strings that UTF-8 cannot encode.
+    """
+    text = text if isinstance(text, str) else text.decode("utf-8")
     try:
-        contents = json.loads(text)
+        contents = _JSON.decode(text)
         if _SURROGATE.search(text):
             json.dumps(contents, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return contents
+
+
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"{text[:20]}{'...' * (len(text) > 20)} is a number that no field can have")
+
+
+def _whole(text: str) -> int:
+    return int(text) if len(text) <= _MOST_DIGITS else _refuse_number(text)
+
+
+def _finite(text: str) -> float:
+    return number if math.isfinite(number := float(text)) else _refuse_number(text)
+
+
+_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_refuse_number)
 
 
 def read_given_json(path: Path, flag: str, expected: str) -> Any:
@@ -154,9 +179,11 @@ def hash_file(path: Path, inside: Path | None = None) -> str:
 
 
 _LIMIT = 1 << 63
+_LARGEST = 1e100  # of a float: more than any float32; sums and products stay finite
+Seconds = Annotated[float, 1e11]  # since the epoch: 3,000 years
 _NAMES: dict[Any, str] = {
     int: f"a whole number from 0 to {_LIMIT - 1}",
-    float: "a finite number",
+    float: f"a number within {_LARGEST:g}",
     bool: "true or false",
     str: "a string",
     types.NoneType: "null",
@@ -167,14 +194,17 @@ _NAMES: dict[Any, str] = {
 def check_type(value: Any, kind: Any, name: str) -> None:
     """Raise ValueError, which calls the value's place in the JSON `name`, if it is not of the type `kind`.
 
-    That is int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
-    TypedDict, whose required keys must be present, or a dataclass, whose fields may be missing. Neither may have
-    unknown keys.
+    That is int (a count: not negative), float (within 1e100), bool, str, None, Any, list[X], tuple[X, Y] (a list of as
+    many), dict[str, X], dict[int, X] (its keys are digits), X | Y, Annotated[X, most] (from 0); a TypedDict or a
+    dataclass, whose required keys (fields without a default) must be present. Neither may have unknown keys.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return
-    if origin in (types.UnionType, typing.Union):
+    if origin is Annotated:
+        check_type(value, arguments[0], name)
+        _expect(0 <= value <= arguments[1], value, f"0 to {arguments[1]:g}", name)
+    elif origin in (types.UnionType, typing.Union):
         refusals = []
         for alternative in arguments:
             try:
@@ -182,19 +212,24 @@ def check_type(value: Any, kind: Any, name: str) -> None:
             except ValueError as error:
                 refusals.append(error)
         raise refusals[0]
-    if origin is list:
+    elif origin is list:
         _expect(type(value) is list, value, "a list", name)
         for i, element in enumerate(value):
             check_type(element, arguments[0], f"{name}.{i}")
+    elif origin is tuple:
+        _expect(type(value) is list and len(value) == len(arguments), value, f"a list of {len(arguments)}", name)
+        for i, (element, of_place) in enumerate(zip(value, arguments, strict=True)):
+            check_type(element, of_place, f"{name}.{i}")
     elif origin is dict:
         _expect(type(value) is dict, value, "an object", name)
         for key, element in value.items():
+            _expect(arguments[0] is str or (key.isascii() and key.isdecimal()), key, "digits", f"a key of {name}")
             check_type(element, arguments[1], f"{name}.{shown(key)}")
     elif typing.is_typeddict(kind) or dataclasses.is_dataclass(kind):
         _expect(type(value) is dict, value, "an object", name)
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         unknown = value.keys() - hints.keys()
-        missing_keys = set() if dataclasses.is_dataclass(kind) else kind.__required_keys__ - value.keys()
+        missing_keys = _required(kind) - value.keys()
         if unknown or missing_keys:
             problems = [f"{shown(key)} is missing" for key in sorted(missing_keys)]
             problems += [f"unknown {shown(key)}" for key in sorted(unknown)]
@@ -202,12 +237,18 @@ def check_type(value: Any, kind: Any, name: str) -> None:
         for key, element in value.items():
             check_type(element, hints[key], f"{name}.{key}")
     elif kind is float:
-        finite = math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _LIMIT
-        _expect(finite, value, _NAMES[float], name)
+        _expect(type(value) in (int, float) and abs(value) < _LARGEST, value, _NAMES[float], name)
     else:
         fits = value is None if kind in (None, types.NoneType) else type(value) is kind
         fits = fits and (kind is not int or 0 <= int(value) < _LIMIT)
         _expect(fits, value, _NAMES[kind], name)
+
+
+def _required(kind: Any) -> frozenset[str]:
+    if typing.is_typeddict(kind):
+        return kind.__required_keys__
+    fields, absent = dataclasses.fields(kind), dataclasses.MISSING
+    return frozenset(each.name for each in fields if each.default is absent and each.default_factory is absent)
 
 
 def _expect(fits: bool, value: Any, expected: str, name: str) -> None:
@@ -237,7 +278,7 @@ class Verified:
         with suppress(OSError, UnicodeDecodeError):
             for line in read_text(self._path).splitlines():
                 with suppress(ValueError, TypeError, KeyError, RecursionError):  # half written
-                    entry = json.loads(line)
+                    entry = parse_json(line)
                     known[entry["name"]] = entry["identity"]
         return known
 

@@ -21,14 +21,13 @@ from bert_horovod.model.architectures.families import class_name
 from bert_horovod.model.encoder import encode, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import sequence_means
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import SENTENCE_VECTORS, Shapes
 from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Means, encoder_products
 
 ARCHITECTURE = "BertModel"
-KEY = "sentence_vectors"  # our key of config.json
 POOLINGS = ("mean", "first")
 SCALE = 20.0
 
@@ -39,7 +38,8 @@ class Embedding(Means):
 
     `text_columns`: the texts' column names in files; `pooling`: "mean" of a text's states, or its "first"; `prompts`:
     what stands before each column's texts; `lengths`: Matryoshka's, descending, the whole width first; `max_length`:
-    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `scored`: pairs have scores.
+    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `scored`: pairs have scores;
+    `lowercase`: texts are put in lower case before the tokenizer does its own.
     """
 
     text_columns: tuple[str, ...]
@@ -49,6 +49,7 @@ class Embedding(Means):
     max_length: int = 512
     symmetric: bool = False
     scored: bool = False
+    lowercase: bool = False
     counts = ("pairs",)
     sum_names = ("pair_loss",)
     means: ClassVar = {"pair_loss": "pair_loss"}
@@ -64,11 +65,12 @@ class Embedding(Means):
         return {
             "architectures": [class_name(model, ARCHITECTURE)],
             "text_columns": list(self.text_columns),
-            KEY: {
+            SENTENCE_VECTORS: {
                 "pooling": self.pooling,
                 "prompts": dict(zip(self.text_columns, self.prompts, strict=False)),
                 "matryoshka_lengths": list(self.lengths),
                 "max_seq_length": self.max_length,
+                **({"lowercase": True} if self.lowercase else {}),
             },
         }
 

@@ -23,6 +23,7 @@ from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.methods_found import package_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.state import Progress
@@ -82,7 +83,7 @@ def _shown(ranks: Sequence[int]) -> str:
 # them.
 OF_A_HOST = (
     *("threads", "stall_s", "tensorboard"),
-    *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours", "mirror"),
+    *("keep_checkpoints", "keep_every_hours", "mirror"),
 )
 _SHOWN = 5  # keys in a message, at most
 _SUBJECT = "work"  # subject of the entries in the rendezvous store
@@ -163,7 +164,11 @@ def described(jobs: Sequence[Job]) -> dict[str, Any]:
         table = recipe_to_table(job.recipe)
         for name in OF_A_HOST:
             del table["execution"][name]
-        of_job = _flat({**table, "task": type(job.task).__name__, "--max_steps": job.max_steps})
+        packages = {
+            f"package of {name}": package_of(type(method))
+            for name, method in (("optimizer.name", job.recipe.optimizer), ("exchange.method", job.recipe.exchange))
+        }
+        of_job = _flat({**table, **packages, "task": type(job.task).__name__, "--max_steps": job.max_steps})
         settings |= (
             {f"{job.output_dir.name}: {key}": value for key, value in of_job.items()} if len(jobs) > 1 else of_job
         )

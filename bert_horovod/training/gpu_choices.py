@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import TypedDict
 
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
@@ -16,7 +17,7 @@ from bert_horovod.errors import DamagedData
 from bert_horovod.runtime import devices
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
-from bert_horovod.storage.reading import check_type, read_json
+from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.overlap import build_step
@@ -67,7 +68,7 @@ def _kept(run: Run) -> dict[str, str]:
         return _of_earlier_runs()
     try:
         made_on, chosen = _read(path)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedData(
             f"{path} is damaged ({error}); remove it: the run then tunes anew and goes on to rounding"
         ) from error
@@ -79,13 +80,14 @@ def _kept(run: Run) -> dict[str, str]:
     return chosen
 
 
+class _Choices(TypedDict):
+    made_on: str
+    choices: dict[str, str]
+
+
 def _read(path: Path) -> tuple[str, dict[str, str]]:
-    content = read_json(path, inside=path.parent)
-    check_type(content, dict[str, str | dict[str, str]], "it")
-    made_on, chosen = content["made_on"], content["choices"]
-    if not isinstance(made_on, str) or not isinstance(chosen, dict):
-        raise TypeError("made_on is a text, choices are texts by name")
-    return made_on, chosen
+    content = read_record(path, _Choices, inside=path.parent)
+    return content["made_on"], content["choices"]
 
 
 def cache_file() -> Path:
@@ -98,7 +100,7 @@ def _of_earlier_runs() -> dict[str, str]:
     """Nothing if there were none; a damaged file is written anew."""
     try:
         made_on, chosen = _read(cache_file())
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return {}
     return chosen if made_on == _made_on() else {}
 

@@ -11,6 +11,7 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.initial import Initial
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Job:
     task: Task
     dataset: Dataset
     output_dir: Path
-    init_checkpoint: Path | None = None
+    initial: Initial | None = None  # the checkpoint to start from
     max_steps: int | None = None  # counted from the run's beginning; the schedule does not change
     stop_at: float | None = None  # when the run stops, in seconds since the epoch; set on rank 0 only
     evaluator: Callable[..., Any] | None = None  # called with the Run; None: the task's means (hooks/evaluation.py)

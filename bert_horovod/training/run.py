@@ -130,7 +130,7 @@ class Run:
         if self.world.rank == 0:
             self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
-            self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
+            self.say(resumed or f"starting from {job.initial.checkpoint if job.initial else 'fresh parameters'}")
             about = recipe_to_table(self.recipe) | {"data_sha256": job.dataset.hash, "version": __version__}
             self._trackers = Trackers(execution.trackers, job.output_dir, about, self.say)
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say, self._trackers.log)

@@ -14,24 +14,20 @@ new layers. The published code of progressive stacking does the same (Gong et al
 import os
 from dataclasses import asdict
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
-
-import numpy as np
 
 from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
-from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
-from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.runs import checkpoint
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
@@ -68,63 +64,13 @@ def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
         )
 
 
-def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
-    """The parameters of a checkpoint of any format, to start from; heads that the checkpoint lacks are left out.
-
-    Raises UserError if the checkpoint's sizes or vocabulary differ from the run's.
-    """
-    pretrained = read_pretrained(directory, task)
-    theirs, ours = family_of(pretrained.model), family_of(model)
-    if theirs is not ours:
-        settings = [f"model.{name} = {getattr(model, name)}" for name in (ours.chosen_by or theirs.chosen_by)]
-        raise UserError(
-            f"--init_checkpoint {directory} is {theirs.title}, the recipe's {' and '.join(settings)} make "
-            f"{ours.title}; start from {ours.title}, or leave [model] out, which is then the checkpoint's"
-        )
-    if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
-        pairs = enumerate(zip_longest(pretrained.vocabulary, dataset.vocabulary))
-        first = next(i for i, (theirs, ours) in pairs if theirs != ours)
-        raise UserError(
-            f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
-            f"(they first differ at id {first}); prepare the data with --vocab {directory}"
-        )
-    if pretrained.vocabulary is not None and pretrained.tokenizer_settings != dataset.tokenizer_settings:
-        raise UserError(
-            f"--init_checkpoint {directory} has another tokenizer ({pretrained.tokenizer_settings}) than the data in "
-            f"{dataset.path} ({dataset.tokenizer_settings}); prepare the data with --vocab {directory}"
-        )
-    shapes = task.parameters(model)
-    for name, array in pretrained.parameters.items():
-        if name in shapes and shapes[name] != array.shape:
-            raise UserError(
-                f"--init_checkpoint {directory}: {name} has shape {list(array.shape)}, the recipe's [model] "
-                f"makes it {list(shapes[name])}; leave [model] out, which is then the checkpoint's"
-            )
-    if (
-        pretrained.model.layer_groups != model.layer_groups
-        and pretrained.model.num_hidden_layers == model.num_hidden_layers
-    ):
-        raise UserError(
-            f"--init_checkpoint {directory} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
-            f"model.shared_layers = {model.shared_layers}; leave [model] out, which is then the checkpoint's"
-        )
-    for key in family_of(model).unseen_in_shapes:
-        theirs, ours = getattr(pretrained.model, key), getattr(model, key)
-        if theirs != ours:
-            raise UserError(
-                f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
-                "leave [model] out, which is then the checkpoint's"
-            )
-    return {name: array for name, array in pretrained.parameters.items() if name in shapes}
-
-
 def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     """The first state, equal on all ranks, and the path of the checkpoint that the run resumes from, if any.
 
-    It is from rank 0's newest checkpoint, else from job.init_checkpoint, else of fresh parameters.
+    It is from rank 0's newest checkpoint, else from job.initial, else of fresh parameters.
     """
     recipe = job.recipe
-    newest = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
+    newest = load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
     progress = newest.progress if newest else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
@@ -134,16 +80,10 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     if newest is None:
         deviation = partial(family_of(model).deviation, model)
         parameters = initial_values(shapes, deviation, recipe.data.seed)
-        if job.init_checkpoint and world.rank == 0:
-            try:
-                parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
-            except ReportedError as error:
-                if job.init_checkpoint.exists() or not job.init_checkpoint.name.startswith("step-"):
-                    raise
-                raise RunError(
-                    f"the checkpoint {job.init_checkpoint} was removed, by the run that made it, before this run had "
-                    "started from it; run the same command again"
-                ) from error
+        if job.initial and world.rank == 0:
+            parameters |= job.initial.take(job.recipe, job.task, job.dataset)
+    elif job.initial:
+        job.initial.drop()
     trained = trained_shapes(shapes, model, phase.trained_layers)
     state = TrainingState(
         newest.parameters if newest else parameters,

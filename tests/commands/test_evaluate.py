@@ -15,6 +15,7 @@ from bert_horovod.corpus.reading.pair_files import COLUMNS
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.recipe.settings import Execution, Objective, Phase
+from bert_horovod.runs.opening import find_checkpoint
 from tests import toy_glue
 from tests.commands.conftest import MODEL, WORDS, command, write_checkpoint
 from tests.toy_runs import logged, train_recipe
@@ -41,7 +42,9 @@ def test_a_fresh_model_knows_as_much_as_chance(toys, capsys):
 
 
 def test_the_result_does_not_depend_on_the_micro_batch(toys):
-    one, other = (evaluate(toys.checkpoint, toys.store, 16, rows=13, micro_batch=size) for size in (4, 32))
+    one, other = (
+        evaluate(find_checkpoint(toys.checkpoint), toys.store, 16, rows=13, micro_batch=size) for size in (4, 32)
+    )
     assert one["rows"] == other["rows"] == 13
     assert one["held_out_mlm_loss"] == pytest.approx(other["held_out_mlm_loss"], rel=1e-5)
 
@@ -65,7 +68,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
         execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
     )
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
-    evaluation = evaluate(run, toys.store, micro_batch=4)
+    evaluation = evaluate(find_checkpoint(run), toys.store, micro_batch=4)
     assert (evaluation["sequence_length"], evaluation["sequence_length_from"]) == (16, "checkpoint")
     assert "held-out rows of 16 positions (as it was trained):" in summary(evaluation)
     assert evaluation["checkpoint"] == str(run / "checkpoints" / "step-00000002")

@@ -21,6 +21,7 @@ from bert_horovod.interchange.architectures import (
 )
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Multilabel
 from tests.toy_glue import write_checkpoint
 
@@ -110,7 +111,7 @@ def test_any_number_of_labels_with_its_tokenizer_gives_the_probability_of_each(t
     checkpoint = write_checkpoint(tmp_path / "checkpoint", Multilabel(labels, threshold=0.3))
     assert command(checkpoint, tmp_path / "made", "savedmodel", "--with_tokenizer") == 0
     outputs = load_export(tmp_path / "made")("serving_default", {"text": np.array(["good film"])})
-    (expected,) = open_predictor(checkpoint, Options()).logits((["good film"],), packing=False)
+    (expected,) = open_predictor(find_checkpoint(checkpoint), Options()).logits((["good film"],), packing=False)
     np.testing.assert_allclose(outputs["probabilities"][0], 1 / (1 + np.exp(-expected)), rtol=1e-5)
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert (config["problem_type"], config["label_threshold"]) == (SEVERAL_LABELS, 0.3)

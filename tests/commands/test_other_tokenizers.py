@@ -12,7 +12,8 @@ from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.runs.opening import find_checkpoint
+from bert_horovod.training.initial import Initial
 from tests.commands.conftest import command
 from tests.toy_runs import metrics, newest, train_recipe
 from tests.toy_tokenizers import KINDS, TEXT, robertas, tokenizer_directory, write_kind, xlm_robertas
@@ -47,12 +48,12 @@ def test_a_store_a_run_and_its_checkpoint_have_the_tokenizer(tmp_path, capsys, k
     train_recipe(recipe_for(store), store, run)
     assert [line["step"] for line in metrics(run)] == [1, 2, 3, 4]
     assert (newest(run) / "tokenizer.json").read_text(encoding="utf-8") == store.tokenizer_settings.text
-    pretrained = read_pretrained(newest(run))
+    pretrained = find_checkpoint(newest(run)).reader.read()
     assert (pretrained.vocabulary, pretrained.tokenizer_settings) == (store.vocabulary, store.tokenizer_settings)
     assert "--set objective.pair=none --data_dir" in capsys.readouterr().out  # in the next command
     assert command("evaluate", "--checkpoint", run, "--data_dir", store.path, "--sequence_length", 16, "--json") == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 3
-    assert command("fill-mask", "--checkpoint", run, "The cat <mask> on the [MASK].", "--top", 3) == 0
+    assert command("fill-mask", "--checkpoint", run, "The cat <mask> on the [MASK].") == 0
     _text, *guesses = capsys.readouterr().out.splitlines()
     assert len(guesses) == 2
     assert command("inspect", "--data_dir", store.path) == 0
@@ -121,7 +122,7 @@ def test_a_roberta_of_transformers_is_trained_on_and_learns_entities(tmp_path, t
         shutil.copy(path, start)
     model = TOY_MODEL | {"architecture": "roberta", "vocab_size": len(store.vocabulary)}
     recipe = toy_recipe(model=model, objective=OBJECTIVE, phase={"steps": 2, "learning_rate": 0.01})
-    run = train_recipe(recipe, store, tmp_path / "run", init_checkpoint=start)
+    run = train_recipe(recipe, store, tmp_path / "run", initial=Initial(find_checkpoint(start)))
     assert type(transformers.AutoModelForMaskedLM.from_pretrained(run / "model")).__name__ == "RobertaForMaskedLM"
     sentences = "The\tO\ncat\tB-ANIMAL\nsat\tO\n\nthe\tO\ndog\tB-ANIMAL\n\n" * 40
     (tmp_path / "train.tsv").write_text(sentences, encoding="utf-8")

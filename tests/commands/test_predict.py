@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints as google
 from tests.commands.conftest import WORDS, command
@@ -103,7 +104,7 @@ def test_the_likeliest_word_comes_first(toys, capsys):
     tensors = load_file(weights)
     tensors["cls.predictions.bias"][[WORDS.index("cat"), WORDS.index("dog")]] = 12.0, 11.0
     save_file(tensors, weights, metadata={"format": "pt"})
-    assert command("fill-mask", "--checkpoint", toys.checkpoint, "The [MASK] sat.", "A [MASK] [MASK]", "--top", 2) == 0
+    assert command("fill-mask", "--checkpoint", toys.checkpoint, "The [MASK] sat.", "A [MASK] [MASK]") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [lines[0], lines[2]] == ["The [MASK] sat.", "A [MASK] [MASK]"]
     guesses = [lines[i].split() for i in (1, 3, 4)]
@@ -127,7 +128,7 @@ def assert_guesses_of_transformers(checkpoint: Path, text: str, words: list[str]
     with torch.no_grad():
         probabilities = model(**encoded).logits.softmax(-1)[0].numpy()
     expected = probabilities[(encoded["input_ids"][0] == tokenizer.mask_token_id).numpy()]
-    [positions] = MaskedTokenPredictor(checkpoint).guess([text], len(words) + 5)
+    [positions] = MaskedTokenPredictor(find_checkpoint(checkpoint)).guess([text], len(words) + 5)
     for guesses, row in zip(positions, expected, strict=True):
         by_word = {guess.token: guess.probability for guess in guesses}
         np.testing.assert_allclose([by_word[word] for word in words], row, rtol=1e-4, atol=1e-6)

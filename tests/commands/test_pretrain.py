@@ -1,5 +1,6 @@
 """Each mistake of a user is one clear message, and leaves nothing half-written."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from bert_horovod.__main__ import parse
+from bert_horovod.__main__ import open_values, parse
 from bert_horovod.collectives.launched import launch
 from bert_horovod.commands import pretrain
 from bert_horovod.corpus.store import open_store
@@ -34,12 +35,18 @@ def flags(files: dict[str, Path], *more: str) -> list[str]:
     return [word for name, path in files.items() for word in (f"--{name}", str(path))] + list(more)
 
 
+def opened(files: dict[str, Path], *more: str) -> argparse.Namespace:
+    """The arguments of `pretrain`, opened."""
+    arguments = parse(["bert-horovod", "pretrain", *flags(files, *more)])
+    open_values(arguments)
+    return arguments
+
+
 def refuse(files: dict[str, Path], match: str, *more: str, error: type[ReportedError] = UserError) -> None:
     """The command raises this error with this text and makes no output directory."""
     existed = files["output_dir"].exists()
-    arguments = parse(["bert-horovod", "pretrain", *flags(files, *more)])
     with pytest.raises(error, match=match):
-        arguments.run(arguments)
+        pretrain.run(opened(files, *more))
     assert files["output_dir"].exists() == existed
 
 
@@ -79,7 +86,7 @@ def test_what_a_recipe_leaves_out_of_model_is_the_checkpoints(files, tmp_path):
     start = ("--init_checkpoint", str(tmp_path / "model"))
 
     def model_of(*words: str):
-        return pretrain._job(parse(["bert-horovod", "pretrain", *flags(files, *start, *words)]), launch()).recipe.model
+        return pretrain._job(opened(files, *start, *words), launch()).recipe.model
 
     assert model_of() == model
     changed = dataclasses.replace(model, hidden_dropout_prob=0.4)

@@ -33,7 +33,9 @@ def test_every_shipped_recipe_is_planned_and_listed(capsys):
     assert [line.split()[1] for line in taken.splitlines()] == list(TAKE)
     assert set(TAKE) < set(entries)
     assert {name for name, entry in entries.items() if entry["take"]} == set(TAKE)
-    lines = listed.splitlines()
+    assert [name for name, entry in entries.items() if entry["experiments"]] == ["bert-mini8-mslt"]
+    assert all(sentence in listed for sentence in entries["bert-mini8-mslt"]["experiments"])
+    lines = [line for line in listed.splitlines() if " is an experiment" not in line]
     assert lines[0].endswith("on one A100")
     assert [line.split()[0] for line in lines[1::2]] == list(entries)
     assert [line.strip() for line in lines[2::2]] == [entry["reproduces"] for entry in entries.values()]

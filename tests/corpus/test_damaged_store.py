@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import open_store, verify
-from bert_horovod.corpus.tokens import hash_directory
+from bert_horovod.storage.reading import hash_file
 from tests.mutations import Change, apply, sandbox
 from tests.toys import SMALL_VOCABULARY, toy_shard, write_store, write_toy_store
 
@@ -25,35 +24,24 @@ class Payload:
         return Path.touch, (self.path,)
 
 
-@pytest.fixture(scope="module", params=[False, True])
-def original(tmp_path_factory, request) -> Path:
-    """A store of two shards with held-out sections and a duplicate, of this version and of earlier ones."""
-    return write_original(tmp_path_factory, request.param)
-
-
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory) -> Path:
-    """The same of earlier versions alone."""
-    return write_original(tmp_path_factory, True)
-
-
-def write_original(tmp_path_factory, earlier: bool) -> Path:
+def original(tmp_path_factory) -> Path:
+    """A store of two shards with held-out sections and a duplicate."""
     path = tmp_path_factory.mktemp("original") / "store"
     random = np.random.default_rng(1)
     shards = [toy_shard(random, 6, 2, 8, 30, 0.3, len(SMALL_VOCABULARY)) for _ in range(2)]
-    return write_store(path, shards, SMALL_VOCABULARY, duplicates=(1, 7), earlier=earlier).path
+    return write_store(path, shards, SMALL_VOCABULARY, duplicates=(1, 7)).path
 
 
-def read_shard(store: Path) -> Shard:
-    """The first shard of a store."""
-    return open_store(store).shards[0]
+def read_duplicates(store: Path) -> np.ndarray:
+    """The duplicates of a store."""
+    return open_store(store).duplicates
 
 
 def rehash(store: Path) -> None:
-    """Make the hash of shard-00000 right after a change, as an attacker would."""
+    """Make the hash of duplicates.npy right after a change, as an attacker would."""
     manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
-    (entry,) = (entry for entry in manifest["shards"] if entry["name"] == "shard-00000")
-    entry["sha256"] = hash_directory(store / "shard-00000")
+    manifest["duplicates"]["sha256"] = hash_file(store / "duplicates.npy")
     (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
@@ -76,19 +64,18 @@ def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(tmp_path, original):
         assert "cannot read manifest.json (it is not a regular file)" in str(error)
 
 
-@pytest.mark.parametrize("name", ["tokens", "titles"])
-def test_a_pickle_in_a_shard_is_refused_and_does_not_run(tmp_path, directories, name):
-    with sandbox(directories, tmp_path / "box") as box:
-        file = box.directory / "shard-00000" / f"{name}.npy"
+def test_a_pickle_in_an_array_is_refused_and_does_not_run(tmp_path, original):
+    with sandbox(original, tmp_path / "box") as box:
+        file = box.directory / "duplicates.npy"
         ran = tmp_path / "ran"
         np.save(file, np.array([Payload(ran)] * 3, object), allow_pickle=True)
         rehash(box.directory)
-        assert f"{name}.npy" in str(box.read(read_shard, box.directory))
-        assert "damaged shards: shard-00000" in str(box.read(verify, box.directory))
+        for read in (read_duplicates, verify):
+            assert "duplicates.npy is missing or damaged" in str(box.read(read, box.directory))
         file.write_bytes(pickle.dumps(Payload(ran)))
         rehash(box.directory)
-        assert f"{name}.npy" in str(box.read(read_shard, box.directory))
-        assert "damaged shards: shard-00000" in str(box.read(verify, box.directory))
+        for read in (read_duplicates, verify):
+            assert "duplicates.npy is missing or damaged" in str(box.read(read, box.directory))
         assert not ran.exists()
         pickle.loads(file.read_bytes())  # shows that the payload works where it is unpickled
         assert ran.exists()

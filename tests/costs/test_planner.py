@@ -18,6 +18,7 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.horovod_runs import PROJECT
+from tests.toys import more_rows
 
 HOP = Network(1e9, share=1.0, latency_s=0.0)
 DEVICE = Device("toy", 1e12, product_share=0.5)
@@ -132,13 +133,11 @@ def test_a_run_warns_of_a_fast_link_where_its_plan_says_that_float16_exposes_lit
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.25}, "numerics": {"wire": "float16"}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.25}, "optimizer": {"name": "lamb"}},
-    "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.1, "interval": 4}},
     "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.1}},
     "powersgd": {"exchange": {"method": "powersgd", "dense": 0.1}},
     "parameters": {"exchange": {"method": "parameters", "interval": 10}},
-    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 10, "momentum_interval": 20}},
-    "dreamddp": {"exchange": {"method": "dreamddp", "interval": 10, "full_interval": 100}},
     "diloco": {"exchange": {"method": "diloco", "interval": 10}, "numerics": {"wire": "int8"}},
+    **more_rows("rows.PLANNED"),
 }
 
 
@@ -172,21 +171,10 @@ def test_bytes_of_stages_are_those_of_their_numbers():
     assert compressed.sent_bytes == pytest.approx(1.5 * parameters * (1 / 8 + 1 / 128), rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["parameters", "mt_dao", "diloco"])
+@pytest.mark.parametrize("method", ["parameters", "diloco", *more_rows("rows.EXPOSED")])
 def test_averages_after_a_step_are_exposed(method):
     plan = plan_phase(method_recipe(method), 0, 4, DEVICE, HOP)
     assert plan.exposed_s == plan.communication_s == pytest.approx(plan.sent_bytes / 1e9, rel=1e-3)  # whole blocks
-
-
-def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not():
-    toy = method_recipe("dreamddp")
-    parameters = derive(toy, toy.phase[0], 4).parameters
-    full_s = 1.5 * 4 * 3 * parameters / 100 / 1e9
-    plan = plan_phase(toy, 0, 4, DEVICE, HOP)
-    assert plan.exposed_s == pytest.approx(full_s)
-    assert plan.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
-    slow = plan_phase(toy, 0, 4, DEVICE, Network(1e6, share=1.0, latency_s=0.0))
-    assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
 
 
 def test_all_ranks_wait_for_the_slowest():

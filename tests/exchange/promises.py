@@ -61,35 +61,21 @@ def low_rank(steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] =
     return exchange_recipe(steps, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
-def dream(optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
-    """Parts of parameters in turn, all of them every 12 steps."""
-    exchange = {"method": "dreamddp", "interval": 3, "full_interval": 12, **exchange}
-    return exchange_recipe(216, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
-
-
 def outer(settings: dict[str, Any], optimizer: dict[str, Any] = DILOCO_ADAMW, **sections: Any) -> Recipe:
     """DiLoCo, in a phase of 50 steps."""
     return exchange_recipe(50, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
 
 
-def frozen(method: str, rule: Callable[..., list[dict]], form: str, *arguments: Any, **exchange: Any) -> Promise:
+def frozen(method: str, rule: Callable[..., list[dict]], *arguments: Any, **exchange: Any) -> Promise:
     """A method that freezes v after 12 of 28 steps."""
-    recipe = moments_recipe(method, form=form, **exchange)
+    recipe = moments_recipe(method, **exchange)
     steps_of = of_published(rule, recipe, *arguments)
-    slow = form == "published" and method != "onebit_adam"
-    fused = (method, form) == ("onebit_lamb", "normalized")
-    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, slow=slow, fused=fused)
+    fused = method == "onebit_lamb"
+    return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, fused=fused)
 
 
-MT_DAO = {"interval": 2, "momentum_interval": 3, "second_moment_interval": 4, "slow_beta": 0.95, "slow_weight": 0.8}
 WORDS_IN_CHUNKS = low_rank(words="largest_chunks", fraction=0.2)
 CHUNKS = partial(transcribed.largest_chunks, dense_steps=5)
-WORDS_IN_RANK_5 = low_rank(words_rank=5)
-ONES = partial(moments_recipe, "zero_one_adam")
-# Of 0/1 Adam: three steps with dense gradients in a row, three in every second, then every fourth, behind a warm-up of
-# three steps or from the first; ranks agree by the steps whose rate is half the peak, 19 and 17, and a quarter.
-SEES = {"normalized": {1, 2, 3, 4, 5, 6, 8, 10, 12}, "published": {1, 2, 3, 5, 7, 9}}
-SYNCS = {"normalized": {13, 14, 15, 16, 17, 18, 20, 22, 24, 28}, "published": {13, 14, 15, 16, 18, 20, 22, 24, 28}}
 
 PROMISES = {
     "gradients": Promise(exchange_recipe(optimizer=SGD), 8, 5, (4,), transcribed.gradients),
@@ -104,51 +90,18 @@ PROMISES = {
     "powersgd, words in chunks": Promise(
         WORDS_IN_CHUNKS, 12, 9, (6,), partial(transcribed.powersgd, WORDS_IN_CHUNKS), WORDS, close=(1e-3, 3e-4)
     ),
-    "powersgd, words in rank 5": Promise(
-        WORDS_IN_RANK_5,
-        12,
-        9,
-        (6,),
-        partial(transcribed.powersgd, WORDS_IN_RANK_5),
-        WORDS,
-        slow=True,
-        close=(1e-3, 3e-4),
-    ),
     "powersgd, float16 and int8": Promise(
         low_rank(wire="float16", words="int8", dense_wire="int8"), 12, 9, (3, 6), None, WORDS, counted=False
     ),
     "powersgd, int8": Promise(low_rank(wire="int8"), 12, 9, (3, 7), None, WORDS, counted=False, slow=True),
-    "onebit_adam": frozen("onebit_adam", published.onebit_adam, "normalized", 12),
-    "onebit_adam, published": frozen("onebit_adam", published.onebit_adam, "published", 12),
-    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, "normalized", 12),
-    "onebit_lamb, published": frozen("onebit_lamb", published.onebit_lamb, "published", 12),
-    **{
-        name: frozen(
-            "zero_one_adam",
-            published.zero_one_adam,
-            form,
-            12,
-            SEES[form],
-            SYNCS[form],
-            warmup=warmup,
-            interval=4,
-            variance_updates=3,
-        )
-        for name, form, warmup in (("zero_one_adam", "normalized", 0.1), ("zero_one_adam, published", "published", 0.0))
-    },
+    "onebit_adam": frozen("onebit_adam", published.onebit_adam, 12),
+    "onebit_lamb": frozen("onebit_lamb", published.onebit_lamb, 12),
     "parameters": Promise(
         exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=ADAMW),
         12,
         6,
         (4,),
         partial(transcribed.local_adamw, interval=4),
-    ),
-    "mt_dao": Promise(
-        exchange_recipe(48, exchange={"method": "mt_dao", **MT_DAO}, optimizer=ADAMW), 24, 5, (12,), transcribed.mt_dao
-    ),
-    "dreamddp": Promise(dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), told=(13,)),
-    "dreamddp, three micro-batches": Promise(
-        dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), micro_batches=3, slow=True
     ),
     "diloco": Promise(outer({"interval": 4}), 50, 7, (6,), partial(transcribed.diloco, ranks=RANKS, interval=4)),
     "diloco, fragments": Promise(

@@ -7,7 +7,6 @@ from bert_horovod.recipe.sections import Recipe
 from tests.exchange.moments import BUCKETS, LEARNING_RATE, RANKS, SHAPES, TABLE, gradients, parameters
 
 BLOCK = 256
-CLIPPED = 3.0
 
 
 def share(rank: int, step: int) -> dict[str, np.ndarray]:
@@ -34,9 +33,9 @@ def rounded(scale: np.ndarray) -> np.ndarray:
 class CompressedMean:
     """The two-stage mean of one bucket over ranks, with errors in units of a share: 1 / n of a rank's moment."""
 
-    def __init__(self, bucket: list[str], form: str) -> None:
+    def __init__(self, bucket: list[str]) -> None:
         sizes = [int(np.prod(SHAPES[name])) for name in bucket]
-        self.count, self.form = sum(sizes), form
+        self.count = sum(sizes)
         self.part = -(-self.count // (RANKS * BLOCK)) * BLOCK
         self.worker = np.zeros((RANKS, RANKS * self.part))
         self.server = np.zeros(RANKS * self.part)
@@ -49,16 +48,13 @@ class CompressedMean:
         """What y, from place `begin` of the bucket on, stands for when it is sent."""
         real = self.real[begin : begin + len(y)]
         scale = np.zeros(len(y))
-        if self.form == "published":
-            scale[:] = np.sqrt((y**2).sum() / real.sum())
         blocks = [slice(i, i + BLOCK) for i in range(0, len(y), BLOCK)]
-        if self.form == "normalized":
-            owners = self.tensor[begin // BLOCK :][: len(blocks)]
-            alive = [np.abs(y[block]).sum() > 0 for block in blocks]
-            for owner in set(owners):
-                mine = [block for block, of, live in zip(blocks, owners, alive, strict=True) if of == owner and live]
-                for block in mine:
-                    scale[block] = sum(np.abs(y[each]).sum() for each in mine) / sum(real[each].sum() for each in mine)
+        owners = self.tensor[begin // BLOCK :][: len(blocks)]
+        alive = [np.abs(y[block]).sum() > 0 for block in blocks]
+        for owner in set(owners):
+            mine = [block for block, of, live in zip(blocks, owners, alive, strict=True) if of == owner and live]
+            for block in mine:
+                scale[block] = sum(np.abs(y[each]).sum() for each in mine) / sum(real[each].sum() for each in mine)
         return np.where(y >= 0, 1, -1) * rounded(scale)
 
     def mean(self, moments: list[np.ndarray]) -> np.ndarray:
@@ -81,7 +77,7 @@ class Run:
     """What the rules share: the state, its gradients step by step, and what is kept of it."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.settings, self.exchange = recipe.optimizer, recipe.exchange
+        self.settings = recipe.optimizer
         self.x = {name: value.astype(np.float64) for name, value in parameters().items()}
         self.m, self.v = ({name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in "mv")
         self.t = 0
@@ -124,20 +120,16 @@ class Run:
     def clipped(self, each: dict[str, np.ndarray], bucket: list[str], v: dict[str, np.ndarray]) -> np.ndarray:
         """n times a rank's share of a bucket, within its limit."""
         g, usual = RANKS * flat(each, bucket), np.sqrt(RANKS * flat(v, bucket).sum())
-        if self.exchange.form == "published":
-            return g * min(1, CLIPPED * usual / np.linalg.norm(g))
         g = g * np.sqrt(self.factors[0] / self.factors[1])
         g = g * min(1, usual / np.linalg.norm(g))
         largest = np.sqrt(RANKS * flat(v, bucket) / (1 - self.settings.beta_2))
         return np.sign(g) * np.minimum(np.abs(g), largest)
 
     def compressed(self, mean: CompressedMean, moments: list[np.ndarray], v: np.ndarray) -> np.ndarray:
-        """The mean over ranks of a bucket's moments, in the form of the recipe."""
+        """The mean over ranks of a bucket's moments, which are sent over the root of v."""
         den = np.where(v > 0, np.sqrt(v) + self.settings.epsilon, 0)
-        if mean.form == "normalized":
-            sent = [np.divide(each, den, out=np.zeros_like(den), where=den > 0) for each in moments]
-            return mean.mean(sent) * den
-        return np.where(v > 0, mean.mean(moments), 0)
+        sent = [np.divide(each, den, out=np.zeros_like(den), where=den > 0) for each in moments]
+        return mean.mean(sent) * den
 
 
 def errors(means: list[CompressedMean]) -> dict[str, np.ndarray]:
@@ -152,7 +144,7 @@ def errors(means: list[CompressedMean]) -> dict[str, np.ndarray]:
 def onebit_adam(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, np.ndarray]]:
     """The state after each step: x by name, m/name, v/name, error.worker.i and error.server.i of all ranks."""
     run = Run(recipe)
-    means = [CompressedMean(bucket, recipe.exchange.form) for bucket in BUCKETS]
+    means = [CompressedMean(bucket) for bucket in BUCKETS]
     states = []
     for step in range(1, steps + 1):
         shares, total, finite = run.gradients(step)
@@ -182,8 +174,8 @@ def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
     """As onebit_adam; also v_fresh/name."""
     run = Run(recipe)
     b1, b2, eps = run.settings.beta_1, run.settings.beta_2, run.settings.epsilon
-    means = [CompressedMean(bucket, recipe.exchange.form) for bucket in BUCKETS]
-    mean_ratio, last, q = dict.fromkeys(SHAPES, 0.0), dict.fromkeys(SHAPES, 1.0), dict.fromkeys(SHAPES, 1.0)
+    means = [CompressedMean(bucket) for bucket in BUCKETS]
+    mean_ratio, last = dict.fromkeys(SHAPES, 0.0), dict.fromkeys(SHAPES, 1.0)
     fresh = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     states = []
     for step in range(1, steps + 1):
@@ -195,18 +187,14 @@ def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
                 u = m[name] / (np.sqrt(v[name]) + eps) + run.decay(name) * x
                 norms = np.linalg.norm(x), np.linalg.norm(u)
                 ratio = norms[0] / norms[1] if min(norms) > 0 else 1.0
-                ratio = np.clip(ratio, recipe.exchange.smallest_ratio, recipe.exchange.largest_ratio)
+                ratio = np.clip(ratio, 0.01, 10.0)
                 mean_ratio[name] = 0.9 * mean_ratio[name] + 0.1 * ratio
                 run.x[name] = x - LEARNING_RATE * ratio * u
         elif finite:
             old = dict(run.m)
             for bucket, mean in zip(BUCKETS, means, strict=True):
-                scaling = flat({name: np.full(SHAPES[name], q[name]) for name in bucket}, bucket)
-                moments = [
-                    scaling * (b1 * flat(run.m, bucket) + (1 - b1) * run.clipped(each, bucket, run.v))
-                    for each in shares
-                ]
-                run.m |= named(run.compressed(mean, moments, flat(run.v, bucket)) / scaling, bucket)
+                moments = [b1 * flat(run.m, bucket) + (1 - b1) * run.clipped(each, bucket, run.v) for each in shares]
+                run.m |= named(run.compressed(mean, moments, flat(run.v, bucket)), bucket)
             for name, x in run.x.items():
                 gradient = (run.m[name] - b1 * old[name]) / (1 - b1)
                 fresh[name] = b2 * fresh[name] + (1 - b2) * gradient**2
@@ -224,67 +212,5 @@ def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
             run.m, run.v = m, v
             fresh = {name: value.copy() for name, value in v.items()}
             mean_ratio = {name: value / (1 - 0.9**run.t) for name, value in mean_ratio.items()}
-            if recipe.exchange.form == "published":
-                scales = {name: np.linalg.norm(value) / np.sqrt(value.size) for name, value in m.items()}
-                q = {name: np.mean(list(scales.values())) / scale for name, scale in scales.items()}
         states.append(run.state() | errors(means) | {f"v_fresh/{name}": value for name, value in fresh.items()})
-    return states
-
-
-def zero_one_adam(
-    recipe: Recipe, steps: int, learning_steps: int, dense: set[int], syncs: set[int]
-) -> list[dict[str, np.ndarray]]:
-    """The state after each step; between syncs nothing, because ranks differ.
-
-    Args:
-        dense: of the learning steps, those with dense gradients.
-        syncs: of the others, those after which ranks agree.
-    """
-    run = Run(recipe)
-    b1, eps, form = run.settings.beta_1, run.settings.epsilon, recipe.exchange.form
-    of_gradients = [CompressedMean(bucket, form) for bucket in BUCKETS]
-    of_moves = [CompressedMean(bucket, form) for bucket in BUCKETS]
-    v_updates, length = 0, 0.0
-    moved = [{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)]
-    local = [dict(run.m) for _ in range(RANKS)]
-    states = []
-    for step in range(1, steps + 1):
-        shares, total, finite = run.gradients(step)
-        if finite and step <= learning_steps:
-            v_updates += step in dense
-            if step not in dense:
-                v = run.corrected(v_updates)[1]
-                for bucket, mean in zip(BUCKETS, of_gradients, strict=True):
-                    sent = [run.clipped(each, bucket, v) for each in shares]
-                    total |= named(run.compressed(mean, sent, flat(run.v, bucket)), bucket)
-            run.learn(total, second=step in dense)
-            m, v = run.corrected(v_updates)
-            for name, x in run.x.items():
-                direction = m[name] / (np.sqrt(v[name]) + eps) + run.decay(name) * x
-                run.x[name] = x - LEARNING_RATE * direction
-        elif finite:
-            length += LEARNING_RATE
-            for rank, each in enumerate(shares):
-                for bucket in BUCKETS:
-                    for name, g in named(run.clipped(each, bucket, run.v), bucket).items():
-                        local[rank][name] = b1 * local[rank][name] + (1 - b1) * g
-                        moved[rank][name] = moved[rank][name] - LEARNING_RATE * local[rank][name] / (
-                            np.sqrt(run.v[name]) + eps
-                        )
-        if step == learning_steps:
-            run.m, run.v = m, v
-            local = [dict(run.m) for _ in range(RANKS)]
-        if step in syncs and length:
-            for bucket, mean in zip(BUCKETS, of_moves, strict=True):
-                den = np.sqrt(flat(run.v, bucket)) + eps
-                a = run.compressed(mean, [flat(each, bucket) * den for each in moved], flat(run.v, bucket))
-                run.m |= named(-a / length, bucket)
-                for name, move in named(a / den, bucket).items():
-                    run.x[name] = run.x[name] * (1 - length * run.decay(name)) + move
-            local = [dict(run.m) for _ in range(RANKS)]
-            moved = [{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)]
-            length = 0.0
-        agree = step <= learning_steps or step in syncs
-        state = errors(of_gradients if step < learning_steps else of_moves)
-        states.append(run.state() | state if agree else {})
     return states

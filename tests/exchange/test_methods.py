@@ -21,7 +21,7 @@ SECTIONS = {
 
 @pytest.fixture
 def toy(monkeypatch) -> str:
-    monkeypatch.setitem(METHODS, METHOD, ScaledGradientsSettings)  # the line
+    monkeypatch.setitem(METHODS._own, METHOD, ScaledGradientsSettings)  # the line
     return METHOD
 
 

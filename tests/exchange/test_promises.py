@@ -11,12 +11,14 @@ from bert_horovod.exchange.owed import Layout, shares, total
 from tests.exchange.exchange_jobs import MOMENTS, RANKS, trained, trained_in_parts
 from tests.exchange.promises import PROMISES, Promise
 from tests.exchange.toy_method import ScaledGradientsSettings
+from tests.toys import more_rows
 
 pytestmark = pytest.mark.full
 
 PLAIN = PROMISES["gradients"]
 TOY = dataclasses.replace(PLAIN.recipe, exchange=ScaledGradientsSettings(factor=1.0))  # as gradients are
-LINES = PROMISES | {"a toy": PLAIN._replace(recipe=TOY)}
+ALL = PROMISES | more_rows("promises.PROMISES")
+LINES = ALL | {"a toy": PLAIN._replace(recipe=TOY)}
 
 
 def lasting(line: Promise) -> tuple[pytest.MarkDecorator, ...]:
@@ -51,7 +53,7 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def test_every_method_has_a_line():
-    assert {each.recipe.exchange.method for each in PROMISES.values()} == set(METHODS)
+    assert {each.recipe.exchange.method for each in ALL.values()} == set(METHODS)
 
 
 def test_it_is_the_transcription(line, records):

@@ -29,10 +29,10 @@ def numbers() -> np.ndarray:
     return array
 
 
-def signs(root_mean_square: bool) -> Signs:
+def signs() -> Signs:
     """One bit a number, with a scale a block."""
     blocks = ROWS * WIDTH // BLOCK
-    return Signs(np.arange(blocks), np.full(blocks, BLOCK), root_mean_square)
+    return Signs(np.arange(blocks), np.full(blocks, BLOCK))
 
 
 def int8_scales(values: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ def test_float16_sends_halves():
     np.testing.assert_array_equal(Float16().encode(sent)[0], sent)  # halves as they are
 
 
-@pytest.mark.parametrize("encoding", [Float16(), Int8(), signs(False), signs(True)])
+@pytest.mark.parametrize("encoding", [Float16(), Int8(), signs()])
 def test_what_is_owed_is_what_was_not_sent(encoding):
     values, owed = numbers(), numbers()[::-1] / 3
     sent, then = encode_owing(encoding, tf.constant(values), tf.constant(owed))

@@ -9,7 +9,7 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers import applying
 from bert_horovod.optimizers.base import slot_shapes
-from tests.toys import optimizer_of, recipe_of
+from tests.toys import more_rows, optimizer_of, recipe_of
 
 SHAPES = {"table": (40, 6), "a": (7, 3), "b": (7, 3), "bias": (5,), "d": (11,)}
 
@@ -54,7 +54,7 @@ def steps(one: Updater, finite: list[bool] | None = None) -> dict[str, np.ndarra
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "lans", "merit", "came"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "lans", *more_rows("rows.RULE_RUNS")])
 def test_all_at_once_updates_as_group_by_group(optimizer, monkeypatch):
     for dtype in (tf.float32, tf.bfloat16):
         apart = steps(updater(True, False, optimizer, dtype))

@@ -54,60 +54,6 @@ def local_adamw(steps: int, bad: int, interval: int) -> States:
     return history
 
 
-def mt_dao(steps: int, bad: int) -> States:
-    """With intervals of 2, 3 and 4 steps."""
-    b, w, b2, eps, wd = 0.95, 0.8, 0.99, 1e-6, 0.1
-    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    u, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
-    history, t = [], 0
-    for step in range(1, steps + 1):
-        if step != bad:
-            t += 1
-            for rank in range(RANKS):
-                gradients = {name: RANKS * value.astype(np.float64) for name, value in share(rank, step).items()}
-                norm = np.sqrt(sum((value**2).sum() for value in gradients.values()))
-                for name, g in gradients.items():
-                    g = g / max(1.0, norm / 30.0)
-                    u[rank][name] = b * u[rank][name] + (1 - b) * g
-                    moved = ((1 - w) * g + w * u[rank][name]) / (np.sqrt(v[rank][name]) + eps)
-                    bound = (t - 1) ** 0.25
-                    moved = np.where(v[rank][name] > 0, np.clip(moved, -bound, bound), 0)
-                    x[rank][name] = x[rank][name] - RATE * (moved + wd * decays(name) * x[rank][name])
-                    known = v[rank][name] > 0
-                    v[rank][name] = np.where(known, b2 * v[rank][name] + (1 - b2) * g**2, g**2)
-        for values, every in ((x, 2), (u, 3), (v, 4)):
-            if step % every == 0:
-                for name in SHAPES:
-                    mean = sum(of_rank[name] for of_rank in values) / RANKS
-                    for of_rank in values:
-                        of_rank[name] = mean
-        history.append([dict(of_rank) for of_rank in x])
-    return history
-
-
-def dreamddp(steps: int, bad: int, interval: int, full: int) -> States:
-    """Of sgd."""
-    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    parts, history = cut(SHAPES, interval), []
-    for step in range(1, steps + 1):
-        if step != bad:
-            for name, begin, end in parts[(step - 1) % interval]:
-                mean = sum(of_rank[name][begin:end] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = of_rank[name].copy()
-                    of_rank[name][begin:end] = mean
-            for rank in range(RANKS):
-                for name, g in share(rank, step).items():
-                    x[rank][name] = x[rank][name] - RATE * RANKS * g.astype(np.float64)
-        if step % full == 0:
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = mean
-        history.append([dict(of_rank) for of_rank in x])
-    return history
-
-
 def flat(parameters: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([parameters[name].reshape(-1) for name in SHAPES])
 

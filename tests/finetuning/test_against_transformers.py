@@ -14,6 +14,7 @@ from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.tag_data import ner_data
 from bert_horovod.finetuning.text_data import glue_data, own_data
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_glue import MODEL, write_checkpoint, write_glue, write_labels
 from tests.toy_ner import write_ner
 
@@ -43,7 +44,9 @@ def losses(read: Callable, tmp_path: Path, *more: str, model: Model = MODEL) -> 
     pytest.importorskip("transformers")
     from lab.finetuning_peer import first_losses
 
-    finetuning = Finetuning(read(tmp_path / "data"), write_checkpoint(tmp_path / "checkpoint", model=model))
+    finetuning = Finetuning(
+        read(tmp_path / "data"), find_checkpoint(write_checkpoint(tmp_path / "checkpoint", model=model))
+    )
     (tmp_path / "runs").mkdir()
     return np.array(first_losses(finetuning, tmp_path / "runs", overrides=(*SETTINGS, *more))).T
 

@@ -20,6 +20,7 @@ from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.recipe_files.loading import differences
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.text_head import Classification, Regression
 from bert_horovod.training.job import Job
@@ -39,7 +40,7 @@ def classification_recipe(model, *rows, epochs=3.0, overrides=(), world_size=1):
 
 
 def finetuning(files: dict[str, Path]) -> Finetuning:
-    return Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    return Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), find_checkpoint(files["checkpoint"]))
 
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
@@ -73,7 +74,7 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
     assert (said or "labels: negative, positive\ntokenizer: the checkpoint's, uncased") in notices(
         files | {"checkpoint": other}
     )
-    assert job_of(files | {"checkpoint": other}, tmp_path / "out").init_checkpoint == other
+    assert job_of(files | {"checkpoint": other}, tmp_path / "out").initial.checkpoint.directory == other
 
 
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
@@ -162,7 +163,7 @@ def test_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path
     tuning = finetuning(files | {"checkpoint": directory})
     assert tuning.job(tmp_path / "out").dataset.tokenizer_settings == TokenizerSettings(lowercase)
     assert ("tokenizer: the checkpoint's, " + ("uncased" if lowercase else "cased")) in said_at_start(tuning)
-    predictor = open_predictor(directory, Options())
+    predictor = open_predictor(find_checkpoint(directory), Options())
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
 
@@ -207,7 +208,7 @@ def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     with pytest.raises(
         UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second apart"
     ):
-        Finetuning(Texts(glue_data("mnli", Files(write_mnli(tmp_path / "glue")))), one)
+        Finetuning(Texts(glue_data("mnli", Files(write_mnli(tmp_path / "glue")))), find_checkpoint(one))
 
 
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):

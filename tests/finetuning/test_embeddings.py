@@ -19,12 +19,16 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace
+from bert_horovod.interchange.sentence_transformers import vectors_of
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import embeddings
 from tests.horovod_runs import run_ranks
 from tests.toy_glue import FAST, WORDS
 from tests.toy_runs import metrics, newest
+from tests.toy_vectors import write_vectors
+from tests.toys import more_rows
 
 BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
 TRIPLES = {"prompts": ["the ", "a ", "a "], "matryoshka": "8", "symmetric": True}
@@ -92,7 +96,7 @@ def losses_of(
     output_dir.mkdir(exist_ok=True)
     kind = embeddings("query,passage,wrong", **TRIPLES)(data)
     settings = (*FAST, *BATCH, f"execution.micro_batch={micro_batch}", *more)
-    train(Finetuning(kind, checkpoint).job(output_dir, 2, settings, world.size, **options), world)
+    train(Finetuning(kind, find_checkpoint(checkpoint)).job(output_dir, 2, settings, world.size, **options), world)
     return [line["loss"] for line in metrics(output_dir)]
 
 
@@ -147,7 +151,7 @@ def test_bfloat16_learns_with_two_passes_and_its_vectors_are_near_those_of_float
     assert losses[-1] < losses[0]
     np.testing.assert_allclose(losses, expected, rtol=0.02)
     one, other = (
-        EmbeddingPredictor(newest(run), Options()).vectors(["good film", "the hero was bad", "a plot"])
+        EmbeddingPredictor(find_checkpoint(newest(run)), Options()).vectors(["good film", "the hero was bad", "a plot"])
         for run in (tmp_path / "run", data.with_name("run"))
     )
     assert (one * other).sum(1).min() > 0.99
@@ -188,7 +192,7 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
     files = Files(None, tmp_path / "data" / "train.csv", (tmp_path / "data" / "dev.csv",))
     pairs = {"dev_columns": "query,passage", "label_column": "score"} if judged else {}
     kind = Embeddings.read("embedding", files, {"text_columns": "passage", "prompts": ["the "]} | pairs)
-    job = Finetuning(kind, checkpoint).job(tmp_path, 2, (*FAST, "execution.micro_batch=2"))
+    job = Finetuning(kind, find_checkpoint(checkpoint)).job(tmp_path, 2, (*FAST, "execution.micro_batch=2"))
     train(job, World())
     losses = [line["loss"] for line in metrics(tmp_path)]
     assert losses[-1] < losses[0]
@@ -196,33 +200,68 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
     names = {name for line in lines for name in line if name.startswith("held_out")}
     assert names == ({"held_out_spearman", "held_out_pearson"} if judged else {"held_out_uniformity"})
     assert (tmp_path / "best.json").is_file() == judged
-    prompts = read_configuration(newest(tmp_path))["sentence_vectors"]["prompts"]
+    prompts = HuggingFace(newest(tmp_path)).configuration["sentence_vectors"]["prompts"]
     assert prompts == {"query": "the ", "passage": "the "}  # sentence-transformers asks for the one of "query"
     if not judged:
         with pytest.raises(UserError, match="--early_stop 1: the dev set has no score that decides"):
-            Finetuning(kind, checkpoint).job(tmp_path, 2, FAST, early_stop=1)
+            Finetuning(kind, find_checkpoint(checkpoint)).job(tmp_path, 2, FAST, early_stop=1)
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("exchange.method='diloco'", "exchange.method = 'diloco': the ranks' parameters differ between steps"),
-        ("exchange.method='parameters'", "exchange.method = 'parameters': the ranks' parameters differ"),
-        ("exchange.method='mt_dao'", "exchange.method = 'mt_dao': the ranks' parameters differ"),
-        ("exchange.method='dreamddp'", "exchange.method = 'dreamddp': the ranks' parameters differ"),
+        (
+            "exchange.method='parameters' exchange.interval=4",
+            "exchange.method = 'parameters': the ranks' parameters differ",
+        ),
+        *more_rows("rows.RANKS_DIFFER"),
         ("execution.replay_steps=2", "execution.replay_steps = 2: a micro-batch of --task embedding cannot"),
         ("objective.heads=2", "objective.heads = 2: an embedding does not read it"),
     ],
 )
 def test_settings_with_which_vectors_of_a_step_cannot_be_compared_are_refused(checkpoint, tmp_path, setting, message):
-    between = ["exchange.interval=4"] if "'parameters'" in setting or "'mt_dao'" in setting else []
     steps = [f"{name}=1200" for name in ("phase.0.steps", "execution.evaluate_steps", "execution.checkpoint_steps")]
     with pytest.raises(UserError, match=message.replace(".", r"\.")):
-        Finetuning(embeddings("query,passage")(tmp_path / "data"), checkpoint).job(
-            tmp_path, 1, (*steps, *between, setting)
+        Finetuning(embeddings("query,passage")(tmp_path / "data"), find_checkpoint(checkpoint)).job(
+            tmp_path, 1, (*steps, *setting.split())
         )
 
 
 def test_a_matryoshka_length_above_the_width_is_refused(checkpoint, tmp_path):
     with pytest.raises(UserError, match="--matryoshka 17: the checkpoint's vectors have 16 numbers"):
-        Finetuning(embeddings("query,passage", matryoshka="17")(tmp_path / "data"), checkpoint).job(tmp_path, 1, FAST)
+        Finetuning(embeddings("query,passage", matryoshka="17")(tmp_path / "data"), find_checkpoint(checkpoint)).job(
+            tmp_path, 1, FAST
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "pooling", "prompts", "said"),
+    [
+        ({}, "first", ("query: ", "passage: "), "as the checkpoint says: pooling first, 'query: ' before each query"),
+        ({"pooling": "mean"}, "mean", ("query: ", "passage: "), "--pooling mean: the checkpoint's vectors have the"),
+        ({"prompts": ["", "a "]}, "first", ("", "a "), "--prompts: the checkpoint has 'query: ', 'passage: '"),
+    ],
+)
+def test_what_a_checkpoint_says_of_its_vectors_goes_on_unless_a_flag_says_otherwise(
+    tmp_path, flags, pooling, prompts, said
+):
+    directory = write_vectors(tmp_path / "model", pooling="first", prompts=("query: ", "passage: "))
+    texts = json.loads((directory / "sentence_bert_config.json").read_text()) | {"do_lower_case": True}
+    (directory / "sentence_bert_config.json").write_text(json.dumps(texts))
+    kind = read(
+        tmp_path, [{"query": "Good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage", **flags
+    )
+    job = Finetuning(kind, find_checkpoint(directory)).job(tmp_path / "run", 1, ("data.packing=false",))
+    assert (job.task.pooling, job.task.prompts, job.task.max_length, job.task.lowercase) == (pooling, prompts, 24, True)
+    assert said in "\n".join(kind.notices(job.recipe))
+    assert vectors_of(job.task.configuration(job.recipe.model)).lowercase
+
+
+def test_vectors_of_a_kind_that_is_not_made_here_are_not_trained(tmp_path):
+    directory = write_vectors(tmp_path / "model")
+    modules = json.loads((directory / "modules.json").read_text())
+    (directory / "modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "x.Dense"}]))
+    kind = read(tmp_path, [{"query": "good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage")
+    with pytest.raises(UserError, match="the module 'Dense' is not supported"):
+        Finetuning(kind, find_checkpoint(directory))

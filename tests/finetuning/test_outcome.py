@@ -22,6 +22,7 @@ from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.sweep import Variant, train_all
 from bert_horovod.finetuning.text_data import OwnOptions, TextData, glue_data, own_data
 from bert_horovod.runs.checkpoint import paths
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests import toy_squad
@@ -82,7 +83,7 @@ def refusal(world: World, task: str, checkpoint: Path, data_dirs: list[Path], ou
     if task == "squad":
         job = toy_squad.job_of(directory, checkpoint, output_dir, world_size=world.size)
     else:
-        finetuning = Finetuning(Texts(glue_data(task, Files(directory))), checkpoint)
+        finetuning = Finetuning(Texts(glue_data(task, Files(directory))), find_checkpoint(checkpoint))
         job = finetuning.job(output_dir, 1, AT_ONCE, world.size)
     with pytest.raises(UserError) as caught:
         train(job, world)
@@ -144,7 +145,7 @@ FAST = (
 
 
 def job(files: dict[str, Path], output_dir: Path, early_stop: int | None, *overrides: str, **options) -> Job:
-    finetuning = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    finetuning = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), find_checkpoint(files["checkpoint"]))
     output_dir.mkdir(exist_ok=True)
     return finetuning.job(output_dir, 6, FAST + overrides, early_stop=early_stop, **options)
 
@@ -210,7 +211,10 @@ def test_a_dev_part_of_the_train_file_is_scored(files, tmp_path, capsys):
         "classification", Files(None, tmp_path / "train.tsv"), ("sentence",), "label", OwnOptions(dev_fraction=0.1)
     )
     (tmp_path / "run").mkdir()
-    train(Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", 1, FAST, max_steps=1), World())
+    train(
+        Finetuning(Texts(data), find_checkpoint(files["checkpoint"])).job(tmp_path / "run", 1, FAST, max_steps=1),
+        World(),
+    )
     assert "train.tsv (dev part): accuracy" in (said := capsys.readouterr().out)
     assert "of 32 examples" in said
     matrix = (tmp_path / "run" / "predictions" / "confusion.tsv").read_text().splitlines()

@@ -15,6 +15,7 @@ from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.probing import STEPS, ProbeHook, probe_data, probe_job
 from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.hooks.base import Hook
 from tests.toy_glue import write_checkpoint, write_glue
 from tests.toy_runs import logged, newest, train_rank, train_recipe
@@ -87,7 +88,7 @@ def test_a_request_to_stop_while_probing_stops_the_run(store, data, tmp_path, mo
 @pytest.mark.full
 def test_a_probe_is_short(data, tmp_path):
     long = glue_data("sst2", Files(write_glue(tmp_path / "glue", 8 * 32 * STEPS, 10)))
-    finetuning = Finetuning(Texts(long), write_checkpoint(tmp_path / "checkpoint"))
+    finetuning = Finetuning(Texts(long), find_checkpoint(write_checkpoint(tmp_path / "checkpoint")))
     recipe = probe_job(finetuning, tmp_path / "run", ["data.packing=false"], 1).recipe
     assert (recipe.total_steps, recipe.execution.evaluate_steps) == (STEPS, STEPS)
     (tmp_path / "glue" / "test.tsv").write_text("index\tsentence\n0\tgood\n")

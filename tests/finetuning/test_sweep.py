@@ -11,6 +11,7 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.sweep import Finished, Variant, cells, summary, train_all, variants
 from bert_horovod.finetuning.text_data import glue_data
+from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_glue import write_checkpoint, write_glue
 
 SOME = Variant(4, 2e-5), Variant(None, 0.0012345678), Variant(None, 0.0012345679), Variant(None, 3e-5), Variant(1, None)
@@ -69,7 +70,8 @@ def test_a_summary_has_mean_spread_and_the_best_by_the_first_score():
 @pytest.mark.full
 def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_path):
     finetuning = Finetuning(
-        Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue", 40, 8)))), write_checkpoint(tmp_path / "checkpoint")
+        Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue", 40, 8)))),
+        find_checkpoint(write_checkpoint(tmp_path / "checkpoint")),
     )
     made_of, messages = variants("2", None), []
     directories = [tmp_path / variant.name for variant in made_of]

@@ -13,6 +13,7 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.tag_data import ner_data
 from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.token_classification import TokenClassification
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
@@ -32,7 +33,9 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
     data = ner_data(Files(files["data_dir"]))
-    return Finetuning(Tags(data), files["checkpoint"]).job(output_dir, EPOCHS, FAST + overrides, **options)
+    return Finetuning(Tags(data), find_checkpoint(files["checkpoint"])).job(
+        output_dir, EPOCHS, FAST + overrides, **options
+    )
 
 
 def test_a_run_may_start_from_tags_in_another_order(files, tmp_path):
@@ -42,7 +45,7 @@ def test_a_run_may_start_from_tags_in_another_order(files, tmp_path):
     other = TokenClassification(("O", "B-BAD", "I-BAD", "B-GOOD", "I-GOOD"))
     parameters = read_directory(tagger, other).parameters
     np.testing.assert_array_equal(own["classifier.weight"], parameters["classifier.weight"][[0, 4, 3, 2, 1]])
-    assert job_of(files | {"checkpoint": tagger}, tmp_path).init_checkpoint == tagger
+    assert job_of(files | {"checkpoint": tagger}, tmp_path).initial.checkpoint.directory == tagger
 
 
 def test_a_run_that_finds_no_entity_says_so(files, tmp_path, capsys):
@@ -57,7 +60,7 @@ def test_words_without_a_token_are_refused(files, tmp_path):
     (tmp_path / "train.tsv").write_text("\u200b\tB-X\n")
     data = ner_data(Files(None, tmp_path / "train.tsv", (files["data_dir"] / "dev.tsv",)))
     with pytest.raises(UserError, match=r"train\.tsv: the tokenizer makes no token of its words"):
-        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path)
+        Finetuning(Tags(data), find_checkpoint(files["checkpoint"])).job(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +74,4 @@ def test_words_without_a_token_are_refused(files, tmp_path):
 def test_settings_of_texts_and_of_pretraining_are_refused(files, tmp_path, setting):
     data = ner_data(Files(files["data_dir"]))
     with pytest.raises(UserError, match=rf"{setting.split('=')[0]} = .*entity recognition does not read it"):
-        Finetuning(Tags(data), files["checkpoint"]).job(tmp_path, overrides=[setting])
+        Finetuning(Tags(data), find_checkpoint(files["checkpoint"])).job(tmp_path, overrides=[setting])

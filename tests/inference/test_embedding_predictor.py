@@ -12,6 +12,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.inference import embedding_predictor
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.inference.options import Options
+from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_glue import write_checkpoint
 from tests.toy_vectors import PROMPTS, TEXTS, write_vectors
 
@@ -33,7 +34,7 @@ def predict(checkpoint: Path, source: Path, output: Path, *more: object) -> np.n
 
 
 def one_by_one(checkpoint: Path, texts: list[str], prompt: str) -> np.ndarray:
-    predictor = EmbeddingPredictor(checkpoint, Options())
+    predictor = EmbeddingPredictor(find_checkpoint(checkpoint), Options())
     return np.concatenate([predictor.vectors([text], prompt) for text in texts])
 
 
@@ -63,7 +64,7 @@ def test_lines_of_a_plain_text_are_texts_and_pairs_have_a_cosine(checkpoint, tmp
     (tmp_path / "in.txt").write_text("good film\n\nbad\n")
     vectors = predict(checkpoint, tmp_path / "in.txt", tmp_path / "out.npy")
     np.testing.assert_allclose(vectors, one_by_one(checkpoint, ["good film", "", "bad"], ""), atol=1e-6)
-    predictor = EmbeddingPredictor(checkpoint, Options())
+    predictor = EmbeddingPredictor(find_checkpoint(checkpoint), Options())
     expected = predictor.vectors(["good film"], PROMPTS[0]) @ predictor.vectors(["bad"], PROMPTS[1]).T
     assert float(predictor.predict_line("good film\tbad")) == pytest.approx(float(expected[0, 0]), abs=2e-6)
 
@@ -72,9 +73,9 @@ def test_lines_of_a_plain_text_are_texts_and_pairs_have_a_cosine(checkpoint, tmp
 def test_a_long_text_gets_the_mean_of_its_windows_each_behind_the_prompt(checkpoint, prompt):
     words = ["good", "bad", "film", "hero", "the", "plot", "is", "was", "fine", "poor", "and", "a"] * 4
     of_prompt = len(prompt.split())
-    predictor = EmbeddingPredictor(checkpoint, Options(windows=True))
+    predictor = EmbeddingPredictor(find_checkpoint(checkpoint), Options(windows=True))
     whole, short = predictor.vectors([" ".join(words), "good film"], prompt)
-    plain = EmbeddingPredictor(checkpoint, Options())
+    plain = EmbeddingPredictor(find_checkpoint(checkpoint), Options())
     plain.settings = plain.settings._replace(normalised=False)
     parts = [part.tolist() for part in np.array_split(words, 3)]  # 22 tokens fit into a row, with the prompt 19
     states = plain.vectors([" ".join(part) for part in parts], prompt)
@@ -93,7 +94,7 @@ def test_any_checkpoint_has_vectors(tmp_path):
 def test_a_file_that_changes_while_it_is_read_leaves_nothing(checkpoint, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("good\nbad\n")
-    predictor = EmbeddingPredictor(checkpoint, Options())
+    predictor = EmbeddingPredictor(find_checkpoint(checkpoint), Options())
     read = predictor._texts
     predictor._texts = lambda *arguments: (3, read(*arguments)[1])
     with pytest.raises(RunError, match=r"in.txt has 2 texts, and had 3 before: it was changed; start again"):
@@ -103,7 +104,7 @@ def test_a_file_that_changes_while_it_is_read_leaves_nothing(checkpoint, tmp_pat
 
 def write_on_ranks(world: World, checkpoint: str, source: str, output: str) -> str:
     embedding_predictor._BLOCK = 4000
-    predictor = EmbeddingPredictor(Path(checkpoint), Options(text_columns=("passage",)))
+    predictor = EmbeddingPredictor(find_checkpoint(Path(checkpoint)), Options(text_columns=("passage",)))
     return predictor.write_vectors(Path(source), Path(output), "float32", lambda *_: None, world)
 
 

@@ -9,9 +9,10 @@ import tensorflow as tf
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.collectives.world import World
 from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy
+from bert_horovod.runs.exporting import export
+from bert_horovod.runs.opening import find_checkpoint
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
 from tests.toy_glue import MODEL, write_checkpoint
@@ -26,7 +27,7 @@ def test_packed_rows_are_computed_sequence_by_sequence(tmp_path, name):
     dataset = dataset_of(name, kind)
     task, rows = kind.task(dataset.recipe), dataset.open(0, "held_out")
     checkpoint = write_checkpoint(tmp_path / "checkpoint", task)
-    export(checkpoint, tmp_path / "export", "onnx")
+    export(find_checkpoint(checkpoint), tmp_path / "export", "onnx")
     parameters = {key: tf.constant(each) for key, each in read_directory(checkpoint, task).parameters.items()}
     expected = RowOutputs(task, MODEL, ComputePolicy(), block_rows(rows.length), World())(parameters, rows)
     outputs = OnnxOutputs(tmp_path / "export", MODEL)(parameters, rows)

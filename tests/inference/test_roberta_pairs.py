@@ -12,6 +12,7 @@ from bert_horovod.inference.options import Options
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
+from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_tokenizers import TEXT, write_kind
 
 KINDS = {"robertas": "Roberta", "xlm_robertas": "XLMRoberta"}
@@ -73,7 +74,7 @@ def test_the_logits_of_pairs_are_transformers(directory, torch, transformers, pa
     with torch.no_grad():
         inputs = tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
         expected = model(**inputs).logits.numpy()
-    predictor = TextPredictor(directory, Options(sequence_length=128))
+    predictor = TextPredictor(find_checkpoint(directory), Options(sequence_length=128))
     np.testing.assert_allclose(predictor.logits((FIRST, SECOND), packing), expected, atol=1e-4)
 
 
@@ -81,7 +82,7 @@ def test_the_logits_of_pairs_are_transformers(directory, torch, transformers, pa
 def test_an_answer_is_the_best_of_transformers_logits_in_the_context(directory, torch, transformers):
     spans = directory.with_name("spans")
     question, context = "The dog sat?", TEXT[1]
-    predictor = SpanPredictor(spans, Options(sequence_length=128))
+    predictor = SpanPredictor(find_checkpoint(spans), Options(sequence_length=128))
     text, _, place = predictor.predict_line(f"{question}\t{context}").split("\t")
     begin, end = map(int, place.removeprefix("characters=").split("-"))
     assert context[begin:end] == text

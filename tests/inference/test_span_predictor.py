@@ -16,6 +16,7 @@ from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.span import Span
 from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_squad import STRIDE, paragraph, write_json, write_squad
@@ -34,7 +35,7 @@ def checkpoints(tmp_path_factory) -> dict[bool, Path]:
 
 @pytest.fixture(scope="module")
 def predictors(checkpoints) -> dict[bool, Predictor]:
-    return {abstains: open_predictor(path, Options()) for abstains, path in checkpoints.items()}
+    return {abstains: open_predictor(find_checkpoint(path), Options()) for abstains, path in checkpoints.items()}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_answers_of_a_byte_level_tokenizer_begin_and_end_with_no_space(tmp_path)
     context = "  the  film was   good \u00a0 and  bad  "
     (tmp_path / "in.jsonl").write_text(json.dumps({"question": "was it", "context": context}))
     (tmp_path / "out").mkdir()
-    predict(open_predictor(tmp_path / "model", Options()), tmp_path / "in.jsonl", tmp_path / "out")
+    predict(open_predictor(find_checkpoint(tmp_path / "model"), Options()), tmp_path / "in.jsonl", tmp_path / "out")
     (n_best,) = json.loads((tmp_path / "out" / "nbest_predictions.json").read_text()).values()
     texts = [answer["text"] for answer in n_best]
     assert all(text == text.strip() != "" and text in context for text in texts)
@@ -118,7 +119,11 @@ def test_a_line_without_a_context_is_answered_by_nothing(predictors, context):
 def test_the_threshold_decides_who_abstains(checkpoints, squad, tmp_path):
     counts = []
     for threshold in (-1e6, 1e6):
-        predict(open_predictor(checkpoints[False], Options(null_score_threshold=threshold)), squad, tmp_path / "o.json")
+        predict(
+            open_predictor(find_checkpoint(checkpoints[False]), Options(null_score_threshold=threshold)),
+            squad,
+            tmp_path / "o.json",
+        )
         counts.append(list(json.loads((tmp_path / "o.json").read_text()).values()).count(""))
     assert counts == [21, 0]
 
@@ -139,13 +144,13 @@ def test_mistakes_are_refused(checkpoints, predictors, tmp_path):
         (Options(text_columns=("context",)), "--text_columns context: expected two"),
     ):
         with pytest.raises(UserError, match=match):
-            open_predictor(checkpoints[True], options)
+            open_predictor(find_checkpoint(checkpoints[True]), options)
     with pytest.raises(UserError, match="has 1 texts; expected question and context"):
         predictors[True].predict_line("only a question")
     (tmp_path / "in.tsv").write_text("q\tc\na\tb\n")
     with pytest.raises(UserError, match="no column 'question'"):
         predict(predictors[True], tmp_path / "in.tsv", tmp_path / "out.tsv")
-    named = open_predictor(checkpoints[True], Options(text_columns=("q", "c")))
+    named = open_predictor(find_checkpoint(checkpoints[True]), Options(text_columns=("q", "c")))
     with pytest.raises(UserError, match="cannot write"):
         predict(named, tmp_path / "in.tsv", tmp_path / "absent" / "out.tsv")
 
@@ -155,4 +160,4 @@ def test_a_checkpoint_without_its_head_is_damaged(checkpoints, tmp_path):
     config = json.loads((other / "config.json").read_text()) | {"architectures": ["BertForQuestionAnswering"]}
     (other / "config.json").write_text(json.dumps(config))
     with pytest.raises(DamagedData, match=r"lacks qa_outputs\.bias, qa_outputs\.weight"):
-        open_predictor(other, Options())
+        open_predictor(find_checkpoint(other), Options())

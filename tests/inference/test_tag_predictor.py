@@ -21,6 +21,7 @@ from bert_horovod.inference.tag_predictor import TagPredictor, WordTags
 from bert_horovod.interchange.huggingface import describe_directory, write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.parameters import initial_values
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.token_classification import TokenClassification
 from tests.toy_glue import MODEL, WORDS, write_checkpoint
 from tests.toy_tokenizers import TEXT, write_kind
@@ -40,7 +41,7 @@ def directory(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def predictor(directory) -> TagPredictor:
-    return open_predictor(directory, Options())
+    return open_predictor(find_checkpoint(directory), Options())
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_spans_are_cut_out_of_the_users_own_text_however_it_is_given(tmp_path, d
     assert all(whole[1:][int(row["begin"]) : int(row["end"])] == row["entity"] for row in rows)
 
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"body": text, "id": [1]}) + "\n" for text in TEXTS))
-    by_name = open_predictor(directory, Options(text_columns=("body",)))
+    by_name = open_predictor(find_checkpoint(directory), Options(text_columns=("body",)))
     by_name.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl", quiet)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     expected = [(n, *span) for n, of_text in enumerate(spans) for span in of_text]
@@ -153,13 +154,13 @@ def test_a_long_sentence_is_read_in_windows_and_words_without_pieces_are_outside
 )
 def test_options_that_do_not_fit_are_refused(directory, options, match):
     with pytest.raises(UserError, match=match):
-        open_predictor(directory, options)
+        open_predictor(find_checkpoint(directory), options)
 
 
 def test_labels_that_are_no_tags_are_refused(tmp_path):
     path = write_checkpoint(tmp_path / "tagger", TokenClassification(("O", "PER")))
     with pytest.raises(UserError, match="has the label 'PER'; expected O and tags as B-PER"):
-        open_predictor(path, Options())
+        open_predictor(find_checkpoint(path), Options())
 
 
 @pytest.mark.parametrize("kind", ["robertas", "xlm_robertas"])
@@ -169,7 +170,7 @@ def test_entities_of_other_tokenizers_begin_and_end_with_no_space(tmp_path, kind
     parameters = initial_values(TASK.parameters(model), 0.2, 1)
     write_directory(tmp_path / "tagger", model, TASK, parameters, found.vocabulary, found.settings)
     texts = [TEXT[0], f"   {TEXT[0].replace(' ', '   ')}  \u00a0 "]
-    whole, spaced = open_predictor(tmp_path / "tagger", Options()).spans(texts)
+    whole, spaced = open_predictor(find_checkpoint(tmp_path / "tagger"), Options()).spans(texts)
     assert whole
     assert spaced
     for text, spans in zip(texts, (whole, spaced), strict=True):
@@ -186,14 +187,14 @@ def test_words_are_read_as_the_tagger_learned_them(tmp_path):
     write_directory(tmp_path / "ours", model, TASK, parameters, found.vocabulary, found.settings)
     ours = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert ours.pop("words_after_blanks") is True
-    assert open_predictor(tmp_path / "ours", Options())._blanks
+    assert open_predictor(find_checkpoint(tmp_path / "ours"), Options())._blanks
     (tmp_path / "ours" / "config.json").write_text(json.dumps(ours))
-    assert open_predictor(tmp_path / "ours", Options())._blanks
+    assert open_predictor(find_checkpoint(tmp_path / "ours"), Options())._blanks
     (tmp_path / "ours" / "config.json").write_text(json.dumps(ours | {"transformers_version": "5.24.0"}))
-    assert not open_predictor(tmp_path / "ours", Options())._blanks
+    assert not open_predictor(find_checkpoint(tmp_path / "ours"), Options())._blanks
     _, _, (architecture, *_) = describe_directory(tmp_path / "ours")
     write_directory(tmp_path / "import", model, architecture, parameters, found.vocabulary, found.settings)
-    assert not open_predictor(tmp_path / "import", Options())._blanks
+    assert not open_predictor(find_checkpoint(tmp_path / "import"), Options())._blanks
 
 
 def test_blanks_are_no_word_of_an_entity(predictor, monkeypatch):
@@ -220,7 +221,7 @@ def test_blocks_have_the_answers_of_the_whole_file_in_its_order(
     report = predictor.predict_file(tmp_path / name, tmp_path / "whole.tsv", quiet)
     monkeypatch.setattr("bert_horovod.inference.tag_predictor.ITEMS_BYTES", 1)
     done = []
-    in_blocks = open_predictor(directory, Options())
+    in_blocks = open_predictor(find_checkpoint(directory), Options())
     again = in_blocks.predict_file(tmp_path / name, tmp_path / "blocks.tsv", lambda *progress: done.append(progress))
     assert again.partition(":")[0] == report.partition(":")[0]
     assert done == [(number, len(done)) for number in range(1, len(done) + 1)]

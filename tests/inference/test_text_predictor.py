@@ -27,6 +27,7 @@ from bert_horovod.inference.text_predictor import (
     probabilities,
     text_task,
 )
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.text_head import Classification, Regression, Reranking
 from tests.toy_glue import MODEL, write_checkpoint
@@ -53,7 +54,7 @@ def directory(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def predictor(directory) -> TextPredictor:
-    return open_predictor(directory, Options())
+    return open_predictor(find_checkpoint(directory), Options())
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def of_transformers(directory: Path) -> np.ndarray:
 def test_an_albert_answers_too(tmp_path):
     model = dataclasses.replace(MODEL, embedding_size=8, shared_layers=1, hidden_act="gelu_new")
     directory = write_checkpoint(tmp_path / "albert", TASK, model)
-    predictor = open_predictor(directory, Options())
+    predictor = open_predictor(find_checkpoint(directory), Options())
     for (first, second), shares in zip(PAIRS, of_transformers(directory), strict=True):
         _, *columns = predictor.predict_line(f"{first}\t{second}").split("\t")
         np.testing.assert_allclose([float(text.split("=")[1]) for text in columns], shares, atol=1e-4)
@@ -106,7 +107,7 @@ def test_blocks_have_the_answers_of_the_whole_file_in_its_order(tmp_path, direct
     predictor.predict_file(source, tmp_path / "whole.jsonl", quiet)
     monkeypatch.setattr("bert_horovod.inference.text_predictor.ITEMS_BYTES", 1)
     done = []
-    in_blocks = open_predictor(directory, Options(keep=None))
+    in_blocks = open_predictor(find_checkpoint(directory), Options(keep=None))
     in_blocks.predict_file(source, tmp_path / "blocks.jsonl", lambda *progress: done.append(progress))
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
     whole, blocks = (
@@ -137,13 +138,15 @@ def test_a_line_with_another_number_of_texts_is_refused(predictor):
 
 def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
     path = write_checkpoint(tmp_path / "model", Classification(("no", "yes"), ("text",)))
-    cutting = open_predictor(path, Options(sequence_length=8))
+    cutting = open_predictor(find_checkpoint(path), Options(sequence_length=8))
     assert cutting.predict_line("good " * 6) == cutting.predict_line("good " * 90)
     assert cutting.predict_line("").split("\t")[0] in ("no", "yes")
 
 
 def test_a_regression_answers_with_a_number(tmp_path):
-    regressor = open_predictor(write_checkpoint(tmp_path / "model", Regression("score", ("text",))), Options())
+    regressor = open_predictor(
+        find_checkpoint(write_checkpoint(tmp_path / "model", Regression("score", ("text",)))), Options()
+    )
     (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text": "bad film"}\n')
     regressor.predict_file(tmp_path / "in.jsonl", tmp_path / "out.tsv", quiet)
     lines = (tmp_path / "out.tsv").read_text().splitlines()
@@ -165,24 +168,28 @@ def test_a_regression_answers_with_a_number(tmp_path):
 def test_options_that_do_not_fit_are_refused(tmp_path, directory, options, match):
     (tmp_path / "in.csv").write_text("first,second\na,b\n")
     with pytest.raises(UserError, match=match):
-        open_predictor(directory, options).predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+        open_predictor(find_checkpoint(directory), options).predict_file(
+            tmp_path / "in.csv", tmp_path / "out.csv", quiet
+        )
 
 
 def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"is a 'BertForPreTraining'; expected BertForSequenceClassification"):
-        open_predictor(write_checkpoint(tmp_path / "pretrained", Pretraining(True)), Options())
+        open_predictor(find_checkpoint(write_checkpoint(tmp_path / "pretrained", Pretraining(True))), Options())
     without = write_checkpoint(tmp_path / "without", TASK)
     config = json.loads((without / "config.json").read_text())
     (without / "config.json").write_text(json.dumps(config | {"id2label": {"0": "no", "1": "yes"}}))
     with pytest.raises(DamagedData, match="classifier"):
-        open_predictor(without, Options())
+        open_predictor(find_checkpoint(without), Options())
     (without / "config.json").write_text(json.dumps(config | {"id2label": {"1": "no", "2": "yes"}}))
     with pytest.raises(DamagedData, match=r"id2label .* expected names by numbers from 0"):
-        open_predictor(without, Options())
+        open_predictor(find_checkpoint(without), Options())
 
 
 def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_there_is_one(tmp_path):
-    opened = open_predictor(write_checkpoint(tmp_path / "model", Classification(("no", "yes"))), Options())
+    opened = open_predictor(
+        find_checkpoint(write_checkpoint(tmp_path / "model", Classification(("no", "yes")))), Options()
+    )
     (tmp_path / "in.csv").write_text("a,b\nc,d\n")
     with pytest.raises(UserError, match=r"--text_columns; .*in.csv has \['a', 'b'\]"):
         opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
@@ -231,7 +238,7 @@ def test_cross_encoder_gives_the_same_scores(tmp_path):
     pytest.importorskip("torch")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     directory = write_checkpoint(tmp_path / "model", Reranking("label", ("query", "passage")))
-    predictor = open_predictor(directory, Options())
+    predictor = open_predictor(find_checkpoint(directory), Options())
     assert isinstance(predictor, RerankPredictor)
     ours = [score for (score,) in predictor.answers(tuple(map(list, zip(*QUERIES, strict=True))), packing=True)]
     model = sentence_transformers.CrossEncoder(str(predictor.directory), device="cpu")

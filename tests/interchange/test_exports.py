@@ -9,8 +9,8 @@ import tensorflow as tf
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.exported import Call, check_export, difference, load_export
 from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.serving_graph import INPUTS, Served
+from bert_horovod.runs.opening import find_checkpoint
 from tests.interchange.comparing import same_outputs
 from tests.interchange.conftest import SIZES, random_model
 
@@ -80,8 +80,8 @@ def test_names_dimensions_and_outputs(tmp_path, torch, kind, pair_output):
     pytest.importorskip("onnxruntime")
     original = random_model(kind)
     original.save_pretrained(tmp_path)
-    architecture = reader_of(tmp_path).contents().architectures[0]
-    pretrained = read_pretrained(tmp_path, architecture)
+    architecture = find_checkpoint(tmp_path).reader.contents().architectures[0]
+    pretrained = find_checkpoint(tmp_path).reader.read(architecture)
     write_onnx(tmp_path, Served(architecture, pretrained.model, pretrained.parameters, tf.int64))
 
     graph = onnx.load(tmp_path / "model.onnx").graph
@@ -121,8 +121,8 @@ def test_without_the_extra_it_is_refused(monkeypatch):
 
 def test_what_an_onnx_file_cannot_hold_is_refused(tmp_path, monkeypatch):
     random_model("BertModel").save_pretrained(tmp_path)
-    architecture = reader_of(tmp_path).contents().architectures[0]
-    pretrained = read_pretrained(tmp_path, architecture)
+    architecture = find_checkpoint(tmp_path).reader.contents().architectures[0]
+    pretrained = find_checkpoint(tmp_path).reader.read(architecture)
     served = Served(architecture, pretrained.model, pretrained.parameters, tf.int64)
     monkeypatch.setattr("bert_horovod.interchange.onnx_file._LARGEST_BYTES", 100)
     monkeypatch.setattr("bert_horovod.interchange.onnx_file.require_onnx", lambda: None)
@@ -154,8 +154,8 @@ THREE = {"num_labels": 3, "id2label": {0: "x", 1: "y", 2: "z"}}
 def test_outputs_are_those_of_transformers(tmp_path, kind, settings, outputs):
     original = random_model(kind, **settings)
     original.save_pretrained(tmp_path)
-    architecture = reader_of(tmp_path).contents().architectures[0]
-    pretrained = read_pretrained(tmp_path, architecture)
+    architecture = find_checkpoint(tmp_path).reader.contents().architectures[0]
+    pretrained = find_checkpoint(tmp_path).reader.read(architecture)
     assert architecture.class_name(pretrained.model) == kind
     assert architecture.labels == {3: ("x", "y", "z"), 1: ("LABEL_0",)}.get(settings.get("num_labels"), ())
     assert same_outputs(original, architecture, pretrained.model, pretrained.parameters) == outputs
@@ -163,5 +163,5 @@ def test_outputs_are_those_of_transformers(tmp_path, kind, settings, outputs):
 
 def test_a_class_is_offered_only_where_all_its_parameters_are(tmp_path):
     random_model("BertForPreTraining").save_pretrained(tmp_path)
-    names = [architecture.name for architecture in reader_of(tmp_path).contents().architectures]
+    names = [architecture.name for architecture in find_checkpoint(tmp_path).reader.contents().architectures]
     assert names == ["BertForPreTraining", "BertForMaskedLM", "BertModel"]

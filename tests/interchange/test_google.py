@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.google import find_prefix, read_checkpoint
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
+from bert_horovod.interchange.google import Tf1, find_prefix
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Classification, Regression
 from tests.google_checkpoints import (
     ALBERT_CONFIG,
@@ -85,22 +85,22 @@ def assert_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) ->
 )
 def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architecture, pooler):
     values = write_checkpoint(tmp_path / "tiny", ENCODER | heads, adam=True)
-    contents = reader_of(tmp_path / "tiny").contents()
+    contents = find_checkpoint(tmp_path / "tiny").reader.contents()
     assert (contents.architectures[0].name, contents.architectures[0].pooler) == (architecture, pooler)
     assert len(contents.optimizer) == 2 * len(values) + 1
-    parameters = read_pretrained(tmp_path / "tiny", contents.architectures[0]).parameters
+    parameters = find_checkpoint(tmp_path / "tiny").reader.read(contents.architectures[0]).parameters
     assert_equal(parameters, expected(values))
 
 
 def test_every_variable_of_an_albert_has_its_place(tmp_path):
     values = write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, True, "model.ckpt-best", ALBERT_CONFIG)
-    contents = reader_of(tmp_path / "tiny").contents()
+    contents = find_checkpoint(tmp_path / "tiny").reader.contents()
     assert contents.architectures[0].class_name(contents.model) == "AlbertForPreTraining"
     sizes = (contents.model.embedding_size, contents.model.shared_layers, contents.model.num_hidden_layers)
     assert sizes == (8, 2, 4)
     assert contents.model.hidden_act == "gelu_new"  # which Google's code computes by either name
     assert len(contents.optimizer) == 2 * len(values) + 1
-    parameters = read_pretrained(tmp_path / "tiny").parameters
+    parameters = find_checkpoint(tmp_path / "tiny").reader.read().parameters
     renamed = {}
     for variable, value in values.items():
         for theirs, ours in (
@@ -120,7 +120,7 @@ def test_an_albert_with_several_blocks_in_a_group_is_refused(tmp_path):
     config = ALBERT_CONFIG | {"inner_group_num": 2}
     write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=config)
     with pytest.raises(UserError, match=r"albert_config\.json: inner_group_num = 2 is not supported: expected 1"):
-        read_pretrained(tmp_path / "tiny")
+        find_checkpoint(tmp_path / "tiny").reader.read()
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_an_albert_with_several_blocks_in_a_group_is_refused(tmp_path):
 )
 def test_a_classifier_has_labels_without_names_and_serves_no_others(tmp_path, task, kept):
     write_checkpoint(tmp_path / "uncased", ENCODER | POOLER | CLASSIFIER)
-    assert ("classifier.weight" in read_pretrained(tmp_path / "uncased", task).parameters) == kept
+    assert ("classifier.weight" in find_checkpoint(tmp_path / "uncased").reader.read(task).parameters) == kept
 
 
 def test_the_expected_outputs_of_googles_own_tiny_checkpoint(shared_data):
     directory = shared_data / "finetune" / "tf1" / "keras-bert-tiny"
     if not directory.is_dir():
         pytest.skip("needs ../shared/data/finetune/tf1, which is not here")
-    pretrained = read_pretrained(directory)
+    pretrained = find_checkpoint(directory).reader.read()
     outputs = json.loads((directory / "expected-outputs.json").read_text(encoding="utf-8"))
     names = ("input_ids", "token_type_ids", "attention_mask")
     batch = plain.single_sequences(*(tf.constant(outputs[name], tf.int32) for name in names))
@@ -173,14 +173,14 @@ def test_of_several_checkpoints_the_one_that_tensorflow_names_is_taken_else_none
         find_prefix(tmp_path)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-12"\n', encoding="utf-8")
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-12"
-    assert read_checkpoint(tmp_path / "model.ckpt-12").model == Model(
+    assert Tf1(tmp_path / "model.ckpt-12").read().model == Model(
         **{name: value for name, value in CONFIG.items() if name not in ("directionality", "pooler_type")}
     )
 
 
 def refuse(path: Path, match: str, error: type[Exception] = UserError) -> None:
     with pytest.raises(error, match=match) as caught:
-        read_pretrained(path)
+        find_checkpoint(path).reader.read()
     assert "\n" not in str(caught.value)
 
 
@@ -244,7 +244,7 @@ def test_the_index_files_of_real_checkpoints(shared_data, tmp_path):
     refuse(real / "uncased_L-8_H-512_A-8", r"is an index alone: .* \(about 167 MB\), is missing")
     shutil.copytree(real / "uncased_L-8_H-512_A-8", tmp_path / "medium")
     (tmp_path / "medium" / "bert_model.ckpt.data-00000-of-00001").touch()
-    contents = reader_of(tmp_path / "medium").contents()
+    contents = find_checkpoint(tmp_path / "medium").reader.contents()
     assert contents.architectures[0].name == "BertForPreTraining"
     assert (contents.optimizer, len(contents.shapes)) == ([], 142)
 
@@ -265,7 +265,7 @@ def test_values_that_are_not_finite(tmp_path):
 def test_slots_of_any_optimizer_are_left_out(tmp_path, slot):
     slots = {f"{name}/{slot}": shape for name, shape in PRETRAINING.items()}
     write_checkpoint(tmp_path / "tiny", PRETRAINING | slots | {"beta1_power": [], "global_step": []})
-    contents = reader_of(tmp_path / "tiny").contents()
+    contents = find_checkpoint(tmp_path / "tiny").reader.contents()
     assert len(contents.optimizer) == len(PRETRAINING) + 2
     assert len(contents.shapes) == len(PRETRAINING)
 
@@ -327,12 +327,12 @@ def test_settings_then_the_vocabulary_tell_of_lower_casing(
     (directory / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     if settings:
         (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = reader_of(directory).tokenizer()
+    tokenizer = find_checkpoint(directory).reader.tokenizer
     if lowercase is None:
         assert tokenizer.reason is None
         refuse(directory, "nothing tells whether text is to be lower-cased for it; .* --cased")
-        assert read_pretrained(directory, lowercase=True).tokenizer_settings.lowercase is True
+        assert find_checkpoint(directory).reader.read(lowercase=True).tokenizer_settings.lowercase is True
     else:
         assert reason in tokenizer.reason
         assert tokenizer.settings == TokenizerSettings(lowercase)
-        assert read_pretrained(directory).tokenizer_settings.lowercase is lowercase
+        assert find_checkpoint(directory).reader.read().tokenizer_settings.lowercase is lowercase

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.errors import DamagedData, ReportedError, UserError
-from bert_horovod.interchange.huggingface import read_directory, read_model
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory
 from tests.interchange.conftest import VOCABULARY, random_model
 from tests.toys import TOY_MODEL
 
@@ -78,7 +78,7 @@ def test_config_of_another_model(pretraining_directory, values, words):
 def test_a_configuration_of_another_kind_is_refused(tmp_path, kind, entry, message):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "type_vocab_size": 1} | TOY_MODEL | entry))
     with pytest.raises(UserError, match=message):
-        read_model(tmp_path / "config.json")
+        _ = HuggingFace(tmp_path).model
 
 
 def test_weights_that_are_not_there_and_a_pointer_in_their_place(pretraining_directory):

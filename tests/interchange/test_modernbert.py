@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
-from bert_horovod.interchange.huggingface import read_directory, read_model, write_directory
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.parameters import initial_values
@@ -88,7 +88,7 @@ def test_keys_of_both_generations_of_transformers_are_read(tmp_path):
     path = tmp_path / "config.json"
     four = {"model_type": "modernbert", "num_hidden_layers": 4}
     path.write_text(json.dumps(four | {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4}))
-    model = read_model(path)
+    model = HuggingFace(path.parent).model
     assert (model.global_attn_every_n_layers, model.global_rope_theta, model.local_rope_theta) == (2, 5e4, 1e4)
     new = four | {
         "layer_types": ["full_attention", "sliding_attention"] * 2,
@@ -98,7 +98,7 @@ def test_keys_of_both_generations_of_transformers_are_read(tmp_path):
         },
     }
     path.write_text(json.dumps(new))
-    model = read_model(path)
+    model = HuggingFace(path.parent).model
     assert (model.global_attn_every_n_layers, model.global_rope_theta, model.local_rope_theta) == (2, 5e4, 300.0)
 
 
@@ -106,7 +106,7 @@ def test_a_local_theta_of_null_is_the_global_one_and_dropouts_are_told(tmp_path,
     path = tmp_path / "config.json"
     for entry in ({"local_rope_theta": None}, {"rope_parameters": {"sliding_attention": {"rope_theta": None}}}):
         path.write_text(json.dumps({"model_type": "modernbert", "global_rope_theta": 5e4, "mlp_dropout": 0.1} | entry))
-        assert read_model(path).local_rope_theta == 5e4
+        assert HuggingFace(path.parent).model.local_rope_theta == 5e4
     assert capfd.readouterr().err.count("config.json: mlp_dropout = 0.1 is passed over: training here has no") == 1
 
 

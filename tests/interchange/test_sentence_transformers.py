@@ -13,15 +13,16 @@ from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
-from bert_horovod.interchange.huggingface import Pretrained, read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace, Pretrained
 from bert_horovod.interchange.onnx_file import write_onnx
-from bert_horovod.interchange.pretrained import read_pretrained, reader_of
 from bert_horovod.interchange.saved_model import write_text_model
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.interchange.serving_graph import Served
-from bert_horovod.tasks.embedding import KEY
+from bert_horovod.model.parameters import SENTENCE_VECTORS
+from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 
+TRANSFORMER, POOLING = {"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}
 FILES = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json")
 
 
@@ -41,7 +42,7 @@ def library():
 
 def ours(directory: Path, texts: list[str], column: str = "", **options) -> np.ndarray:
     """The vectors of texts of a column."""
-    predictor = EmbeddingPredictor(directory, Options(**options))
+    predictor = EmbeddingPredictor(find_checkpoint(directory), Options(**options))
     return predictor.vectors(texts, predictor.settings.prompts.get(column, ""))
 
 
@@ -69,8 +70,8 @@ def test_sentence_transformers_loads_our_directory_and_gives_our_vectors(tmp_pat
 
 
 def served(directory: Path, dtype: tf.DType) -> tuple[Served, Pretrained]:
-    architecture = reader_of(directory).contents().architectures[0]
-    pretrained = read_pretrained(directory, architecture)
+    architecture = find_checkpoint(directory).reader.contents().architectures[0]
+    pretrained = find_checkpoint(directory).reader.read(architecture)
     parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
     return Served(architecture, pretrained.model, parameters, dtype), pretrained
 
@@ -112,7 +113,10 @@ def test_vectors_of_a_directory_of_theirs_are_theirs_and_import_keeps_them(tmp_p
     )
     made.save(str(tmp_path / "theirs"))
     theirs, imported = tmp_path / "theirs", tmp_path / "imported"
-    assert vectors_of(read_configuration(theirs)) == SentenceVectors("first", False, {"query": "good "}, "query", 16)
+    assert vectors_of(HuggingFace(theirs).configuration) == SentenceVectors(
+        "first", False, {"query": "good "}, "query", 16, similarity="dot"
+    )
+    assert json.loads((theirs / FILES[2]).read_text())["similarity_fn_name"] == "dot"
     np.testing.assert_allclose(made.encode(TEXTS), ours(theirs, TEXTS, "query"), atol=1e-5)
     np.testing.assert_allclose(made.encode(TEXTS, prompt=""), ours(theirs, TEXTS), atol=1e-5)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -141,18 +145,31 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
         ("2_Normalize", "Normalize"),
     ]
     assert json.loads((directory / "config_sentence_transformers.json").read_text())["prompts"] == {}
-    (architecture, *_) = reader_of(directory).contents().architectures
-    assert architecture.configuration(MODELS["bert"][0])[KEY]["max_seq_length"] == 24
+    (architecture, *_) = find_checkpoint(directory).reader.contents().architectures
+    assert architecture.configuration(MODELS["bert"][0])[SENTENCE_VECTORS]["max_seq_length"] == 24
 
 
 @pytest.mark.parametrize(
     ("file", "content", "kind", "message"),
     [
         ("modules.json", [{"path": "1_Pooling", "type": "x.Pooling"}, {"path": "2", "type": "x.Dense"}], UserError,
-         "the module Dense is not supported; expected Pooling and Normalize"),
-        ("modules.json", {"path": ""}, DamagedData, "modules.json is damaged: expected a list of modules"),
+         "the module 'Dense' is not supported; expected Transformer, Pooling and perhaps Normalize"),
+        ("modules.json", {}, DamagedData, "modules.json is damaged: expected a list of modules"),
+        ("modules.json", [], DamagedData, "modules.json is damaged: expected a list of modules"),
+        ("modules.json", [TRANSFORMER], UserError, "its modules are Transformer; expected"),
+        ("modules.json", [TRANSFORMER, {"path": "1_Pooling", "type": "x.SpladePooling"}], UserError, "SpladePooling"),
+        ("modules.json", [TRANSFORMER, POOLING, POOLING], UserError, "are Transformer, Pooling, Pooling; expected"),
+        ("modules.json", [POOLING, TRANSFORMER], UserError, "its modules are Pooling, Transformer; expected"),
+        ("modules.json", [TRANSFORMER, POOLING | {"path": "../../x"}], UserError, "'../../x' leads out of"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, UserError, "expected mean or cls"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, UserError, "expected mean or cls"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, UserError, "the pooling [] is not supported"),
+        ("1_Pooling/config.json", {"pooling_mode": 5}, DamagedData, "pooling_mode = 5; expected mean or cls"),
+        ("1_Pooling/config.json", {"word_embedding_dimension": 7}, UserError, "_dimension = 7; expected 32"),
+        ("config_sentence_transformers.json", {"prompts": [1]}, DamagedData, "prompts = [1]; expected texts by names"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 5}}, DamagedData, "prompts = {'query': 5}"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, UserError, "'x' is none of its prompts"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "x"}, UserError, "similarity_fn_name = 'x'"),
         ("1_Pooling/config.json", {"include_prompt": False}, UserError, "include_prompt = false is not supported"),
         ("config_sentence_transformers.json", {"truncate_dim": "8"}, DamagedData, "dimensions = '8'"),
         ("sentence_bert_config.json", {"max_seq_length": [8]}, DamagedData, "max_seq_length = [8]"),
@@ -161,10 +178,11 @@ def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path)
 def test_what_is_not_supported_and_what_is_damaged_is_named(tmp_path, file, content, kind, message):
     directory = write_vectors(tmp_path / "model")
     (directory / file).write_text(json.dumps(content))
-    with pytest.raises(ReportedError) as raised:
-        EmbeddingPredictor(directory, Options())
-    assert type(raised.value) is kind
-    assert message in str(raised.value)
+    for use in (lambda: EmbeddingPredictor(find_checkpoint(directory), Options()), HuggingFace(directory).contents):
+        with pytest.raises(ReportedError) as raised:
+            use()
+        assert type(raised.value) is kind
+        assert message in str(raised.value)
 
 
 def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_takes_it(tmp_path):
@@ -172,8 +190,14 @@ def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_t
     whole = ours(directory, TEXTS)
     (directory / "modules.json").unlink()
     config = json.loads((directory / "config.json").read_text())
-    del config[KEY]
+    del config[SENTENCE_VECTORS]
     (directory / "config.json").write_text(json.dumps(config))
     plain = ours(directory, TEXTS, sequence_length=24)
     assert not np.allclose(np.linalg.norm(plain, axis=1), 1)
     np.testing.assert_allclose(unit(plain), whole, atol=1e-6)
+
+
+def test_the_length_stands_in_a_file_of_an_older_name_too(tmp_path):
+    directory = write_vectors(tmp_path / "model")
+    (directory / "sentence_bert_config.json").rename(directory / "sentence_xlm-roberta_config.json")
+    assert vectors_of(HuggingFace(directory).configuration).max_seq_length == 24

@@ -11,14 +11,13 @@ import transformers
 
 from bert_horovod.commands.prepare import named_tokenizer
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.finetuning.initialisation import open_checkpoint
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.suitability import classifier_labels, head_rows
+from bert_horovod.runs.exporting import export
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.span import Span
 from bert_horovod.tasks.text_head import Classification, Multilabel, Regression
 from tests.interchange.conftest import random_model
@@ -69,10 +68,10 @@ def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, 
         classifier_labels(Path("x"), config)
     checkpoint = change(write_checkpoint(tmp_path / "classifier", TASK), "config.json", **config)
     with pytest.raises(error, match=message):
-        open_predictor(checkpoint, Options())
+        open_predictor(find_checkpoint(checkpoint), Options())
     with pytest.raises(error, match=message):
-        reader_of(checkpoint).contents()
-    open_checkpoint(checkpoint)  # fine-tuning may start from its encoder
+        find_checkpoint(checkpoint).reader.contents()
+    find_checkpoint(checkpoint).reader.read()  # fine-tuning may start from its encoder
 
 
 @pytest.mark.parametrize(
@@ -84,23 +83,25 @@ def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, 
 )
 def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind, message):
     random_model(kind).save_pretrained(tmp_path)
-    assert "BertForSequenceClassification" not in [kind.name for kind in reader_of(tmp_path).contents().architectures]
+    assert "BertForSequenceClassification" not in [
+        kind.name for kind in find_checkpoint(tmp_path).reader.contents().architectures
+    ]
     with pytest.raises(UserError, match=message):
-        open_predictor(tmp_path, Options())
+        open_predictor(find_checkpoint(tmp_path), Options())
 
 
 def test_two_texts_need_two_segment_types(tmp_path):
     classifier = write_checkpoint(tmp_path / "classifier", TASK, ONE_SEGMENT)
-    predictor = open_predictor(classifier, Options())
+    predictor = open_predictor(find_checkpoint(classifier), Options())
     assert predictor.predict_line("a good film").startswith(("no", "maybe", "yes"))
     with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second"):
         predictor.predict_line("a good film\ta bad film")
     answers = write_checkpoint(tmp_path / "answers", Span(), ONE_SEGMENT)
     message = "has type_vocab_size = 1, so that it cannot tell question and context apart; expected 2"
     with pytest.raises(UserError, match=message):
-        open_predictor(answers, Options())
+        open_predictor(find_checkpoint(answers), Options())
     with pytest.raises(UserError, match=message):
-        export(answers, tmp_path / "exported", "savedmodel", with_tokenizer=True)
+        export(find_checkpoint(answers), tmp_path / "exported", "savedmodel", with_tokenizer=True)
     assert not (tmp_path / "exported").exists()
     with pytest.raises(UserError, match=message):
         squad(answers, write_squad(tmp_path / "squad", train=1, dev=1))
@@ -109,7 +110,7 @@ def test_two_texts_need_two_segment_types(tmp_path):
 @pytest.mark.slow
 def test_a_classifier_with_one_segment_type_is_served_without_pairs(tmp_path):
     classifier = write_checkpoint(tmp_path / "classifier", TASK, ONE_SEGMENT)
-    exported = export(classifier, tmp_path / "exported", "savedmodel", with_tokenizer=True)
+    exported = export(find_checkpoint(classifier), tmp_path / "exported", "savedmodel", with_tokenizer=True)
     assert exported.difference < 1e-5
 
 
@@ -134,7 +135,7 @@ def test_predictions_are_those_of_transformers_with_its_tokenizer(tmp_path, sett
     model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
     with torch.no_grad():
         expected = [model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0].numpy() for text in texts]
-    predictor = open_predictor(checkpoint, Options())
+    predictor = open_predictor(find_checkpoint(checkpoint), Options())
     for text, shares in zip(texts, expected, strict=True):
         _, *said = predictor.predict_line(text).split("\t")
         np.testing.assert_allclose([float(word.partition("=")[2]) for word in said], shares, atol=1e-4)
@@ -142,7 +143,7 @@ def test_predictions_are_those_of_transformers_with_its_tokenizer(tmp_path, sett
 
 def test_masked_tokens_are_never_rows_without_a_token(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "model", model=PADDED, words=OTHERS)
-    (guesses,) = MaskedTokenPredictor(checkpoint).guess(["a [MASK] film"], PADDED.vocab_size)[0]
+    (guesses,) = MaskedTokenPredictor(find_checkpoint(checkpoint)).guess(["a [MASK] film"], PADDED.vocab_size)[0]
     assert sorted(guess.token for guess in guesses) == sorted(OTHERS)
 
 
@@ -165,7 +166,7 @@ def test_prepare_takes_the_whole_tokenizer_of_a_checkpoint(tmp_path):
 def test_a_classifier_of_others_for_any_number_of_labels_answers_with_our_defaults(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "classifier", TASK)
     change(checkpoint, "config.json", problem_type="multi_label_classification")
-    task = open_predictor(checkpoint, Options()).task
+    task = open_predictor(find_checkpoint(checkpoint), Options()).task
     assert task == Multilabel(TASK.labels, task.text_columns, ",", 0.5)
 
 

@@ -144,7 +144,6 @@ REFUSED = {
     "tokenizer_class = 'BertJapaneseTokenizer'": {"settings": class_of("BertJapanese")},
     "config.json: tokenizer_class = 'BertJapanese": {"config": {"vocab_size": ROWS} | class_of("BertJapanese")},
     "'AlbertTokenizer' is not supported without tokenizer.json": {"settings": class_of("Albert"), "vocabulary": None},
-    "'TapasTokenizer' is not supported without tokenizer.json: take": {"settings": class_of("Tapas")},
     "unk_token = '<unk>' is not supported: expected '[UNK]'": {"settings": {"unk_token": "<unk>"}},
     "pad_token = None": {"settings": {"pad_token": None}},
     "special_tokens_map.json: cls_token = '<s>'": {"special_tokens_map": {"cls_token": {"content": "<s>"}}},

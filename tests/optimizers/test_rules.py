@@ -12,7 +12,7 @@ from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import clip_factor, next_loss_scale, next_loss_scale_on_device, update
 from bert_horovod.optimizers.base import Rule, slot_shapes
 from bert_horovod.optimizers.rules import RULES
-from tests.toys import optimizer_of, recipe_of
+from tests.toys import more_rows, optimizer_of, recipe_of
 
 STEPS = 25
 SHAPES = {
@@ -93,56 +93,6 @@ def numpy_sgd(x, g, m, v, t, rate, decay, settings):
     return x - rate * (g + settings.weight_decay * x if decay else g), m, v
 
 
-def numpy_came(x, g, m, v, t, rate, decay, settings):
-    """`v` is what is kept beside m, zeros before step 1: R, C, Rs and Cs of a matrix."""
-    b1, b2, b3 = settings.beta_1, settings.beta_2, settings.beta_3
-    wd = settings.weight_decay if decay else 0.0
-
-    def limited(u):
-        return u / max(1.0, norm(u) / np.sqrt(u.size))
-
-    squares = g**2 + 1e-30
-    if x.ndim == 1:
-        v = b2 * v + (1 - b2) * squares
-        m = b1 * m + (1 - b1) * limited(g / np.sqrt(v))
-        return x - rate * wd * x - rate * m, m, v
-
-    def averages(old, values, beta):
-        return [beta * a + (1 - beta) * values.mean(axis) for a, axis in zip(old, (1, 0), strict=True)]
-
-    def over_root(values, rows, columns):
-        return values / np.sqrt(np.outer(rows / rows.mean(), columns))
-
-    rows, columns, s_rows, s_columns = (0.0, 0.0, 0.0, 0.0) if t == 1 else v
-    rows, columns = averages((rows, columns), squares, b2)
-    u = limited(over_root(g, rows, columns))
-    m = b1 * m + (1 - b1) * u
-    s_rows, s_columns = averages((s_rows, s_columns), (u - m) ** 2 + 1e-16, b3)
-    x = x - rate * wd * x
-    return x - rate * over_root(m, s_rows, s_columns), m, (rows, columns, s_rows, s_columns)
-
-
-def numpy_merit(x, g, m, v, t, rate, decay, settings):
-    wd = settings.weight_decay if decay else 0.0
-    m = settings.beta_1 * m + (1 - settings.beta_1) * g
-    v = settings.beta_2 * v + (1 - settings.beta_2) * g**2
-    u = m / (np.sqrt(v) + settings.epsilon) + wd * x
-
-    def largest(values, i, j):  # of the row, of the column, of all
-        return [np.abs(each).max() for each in (values[i], values[:, j], values)]
-
-    ratios = np.ones(x.shape)
-    if x.ndim == 1:
-        if x.any() and u.any():
-            ratios *= np.abs(x).max() / np.abs(u).max()
-    else:
-        for i, j in np.ndindex(x.shape):
-            ofx, ofu = largest(x, i, j), largest(u, i, j)
-            if all(ofx) and all(ofu):
-                ratios[i, j] = max(a / b for a, b in zip(ofx, ofu, strict=True))
-    return x - rate * np.clip(ratios * u, -1, 1), m, v
-
-
 NUMPY_RULES = {
     "adamw": numpy_adamw,
     "stable_adamw": numpy_stable_adamw,
@@ -150,8 +100,7 @@ NUMPY_RULES = {
     "lamb": numpy_lamb,
     "lans": numpy_lans,
     "sgd": numpy_sgd,
-    "came": numpy_came,
-    "merit": numpy_merit,
+    **more_rows("rules.NUMPY_RULES"),
 }
 
 
@@ -249,9 +198,7 @@ OTHER_SETTINGS = [
     optimizer_of("lans", weight_decay=0.0),
     optimizer_of("lans", beta_1=0.8, weight_decay=0.3),
     optimizer_of("sgd", max_grad_norm=0.0, weight_decay=0.3),
-    optimizer_of("came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
-    optimizer_of("came", beta_1=0.5, beta_3=0.0),
-    optimizer_of("merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
+    *more_rows("rules.OTHER_SETTINGS"),
 ]
 
 
@@ -310,7 +257,7 @@ def test_update_leaves_its_arguments_alone():
 
 
 @pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "lamb", "lans", "merit"])
+@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "lamb", "lans", *more_rows("rules.OF_M_AND_V")])
 def test_tensors_updated_together_are_updated_as_alone(name, xla):
     random = np.random.default_rng(0)
     x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_horovod.optimizers.schedule import SHAPES, learning_rate, sync_period
+from bert_horovod.optimizers.schedule import SHAPES, learning_rate
 from bert_horovod.recipe.settings import Phase
 
 
@@ -74,19 +74,6 @@ def test_fractions_are_taken_as_written():
 def test_step_outside_the_phase_is_refused(step):
     with pytest.raises(ValueError, match="1 to 10"):
         learning_rate(Phase(steps=10), step)
-
-
-def test_the_period_of_syncs_is_a_power_of_two_below_the_fall_of_the_learning_rate():
-    phase = Phase(learning_rate=0.5, steps=1000, warmup=0.0)
-    for step in range(1, 1001, 7):
-        fall = phase.learning_rate / learning_rate(phase, step)
-        period = sync_period(phase, step, 16)
-        assert period in (1, 2, 4, 8, 16)
-        assert period <= fall
-        assert 2 * period > min(fall, 16)
-    assert sync_period(phase, 1000, 1) == 1
-    with pytest.raises(ValueError, match="step 1001 is not in the phase"):
-        sync_period(phase, 1001, 16)
 
 
 def test_each_shape_may_be_chosen_and_falls_from_the_peak():

@@ -7,14 +7,13 @@ import safetensors.numpy
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.optimizers.rules import RULES
-from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.optimizers.toy_rule import SignMomentum
 from tests.toy_runs import assert_same_files, losses, metrics, newest, save, train
-from tests.toys import toy_recipe
+from tests.toys import more_rows, toy_recipe
 
 
 def sections(name: str, learning_rate: float, **optimizer) -> dict[str, dict]:
@@ -41,10 +40,12 @@ def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
     "changed",
     [
         sections("sgd", 0.5),
-        pytest.param(sections("came", 0.003, beta_3=0.99), marks=pytest.mark.slow),
         pytest.param(sections("stable_adamw", 0.002), marks=pytest.mark.slow),
         pytest.param(sections("muon", 0.002), marks=pytest.mark.slow),
-        pytest.param(sections("merit", 0.2), marks=pytest.mark.slow),
+        *(
+            pytest.param(sections(name, rate, **settings), marks=pytest.mark.slow)
+            for name, (rate, settings) in more_rows("rows.RULE_RUNS").items()
+        ),
     ],
     ids=lambda changed: changed["optimizer"]["name"],
 )
@@ -59,21 +60,9 @@ def test_a_rule_learns_and_a_stopped_run_goes_on_as_if_it_had_not_been(changed, 
     assert_same_files(stopped, whole)
 
 
-def test_came_keeps_rows_and_columns_of_matrices_and_v_of_vectors():
-    shapes = {"a.weight": (5, 3), "a.bias": (5,)}
-    assert slot_shapes(toy_recipe(optimizer={"name": "came"}), shapes) == {
-        "m": shapes,
-        "v": {"a.bias": (5,)},
-        "v_rows": {"a.weight": (5,)},
-        "v_columns": {"a.weight": (3,)},
-        "s_rows": {"a.weight": (5,)},
-        "s_columns": {"a.weight": (3,)},
-    }
-
-
 @pytest.mark.full
 def test_a_new_rule_is_a_file_and_a_line(monkeypatch, store, tmp_path):
-    monkeypatch.setitem(RULES, "sign_momentum", SignMomentum)  # the line
+    monkeypatch.setitem(RULES._own, "sign_momentum", SignMomentum)  # the line
     changed = {"optimizer": {"name": "sign_momentum", "length": 0.5, "weight_decay": 0}, "phase": {"warmup": 0}}
     run = train(store, tmp_path / "run", max_steps=1, **changed)
     before = safetensors.numpy.load_file(newest(run) / "model.safetensors")

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe, reductions
 from bert_horovod.recipe_files.loading import (
     differences,
@@ -61,14 +62,11 @@ def test_a_growth_that_cannot_be_is_refused(phases, expected):
         recipe(6, *phases)
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["largest_chunks", "powersgd", "onebit_adam", "zero_one_adam", "parameters", "mt_dao", "dreamddp", "diloco"],
-)
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"gradients"}))
 @pytest.mark.parametrize("phases", [({"num_hidden_layers": 3}, {"grow": "stack"}), ({"trained_layers": 3},)])
 def test_exchanges_that_keep_something_of_each_tensor_are_refused(method, phases):
     with pytest.raises(UserError, match=f"exchange.method = {method!r}: .*expected 'gradients'"):
-        recipe(6, *phases, exchange={"method": method})
+        recipe(6, *phases, exchange={"method": method}, optimizer={"name": METHODS[method].optimizer or "adamw"})
 
 
 @pytest.mark.parametrize(("name", "value"), [("shared_layers", 1), ("embedding_size", 64)])
@@ -88,7 +86,7 @@ IDLE = [
     ("", "objective.heads=3", "objective.heads = 3: pre-training does not read it; expected 1"),
     ("", "objective.class_weights=balanced", "objective.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.label_attention=2", "objective.label_attention = 2: pre-training does not read it"),
-    ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "which 'sgd' and exchange.method = 'mt_dao' have not"),
+    ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "which 'sgd' and some exchanges have not"),
     (LANS, "optimizer.max_grad_norm=0.5", "optimizer.max_grad_norm = 0.5: it is read only with a rule that clips"),
     (LANS + "max_grad_norm = 0.5\n", "phase.0.steps=7", "optimizer.max_grad_norm = 0.5: it is read only with"),
     ("[optimizer]\nmax_grad_norm = 0\n", "optimizer.clipping=bucket", "only with optimizer.max_grad_norm above 0"),
@@ -123,6 +121,14 @@ def test_what_an_override_makes_idle_is_told(tmp_path):
     assert load_recipe(path).notes == ()
     (note,) = load_recipe(path, ["optimizer.name=sgd"]).notes
     assert note.startswith("optimizer.beta_1 = 0.8: it is read only with a rule with a first moment")
+
+
+def test_values_that_do_hardly_anything_are_told(tmp_path):
+    steps = ["phase.0.steps=900", "phase.0.warmup=0.05", "execution.replay_steps=500"]
+    assert load_recipe(written(tmp_path, ""), steps).notes == ()
+    notes = load_recipe(written(tmp_path, ""), [*steps, "phase.0.decay_power=1e9", "execution.replay_steps=901"]).notes
+    assert notes[0] == "phase.0.decay_power = 1e+09: the last 854 of 900 steps have the learning rate 0"
+    assert notes[1].startswith("execution.replay_steps = 901: the run has 900 steps, so gradients are checked before")
 
 
 def test_settings_of_a_method_that_an_override_replaces_are_left_out_and_told(tmp_path):

@@ -13,7 +13,7 @@ from bert_horovod.recipe.fields import ReadIf
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import PRETRAINING
 from tests.toy_runs import train_recipe
-from tests.toys import toy_recipe
+from tests.toys import more_rows, toy_recipe
 
 # Read later in a run, when it fails, when it is long, when the model grows, or by the command before the run.
 LATER = {
@@ -23,23 +23,21 @@ LATER = {
     "phase.grow",  # the same
     "phase.global_rope_theta",  # refused for other models by their check
     "execution.threads",
-    "execution.max_unsaved_hours",
     "execution.probe",
 }
 # A rule with each method, so that each of both is run once.
 PAIRS = {
-    "gradients": "came",
+    "gradients": "muon",
     "powersgd": "lans",
-    "mt_dao": "adamw",
     "largest_chunks": "sgd",
     "onebit_adam": "adamw",
     "onebit_lamb": "lamb",
-    "zero_one_adam": "adamw",
     "parameters": "stable_adamw",
-    "dreamddp": "muon",
-    "diloco": "merit",
+    "diloco": "adamw",
+    **more_rows("rows.PAIRS"),
 }
-FULL = ("gradients", "powersgd", "mt_dao")
+INTERVALS = {"diloco": {"interval": 2}, **more_rows("rows.INTERVALS")}
+FULL = ("gradients", "powersgd", *more_rows("rows.FULL_PAIRS"))
 
 
 def sections(recipe: Recipe) -> dict[str, Any]:
@@ -73,11 +71,9 @@ def recorded(recipe: Recipe, read: set[str]) -> Recipe:
     "method", [pytest.param(name, marks=pytest.mark.full if name in FULL else pytest.mark.slow) for name in PAIRS]
 )
 def test_each_setting_is_read_or_has_a_condition_that_does_not_hold(store, tmp_path, method):
-    settings = {"name": PAIRS[method]} | ({"bias_correction": True} if method == "zero_one_adam" else {})
-    intervals = {"dreamddp": {"full_interval": 2, "interval": 1}, "diloco": {"interval": 2}}
-    exchange = {"method": method} | intervals.get(method, {})
+    exchange = {"method": method} | INTERVALS.get(method, {})
     every = dict.fromkeys(("evaluate_steps", "checkpoint_steps", "consistency_steps"), 2)
-    recipe = toy_recipe(optimizer=settings, exchange=exchange, phase={"steps": 4}, execution=every)
+    recipe = toy_recipe(optimizer={"name": PAIRS[method]}, exchange=exchange, phase={"steps": 4}, execution=every)
     read: set[str] = set()
     train_recipe(recorded(recipe, read), store, tmp_path / "run")
     ignored = set()

@@ -17,16 +17,17 @@ from bert_horovod.recipe_files.loading import (
     differences,
     load_recipe,
     recipe_from_table,
+    recipe_of_record,
     recipe_to_table,
     recipe_to_toml,
 )
-from tests.toys import recipe_of
+from tests.toys import more_rows, recipe_of
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob("*.toml"))
 
 
 def settings() -> list[tuple[str, dataclasses.Field]]:
-    """Every setting with its section; of a method's own settings the section is as in "exchange/dreamddp"."""
+    """Every setting with its section; of a method's own settings the section is as in "exchange/diloco"."""
     found = []
     for section, kind in SECTIONS.items():
         methods = kind.kinds if isinstance(kind, OneOf) else {"": kind[0] if isinstance(kind, list) else kind}
@@ -39,6 +40,7 @@ def settings() -> list[tuple[str, dataclasses.Field]]:
 
 
 SETTINGS = settings()
+MADE_FOR = {"onebit_adam": "adamw", "onebit_lamb": "lamb", **more_rows("rows.MADE_FOR")}
 # A phase grows after another one, and has a theta in a ModernBERT; disjoint masks need other pairs.
 ALONE = [
     (section, field)
@@ -224,8 +226,8 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
                 {"optimizer": {"name": optimizer}, "exchange": {"method": method}},
                 (f"optimizer.name = '{optimizer}'", f"exchange.method = '{method}'", f"expected {expected}"),
             )
-            for optimizer in ("came", "merit")
-            for method, expected in (("onebit_adam", "adamw"), ("onebit_lamb", "lamb"), ("mt_dao", "adamw"))
+            for optimizer in ("sgd", *more_rows("rows.RULE_RUNS"))
+            for method, expected in MADE_FOR.items()
         ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
@@ -319,6 +321,18 @@ def test_an_empty_recipe_is_the_defaults_and_phases_are_counted():
     assert recipe_from_table({}) == recipe_of()
     assert differences(recipe_of(), longer) == ["phase: 1 phases -> 2"]
     assert longer.total_steps == Phase().steps + 5
+
+
+def test_a_recorded_method_that_is_not_known_is_known_by_its_settings():
+    table = recipe_to_table(recipe_of())
+    assert recipe_of_record(table) == recipe_of()
+    table["optimizer"] = {"name": "lost", "beta_1": 0.5, "lengths": [1, 2]}
+    recorded = recipe_of_record(table)
+    assert recipe_to_table(recorded)["optimizer"].items() >= table["optimizer"].items()
+    assert "optimizer.name: 'adamw' -> 'lost'" in differences(recipe_of(), recorded)
+    for damaged in ({"a b": 1}, {"beta_1": {}}):
+        with pytest.raises(UserError, match="name = 'lost' is unknown, and so are its settings: "):
+            recipe_of_record(table | {"optimizer": {"name": "lost"} | damaged})
 
 
 def test_other_methods_differ_by_their_name_alone():
@@ -425,11 +439,3 @@ def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, e
     with pytest.raises(UserError) as caught:
         load_recipe(write(tmp_path, ""), [override])
     assert expected in str(caught.value)
-
-
-def test_the_decay_power_of_an_earlier_versions_file_is_that_of_its_phases():
-    table = {"optimizer": {"decay_power": 0.5}, "phase": [{}, {"decay_power": 0.25}]}
-    assert [phase.decay_power for phase in recipe_from_table(table).phase] == [0.5, 0.25]
-    assert recipe_from_table({}, ["optimizer.decay_power=0.5"]).phase[0].decay_power == 0.5
-    assert "phase.0.decay_power = 0: expected more than 0" in refusal({"optimizer": {"decay_power": 0}})
-    assert recipe_from_table(table | {"phase": [{"decay": "cosine"}]}).phase[0].decay == "cosine"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.__main__ import parse
+from bert_horovod.__main__ import open_values, parse
 from bert_horovod.costs.clusters import read_cluster
 from bert_horovod.errors import UserError
 from bert_horovod.reporting.page import content, find_runs, names_of, page
@@ -231,6 +231,7 @@ def test_the_schema_has_units():
 def test_the_command_writes_one_file(tmp_path, capsys):
     run, output = write_run(tmp_path / "run"), tmp_path / "page.html"
     arguments = parse(["bert-horovod", "report", str(run), "--output", str(output)])
+    open_values(arguments)
     arguments.run(arguments)
     assert capsys.readouterr().out.startswith(f"{output}: ")
     assert "http" not in output.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
@@ -242,6 +243,7 @@ def test_the_command_compares_all_runs_below_a_directory_and_names_those_it_cann
     (tmp_path / "c" / "recipe.toml").write_text("no recipe")
     output = tmp_path / "page.html"
     arguments = parse(["bert-horovod", "report", str(tmp_path), "--output", str(output)])
+    open_values(arguments)
     arguments.run(arguments)
     said = capsys.readouterr()
     assert said.out.startswith(f"{output}: 2 runs, ")
@@ -249,5 +251,6 @@ def test_the_command_compares_all_runs_below_a_directory_and_names_those_it_cann
     assert "left_out" in output.read_text(encoding="utf-8")
     for named in ([str(tmp_path / "c")], [str(tmp_path / "a"), str(tmp_path / "c")]):
         arguments = parse(["bert-horovod", "report", *named])
+        open_values(arguments)
         with pytest.raises(UserError, match=r"recipe\.toml"):
             arguments.run(arguments)

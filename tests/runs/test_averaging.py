@@ -13,6 +13,7 @@ from bert_horovod.commands.evaluate import evaluate
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.runs.checkpoint import HASHES, path_of
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.state import Progress
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
@@ -55,7 +56,7 @@ def test_it_is_the_mean_in_float64_and_is_read_as_any_checkpoint(run, store, tmp
     assert "# my-bert, mean of 3 checkpoints up to step 40" in card
     assert "| mean of | 3 checkpoints, each parameter in float64: steps 20, 30, 40 |" in card
     assert "Losses" not in card
-    beside = [evaluate(path, store.path, 32, rows=8)["held_out_mlm_loss"] for path in (mean, run)]
+    beside = [evaluate(find_checkpoint(path), store.path, 32, rows=8)["held_out_mlm_loss"] for path in (mean, run)]
     assert beside[0] < beside[1]  # random parameters cancel
 
 

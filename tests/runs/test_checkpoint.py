@@ -12,7 +12,6 @@ import safetensors.numpy
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained, weights_of
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -22,7 +21,6 @@ from bert_horovod.runs.checkpoint import (
     HASHES,
     Best,
     best_record,
-    load_newest,
     path_of,
     paths,
     recorded_length,
@@ -30,7 +28,9 @@ from bert_horovod.runs.checkpoint import (
     step_of,
 )
 from bert_horovod.runs.model_card import CARD
+from bert_horovod.runs.opening import OpenCheckpoint, find_checkpoint
 from bert_horovod.runs.rank_parts import remove_waiting
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import new_state, save
@@ -220,14 +220,14 @@ def test_any_flipped_byte_of_the_hashes_is_found(saved):
 def test_a_checkpoint_that_its_run_removes_while_it_is_read_gives_way_to_the_next_newest(saved, capsys):
     read: list[str] = []
 
-    def read_slowly(directory: Path) -> dict[str, np.ndarray]:
-        read.append(directory.name)
+    def read_slowly(whole: OpenCheckpoint) -> dict[str, np.ndarray]:
+        read.append(whole.directory.name)
         if len(read) == 1:
-            shutil.rmtree(directory)
-        return read_pretrained(directory).parameters
+            shutil.rmtree(whole.directory)
+        return whole.reader.read().parameters
 
     newest, before = paths(saved)[-1].name, paths(saved)[-2].name
-    assert read_checkpoint(saved, read_slowly).keys() == pretraining_shapes(RECIPE.model, True).keys()
+    assert find_checkpoint(saved).whole(read_slowly).keys() == pretraining_shapes(RECIPE.model, True).keys()
     assert read == [newest, before]
     assert "damaged" not in capsys.readouterr().err
 
@@ -242,27 +242,27 @@ def test_a_checkpoint_that_is_removed_while_its_hashes_are_compared_is_not_calle
         return damaged_files(path)
 
     monkeypatch.setattr(checkpoint, "damaged_files", prune_first)
-    assert read_checkpoint(saved, lambda directory: directory) == before
+    assert find_checkpoint(saved).whole(lambda whole: whole.directory) == before
     assert capsys.readouterr().err == ""
 
 
 def test_a_checkpoint_that_was_named_itself_and_is_removed_is_told(saved):
     named = paths(saved)[-1]
 
-    def remove(directory: Path) -> None:
-        shutil.rmtree(directory)
-        read_pretrained(directory)
+    def remove(whole: OpenCheckpoint) -> None:
+        shutil.rmtree(named)
+        whole.reader.read()
 
     with pytest.raises(UserError, match=f"--checkpoint {named} was removed while it was read; give another"):
-        read_checkpoint(named, remove)
+        find_checkpoint(named).whole(remove)
 
 
 def test_weights_have_one_hash_with_and_without_the_runs_own_record(saved):
     newest = paths(saved)[-1]
-    recorded = weights_of(newest)
-    assert recorded != weights_of(paths(saved)[-2])
+    recorded = find_checkpoint(newest).weights_hash()
+    assert recorded != find_checkpoint(paths(saved)[-2]).weights_hash()
     (newest / HASHES).unlink()
-    assert weights_of(newest) == recorded
+    assert find_checkpoint(newest).weights_hash() == recorded
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

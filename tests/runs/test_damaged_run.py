@@ -10,8 +10,8 @@ import safetensors.numpy
 
 from bert_horovod.errors import ReportedError
 from bert_horovod.model.shapes import pretraining_shapes
-from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.directory import claim
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.tasks.pretraining import Pretraining

@@ -49,8 +49,9 @@ def test_resuming_cuts_back_what_was_logged_after_the_checkpoint_and_ends_the_la
 @pytest.mark.parametrize(
     "half", ['{"step": 3', '{"step": 30, "lo', "{", '"step"', "3", "null", "\0\0", '{"loss": 1}', "[" * 99999]
 )
-def test_a_half_written_last_line_is_dropped(tmp_path, half):
+def test_a_half_written_line_is_dropped_alone(tmp_path, half):
     assert reopened(tmp_path, line(10) + half, 100) == line(10)
+    assert reopened(tmp_path, line(10) + half + "\n" + line(20), 100) == line(10) + line(20)
 
 
 def test_what_a_resumed_run_logs_follows_what_was_kept(tmp_path):

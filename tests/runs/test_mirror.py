@@ -1,23 +1,27 @@
 """Checkpoints in a bucket, on a real server, and in a directory: copied behind the run, and fetched by a start."""
 
+import argparse
 import json
 import os
 import re
 import shutil
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from bert_horovod.commands import report, status
+from bert_horovod.commands.shared.opened_flags import open_named
+from bert_horovod.commands.shared.parser import open_values
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError
-from bert_horovod.interchange.pretrained import read_checkpoint, read_pretrained
 from bert_horovod.runs import mirror, mirroring
-from bert_horovod.runs.checkpoint import load_newest, path_of, paths, step_of
+from bert_horovod.runs.checkpoint import path_of, paths, step_of
 from bert_horovod.runs.directory import RunRecord, Start, claim
 from bert_horovod.runs.mirror import bring_newest, copies, lag_of
 from bert_horovod.runs.mirroring import Mirror
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import prune
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.places import parse
@@ -238,13 +242,12 @@ def test_a_damaged_copy_is_named_and_the_one_before_is_taken(saved, store, tmp_p
     assert step_of(box.bring().name) == 10
     assert message in capsys.readouterr().err
     url = Path(f"file://{box.url}")
-    assert read_checkpoint(url, lambda directory: directory.name) == "step-00000010"
-    mirror._fetched.clear()
+    assert open_named(url, "--checkpoint").directory.name == "step-00000010"
     change(box, "step-00000010/model.safetensors", b"x")
     with pytest.raises(DamagedData, match=r"all checkpoints of execution\.mirror = .* are damaged"):
         box.bring("third")
     with pytest.raises(DamagedData, match="step-000000"):
-        read_checkpoint(url, lambda directory: directory)
+        open_named(url, "--checkpoint")
     again = Mirror(box.output_dir, box.recipe.execution, box.said.append, box.save(30))
     settle(again)  # another checkpoint comes, and what is damaged stays
     again.close()
@@ -398,20 +401,30 @@ def test_of_two_starts_at_once_one_is_refused(box, monkeypatch):
         box.open()
 
 
+def parsed(command: ModuleType, *words: object) -> argparse.Namespace:
+    """The words of a command, parsed and opened."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    arguments = parser.parse_args(list(map(str, words)))
+    arguments.parser = parser
+    open_values(arguments)
+    return arguments
+
+
 def test_commands_take_a_mirrors_url(box, capsys):
     copying = box.open()
     box.copy(copying, 10)
     copying.close()
     for path in (box.url, f"{box.url}/checkpoints/step-00000010"):
-        assert read_checkpoint(Path(path), lambda directory: len(read_pretrained(directory).parameters)) > 10
-    mirror._fetched.clear()
-    (run,) = report._found([Path(box.url)], None, None, [])["runs"]
+        opened = open_named(Path(path), "--checkpoint")
+        assert len(opened.whole(lambda whole: whole.reader.read().parameters)) > 10
+        assert str(opened) == f"{parse(box.url, '')}/checkpoints/step-00000010"
+    opened, local = parsed(report, box.url, box.output_dir).runs
+    (run,) = report._found([opened], None, None, [])["runs"]
     assert run["directory"] == str(parse(box.url, ""))
-    (run,) = report._found([box.output_dir], None, None, [])["runs"]
+    (run,) = report._found([local], None, None, [])["runs"]
     assert ["mirror", f"{parse(box.url, '')} has step 10, the newest"] in run["figures"]
-    parser = status.argparse.ArgumentParser()
-    status.add_arguments(parser)
-    status.run(parser.parse_args([box.url, "--json"]))
+    status.run(parsed(status, box.url, "--json"))
     assert json.loads(capsys.readouterr().out)["last_checkpoint"].endswith("checkpoints/step-00000010")
 
 
@@ -467,4 +480,4 @@ def test_a_mirror_without_a_whole_checkpoint_is_no_checkpoint(saved, store, tmp_
     for name in ("partial.json", "config.json"):
         change(box, f"step-00000010/{name}", b"{}")
     with pytest.raises(ReportedError, match="no complete checkpoint; half-written: step-00000010"):
-        read_checkpoint(Path(box.url), lambda directory: directory)
+        open_named(Path(box.url), "--checkpoint")

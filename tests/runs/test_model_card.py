@@ -12,8 +12,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import parse_toml
 from bert_horovod.recipe.sections import WHAT_SECTIONS
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
-from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.model_card import CARD
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.runs.test_checkpoint import POSITION, random_state
 from tests.toy_runs import metrics, save, train

@@ -19,7 +19,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs import saving
-from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
@@ -139,11 +139,11 @@ def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(smal
 @pytest.mark.full
 def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
-    writer, messages = saver(small_disk, store, with_execution(max_unsaved_hours=1.5))
+    writer, messages = saver(small_disk, store)
     save_until_it_fails(writer, 10, 20)
     assert messages
-    writer._last_good -= 1.5 * 3600  # so long ago was the last good one
-    with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 1.5"):
+    writer._last_good -= saving.MAX_UNSAVED_HOURS * 3600  # so long ago was the last good one
+    with pytest.raises(RunError, match=r"no new checkpoint for more than 6 hours"):
         writer.finish(lambda: None)
     assert load_newest(small_disk, TASK).progress.step == 10
 

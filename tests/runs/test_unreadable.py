@@ -10,8 +10,8 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import RunError, UserError, printable, unreadable
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.directory import claim
+from bert_horovod.runs.resuming import load_newest
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.rights import few_files, without_rights
 from tests.runs.test_checkpoint import POSITION, random_state

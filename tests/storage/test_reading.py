@@ -1,13 +1,15 @@
 """Files that a user names, read; a mapped file that is cut short; the record of what was compared."""
 
 import os
+import re
 import signal
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.storage.reading import Verified, identity, read_given_json
+from bert_horovod.storage.reading import Seconds, Verified, check_type, identity, parse_json, read_given_json
 from tests.horovod_runs import run_python
 
 
@@ -20,6 +22,44 @@ def test_a_json_file_that_a_flag_names_is_read_or_told_with_the_flag(tmp_path):
         read_given_json(path, "--given", "an object")
     with pytest.raises(ReportedError, match=r"--given .*none\.json: No such file"):
         read_given_json(tmp_path / "none.json", "--given", "an object")
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "9" * 101, "9" * 5000])
+def test_a_number_that_no_field_can_have_is_no_json(number):
+    for text in (f'{{"a": [{number}]}}', f'{{"a": [{number}]}}'.encode()):
+        with pytest.raises(ValueError, match="a number that no field can have"):
+            parse_json(text)
+    assert parse_json(f"[{'9' * 31}, 1.5]") == [10**31 - 1, 1.5]  # as transformers writes "no limit"
+
+
+@dataclass
+class Record:
+    count: int
+    time: Seconds = 0.0
+    place: tuple[int, int] | None = None
+    by_number: dict[int, str] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({}, "'count' is missing"),
+        ({"count": 10.0}, "it.count is 10.0, expected a whole number"),
+        ({"count": -1}, "it.count is -1, expected a whole number from 0"),
+        ({"count": 1 << 63}, "expected a whole number from 0 to 9223372036854775807"),
+        ({"count": "x/y"}, "it.count is 'x/y'"),
+        ({"count": 1, "time": 1e300}, "it.time is 1e+300, expected a number within 1e+100"),
+        ({"count": 1, "time": 1e12}, r"it.time is 1000000000000.0, expected 0 to 1e+11"),
+        ({"count": 1, "place": [1]}, "it.place is [1], expected a list of 2"),
+        ({"count": 1, "place": [1, {}]}, "it.place.1 is {}, expected a whole number"),
+        ({"count": 1, "by_number": {"x": "a"}}, "a key of it.by_number is 'x', expected digits"),
+        ({"count": 1, "new": 1}, "unknown 'new'"),
+    ],
+)
+def test_a_records_fields_have_kind_and_range(record, problem):
+    check_type({"count": 10, "time": 5, "place": [1, 2], "by_number": {"7": "a"}}, Record, "it")
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        check_type(record, Record, "it")
 
 
 @pytest.mark.full

@@ -15,14 +15,14 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.errors import DamagedData
-from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
 from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.model.forward import ComputePolicy, Forward
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
-from bert_horovod.tasks.embedding import KEY, Embedding
+from bert_horovod.tasks.embedding import Embedding
 from bert_horovod.training.overlap import build_step
 from bert_horovod.training.step_results import StepInputs, flat, together
 from tests.model.architectures.lines import LINES, SIZES
@@ -240,7 +240,7 @@ def test_vectors_are_those_of_each_class_of_transformers(name, pooling, tmp_path
     if name != "roberta":  # whose tokenizer is of another kind
         directory = tmp_path / "ours"
         write_directory(directory, read.model, task, encoder_parameters, words, UNCASED)
-        found = vectors_of(read_configuration(directory))
+        found = vectors_of(HuggingFace(directory).configuration)
         assert (found.pooling, found.max_seq_length) == (task.pooling, task.max_length)
     encoder, info = transformers.AutoModel.from_pretrained(
         directory, output_loading_info=True, attn_implementation="eager"
@@ -266,4 +266,4 @@ def test_a_damaged_configuration_is_refused(entry):
     assert (found.pooling, found.prompts["a"], found.max_seq_length) == ("first", "query: ", 32)
     assert vectors_of({}) is None
     with pytest.raises(DamagedData, match="sentence_vectors"):
-        vectors_of(config | {KEY: config[KEY] | entry})
+        vectors_of(config | {SENTENCE_VECTORS: config[SENTENCE_VECTORS] | entry})

@@ -18,10 +18,11 @@ from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
-from bert_horovod.interchange.exporting import export
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.runs.exporting import export
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.label_attention import LabelAttention
 from bert_horovod.training.loop import train
 from tests.toy_glue import MODEL, Files, write_checkpoint, write_glue, write_labels
@@ -88,7 +89,7 @@ def trained(tmp_path_factory) -> tuple[Finetuning, Path]:
     data = own_data(
         "multilabel", write_labels(directory / "files", train=96), ("text",), "labels", OwnOptions(threshold=None)
     )
-    finetuning = Finetuning(Texts(data), write_checkpoint(directory / "checkpoint"))
+    finetuning = Finetuning(Texts(data), find_checkpoint(write_checkpoint(directory / "checkpoint")))
     job = finetuning.job(directory / "run", 2, SETTINGS)
     job.output_dir.mkdir()
     train(job, World())
@@ -103,13 +104,13 @@ def held_out(output_dir: Path) -> dict[str, float]:
 @pytest.mark.full
 def test_predict_score_and_export_read_all_of_it(trained, tmp_path):
     _, run = trained
-    predictor = open_predictor(run, Options())
+    predictor = open_predictor(find_checkpoint(run), Options())
     assert isinstance(predictor.task, LabelAttention)
     text = "good film the plot is bad and a film is poor"  # more than a window
     line = predictor.predict_line(text)
     assert predictor.predict_line(f"{text} fine good fine good").split("\t")[1:] != line.split("\t")[1:]
 
-    exported = export(newest(run), tmp_path / "made", "savedmodel")
+    exported = export(find_checkpoint(newest(run)), tmp_path / "made", "savedmodel")
     assert exported.architecture.heads == "label attention of 4 labels"
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert (config["label_attention"], config["label_threshold"]) == (WINDOWS, held_out(run)["held_out_threshold"])
@@ -118,7 +119,7 @@ def test_predict_score_and_export_read_all_of_it(trained, tmp_path):
     inputs["token_type_ids"] = np.zeros_like(rows["input_ids"])
     assert load_export(tmp_path / "made")("serving_default", inputs)["logits"].shape == (3, 4)
     with pytest.raises(UserError, match="--with_tokenizer: the checkpoint is a BertModel"):
-        export(newest(run), tmp_path / "text", "savedmodel", with_tokenizer=True)
+        export(find_checkpoint(newest(run)), tmp_path / "text", "savedmodel", with_tokenizer=True)
 
 
 @pytest.mark.full
@@ -128,7 +129,7 @@ def test_two_thousand_labels_train(tmp_path):
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "dev.csv").write_text("\n".join(lines[:40]) + "\n")
     data = own_data("multilabel", Files(None, tmp_path / "train.csv", (tmp_path / "dev.csv",)), ("text",), "labels")
-    finetuning = Finetuning(Texts(data), write_checkpoint(tmp_path / "checkpoint"))
+    finetuning = Finetuning(Texts(data), find_checkpoint(write_checkpoint(tmp_path / "checkpoint")))
     job = finetuning.job(tmp_path / "run", 1, SETTINGS, max_steps=2)
     job.output_dir.mkdir()
     train(job, World())
@@ -138,10 +139,10 @@ def test_two_thousand_labels_train(tmp_path):
 
 def test_it_is_refused_where_it_has_no_meaning(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    one = Finetuning(Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue")))), checkpoint)
+    one = Finetuning(Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue")))), find_checkpoint(checkpoint))
     with pytest.raises(UserError, match=r"label_attention = 2: a classification does not read it; expected 0"):
         one.job(Path("unused"), overrides=SETTINGS)
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     pair = dataclasses.replace(data, format=dataclasses.replace(data.format, columns=("text", "labels")))
     with pytest.raises(UserError, match="windows are of one text; expected one column of text"):
-        Finetuning(Texts(pair), checkpoint).job(Path("unused"), overrides=SETTINGS)
+        Finetuning(Texts(pair), find_checkpoint(checkpoint)).job(Path("unused"), overrides=SETTINGS)

@@ -13,8 +13,9 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import describe_directory
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
+from bert_horovod.runs.opening import find_checkpoint
+from bert_horovod.training.initial import load_initial
 from bert_horovod.training.job import pretraining_job
-from bert_horovod.training.start import load_initial
 from tests.toy_runs import logged, losses, metrics, newest, train_rank, train_recipe
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -117,7 +118,7 @@ def test_a_checkpoint_goes_on_with_another_theta_but_not_with_another_window(who
     def load(**settings):
         table = TABLE | {"model": TABLE["model"] | settings, "phase": TABLE["phase"][:1]}
         job = pretraining_job(recipe_from_table(table), store, tmp_path)
-        return load_initial(newest(whole), job.recipe.model, job.task, job.dataset)
+        return load_initial(find_checkpoint(newest(whole)), job.recipe.model, job.task, job.dataset)
 
     assert load(global_rope_theta=5000.0).keys() == pretraining_shapes(RECIPE.model, False).keys()
     with pytest.raises(UserError, match=r"has local_attention = 8, the recipe has model.local_attention = 16"):

@@ -60,7 +60,7 @@ def test_every_exchange_has_them(method):
     needed = METHODS[method].optimizer
     table = TOY_STEP | {
         "model": TOY_STEP["model"] | MODEL,
-        "exchange": {"method": method} | ({"full_interval": 2} if method == "dreamddp" else {}),
+        "exchange": {"method": method} | dict.fromkeys(METHODS[method].intervals, 2),
         "optimizer": {"name": needed} if needed else {},
         "execution": TOY_STEP["execution"] | {"layer_norms": True, "consistency_steps": 0},
     }

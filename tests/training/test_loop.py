@@ -8,10 +8,12 @@ import pytest
 
 from bert_horovod.batches.text.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
+from bert_horovod.training.initial import Initial
 from bert_horovod.training.run import FIRST_STEP_S
 from tests.toy_runs import assert_same_files, logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
@@ -223,7 +225,13 @@ def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypa
 
 def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
     train(store, tmp_path / "first", max_steps=20)
-    train_recipe(toy_recipe(), store, tmp_path / "second", max_steps=1, init_checkpoint=newest(tmp_path / "first"))
+    train_recipe(
+        toy_recipe(),
+        store,
+        tmp_path / "second",
+        max_steps=1,
+        initial=Initial(find_checkpoint(newest(tmp_path / "first"))),
+    )
     first, second = metrics(tmp_path / "first"), metrics(tmp_path / "second")
     assert second[0]["mlm_loss"] < first[0]["mlm_loss"]
     assert second[0]["learning_rate"] == first[0]["learning_rate"]

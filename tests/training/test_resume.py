@@ -213,7 +213,7 @@ def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(store, tmp_path, taken):
+def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(store, tmp_path, monkeypatch, taken):
     output_dir = tmp_path / "run"
 
     def take(_: Run) -> None:
@@ -221,7 +221,8 @@ def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(sto
         if taken:
             output_dir.mkdir()
 
-    recipe = toy_recipe(execution={"checkpoint_steps": 2, "max_unsaved_hours": 1e-9})
+    monkeypatch.setattr(saving, "MAX_UNSAVED_HOURS", 0.0)
+    recipe = toy_recipe(execution={"checkpoint_steps": 2})
     found = "another directory is there" if taken else "No such file or directory"
     with pytest.raises(RunError, match=rf"checkpoint of step 2 to {output_dir}: {found}\. .* Move it back and run the"):
         train_recipe(recipe, store, output_dir, hooks=(at_step(1, take),))

@@ -1,5 +1,6 @@
 """What is refused before training starts."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.training.start import check_recipe, load_initial
+from bert_horovod.training.initial import Initial, load_initial
+from bert_horovod.training.start import check_recipe
 from tests.toy_runs import train_recipe
 from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
 
@@ -49,7 +52,7 @@ def write_model(
 
 def load(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:
     task = Pretraining(recipe.objective.pairs)
-    return load_initial(directory, recipe.model, task, StoreDataset(store, recipe))
+    return load_initial(find_checkpoint(directory), recipe.model, task, StoreDataset(store, recipe))
 
 
 def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:
@@ -174,5 +177,8 @@ def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
 
 def test_a_start_from_a_checkpoint_that_its_run_has_removed_is_told_as_such(store, tmp_path):
     gone = tmp_path / "other" / "checkpoints" / "step-00000004"
+    write_model(gone, store, RECIPE.model)
+    start = Initial(find_checkpoint(gone))
+    shutil.rmtree(gone)
     with pytest.raises(RunError, match=f"the checkpoint {gone} was removed, by the run that made it, before this run"):
-        train_recipe(toy_recipe(), store, tmp_path / "run", init_checkpoint=gone)
+        train_recipe(toy_recipe(), store, tmp_path / "run", initial=start)

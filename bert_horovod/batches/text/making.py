@@ -24,11 +24,10 @@ from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
 from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, RunningCounts, refusal
-from bert_horovod.corpus.earlier_verification import require_whole
 from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.storage.reading import Verified, hash_file, identity, load_array
+from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_json
 from bert_horovod.storage.writing import lock, sync, write_atomically
 
 _CELLS_AT_ONCE = 1 << 22
@@ -137,7 +136,6 @@ def _cut(plan: Plan, crew: Crew) -> None:
 def cut_piece(plan: Plan, number: int) -> None:
     """Cut a shard and write what comes of it."""
     store = _opened(plan.store, plan.store_hash)
-    require_whole(store, number, plan.path.parent)
     splits = cut_shard(store, number, plan.sequence_length, plan.pair, plan.shares)
     crcs = np.array([[zlib.crc32(getattr(split, name).data) for name in LARGE] for split in splits], np.uint32)
     with open(_piece(plan, number, "arrays"), "wb") as file:
@@ -289,7 +287,7 @@ def _finish(plan: Plan, crew: Crew) -> None:
             str(file.relative_to(plan.directory)): hash_file(file)
             for file in sorted({*plan.directory.glob("*/*.npy")} - large)
         }
-        refusals = json.loads((plan.directory / "refusals.json").read_text(encoding="utf-8"))
+        refusals = read_json(plan.directory / "refusals.json")
         (plan.directory / "refusals.json").unlink()
         write_atomically(plan.directory / "index.json", json.dumps({"refusals": refusals, "sha256": hashes}) + "\n")
         for directory in (*plan.directory.glob("*/"), plan.directory):

@@ -6,8 +6,7 @@ row, in any order, and make it again.
 """
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from bert_horovod.batches.text.masks import Circle, Circles, Masker, Unmasked
 from bert_horovod.batches.text.pairs import PairExchange
 from bert_horovod.batches.words import read_priority_words
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.earlier_verification import Watch
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
@@ -59,8 +57,7 @@ class Rows:
     """The rows of one index: endless, in random access.
 
     `objective.pair` must be that of the index; `rate` is the fraction of tokens that is masked, with the objective's
-    `masks`; `seed` orders rows and draws pairs and masks; `watch` is called before rows are made, and raises if the
-    store was found to be damaged.
+    `masks`; `seed` orders rows and draws pairs and masks.
     """
 
     def __init__(
@@ -71,7 +68,6 @@ class Rows:
         objective: Objective,
         rate: MaskRate,
         seed: int,
-        watch: Callable[[], None] = lambda: None,
     ) -> None:
         if index.pair != objective.pair:
             raise ValueError("Rows: the index was made for another pair")
@@ -84,8 +80,7 @@ class Rows:
         )
         self.masked_slots = int(self._stair_slots.max())  # the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
-        self._index, self._watch = index, watch
-        self._special = special
+        self._index, self._special = index, special
         self._vocabulary_size = len(store.vocabulary)
         self._length = sequence_length
         self._pair = objective.pair
@@ -135,7 +130,6 @@ class Rows:
             sequence_weights     float32 [R, S]  1: counts for the pair loss, 0: no sequence or a single segment;
                                                  without pairs 1 for each sequence
         """
-        self._watch()
         positions = np.asarray(positions, np.int64)
         shape = (len(positions), self.sequences)
         sequences = self._sequences(positions)
@@ -266,7 +260,6 @@ def open_rows(
     split: str,
     index_dir: Path | None = None,
     build: bool = True,
-    watch: Callable[[], None] = lambda: None,
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
@@ -280,7 +273,7 @@ def open_rows(
     if split == "held_out":  # all recipes are judged with masks that are drawn alike
         objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
     special = special_ids(store.vocabulary, store.tokenizer_settings)
-    return Rows(store, index, special, objective, rate, seed, watch)
+    return Rows(store, index, special, objective, rate, seed)
 
 
 @dataclass(frozen=True)
@@ -290,7 +283,6 @@ class StoreDataset:
     store: Store
     recipe: Recipe
     index_dir: Path | None = None
-    _watches: list[Watch] = field(default_factory=list, compare=False)  # of the process that checks for its host
 
     @property
     def path(self) -> Path:
@@ -326,7 +318,4 @@ class StoreDataset:
             make_index(self.store, path, *settings, crew, missing)
 
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
-        if build and not self._watches:
-            self._watches.append(Watch(self.store, self.index_dir or self.store.path / "index"))
-        watch = self._watches[0] if self._watches else lambda: None
-        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, watch)
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_hosts, given_hosts, require_least
+from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.host_flags import add_hosts, given_hosts
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import RunError, UserError
 

@@ -7,15 +7,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from bert_horovod.commands.shared.parser import takes_urls
 from bert_horovod.errors import UserError
-
-if TYPE_CHECKING:
-    from bert_horovod.cluster.launching.hostfiles import Hosts
-    from bert_horovod.costs.clusters import Prices
-
 
 RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
 
@@ -50,31 +44,6 @@ def add_tuned(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Declare -hostfile, -H (`hosts`) and --ssh_port, as horovodrun has them."""
-    hosts_group = parser.add_mutually_exclusive_group()
-    hosts_group.add_argument(
-        "-hostfile",
-        "--hostfile",
-        type=Path,
-        metavar="FILE",
-        help="file with a line `host slots=N` or `host:N` for each host (default: the scheduler's hosts)",
-    )
-    hosts_group.add_argument(
-        "-H", "--hosts", metavar="HOST:N,...", help="hosts in one word instead of a file, as in -H node1:8,node2:8"
-    )
-    parser.add_argument("--ssh_port", type=int, metavar="N", help="port of the hosts' sshd (default: ssh's own)")
-
-
-def given_hosts(arguments: argparse.Namespace) -> "Hosts | None":
-    """The hosts that the flags of `add_hosts` name; None: neither flag is given. Raises UserError."""
-    from bert_horovod.cluster.launching.hostfiles import parse_hosts, read_hostfile
-
-    if arguments.hostfile:
-        return read_hostfile(arguments.hostfile)
-    return parse_hosts(arguments.hosts) if arguments.hosts else None
-
-
 def require_number(flag: str, number: float | None) -> None:
     """Raise UserError if a flag's value is nan, with which every comparison fails; None: the flag is not given."""
     if number is not None and math.isnan(number):
@@ -91,40 +60,6 @@ CHECKPOINT = (
     "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT, a TF1 checkpoint of Google's (its prefix or "
     "directory), or a run's output_dir (its newest checkpoint)"
 )
-
-
-def add_checkpoint_path(parser: argparse.ArgumentParser) -> None:
-    """Declare --checkpoint, which is required, and may be named without its flag."""
-    add_path(parser, "RUN", "--checkpoint", "PATH", CHECKPOINT)
-    for action in parser._actions:
-        if action.dest == "checkpoint":
-            takes_urls(action)
-
-
-def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
-    """Declare --checkpoint, which is required; `what` begins its help text."""
-    takes_urls(parser.add_argument("--checkpoint", required=True, type=Path, metavar="PATH", help=what + CHECKPOINT))
-
-
-def add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare --cluster and --price."""
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--cluster", type=Path, metavar="FILE", help="prices and power, as for plan: adds what it cost")
-    either.add_argument("--price", type=float, metavar="X", help="or what an hour of a device costs, as in --price 1.8")
-
-
-def read_prices(arguments: argparse.Namespace) -> "tuple[Prices | None, int | None]":
-    """The prices and the cluster's devices, as far as the flags give them; raises UserError."""
-    from bert_horovod.costs.clusters import Prices, read_cluster
-
-    if arguments.cluster is not None:
-        cluster = read_cluster(arguments.cluster)
-        return cluster.costs, cluster.ranks
-    if arguments.price is None:
-        return None, None
-    if not 0 <= arguments.price < math.inf:
-        raise UserError(f"--price {arguments.price:g}: expected 0 or more, what an hour of a device costs")
-    return Prices(device_hour=arguments.price), None
 
 
 def whole_text(argument: str) -> str:

@@ -5,15 +5,17 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import require_least, whole_text
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.progress import shown_progress
 from bert_horovod.corpus.reading.pair_files import COLUMNS, FILE, Pairs, read_pairs
 from bert_horovod.errors import DamagedData, ReportedError, UserError
-from bert_horovod.storage.places import is_url
 from bert_horovod.wording import counted
+
+if TYPE_CHECKING:
+    from bert_horovod.runs.opening import OpenCheckpoint
 
 
 def add_pairs(parser: argparse.ArgumentParser, either: argparse._ActionsContainer) -> None:
@@ -60,29 +62,31 @@ def judge(arguments: argparse.Namespace) -> None:
     """Judge and print; raises ReportedError if the checkpoint, a file or an argument is wrong."""
     require_least("--every", arguments.every)
     require_least("--micro_batch", arguments.micro_batch)
-    from bert_horovod.interchange.pretrained import RUN, kind_of, require_checkpoint
     from bert_horovod.runs.checkpoint import paths
+    from bert_horovod.runs.opening import RUN, find_checkpoint
 
-    require_checkpoint(arguments.checkpoint)
-    checkpoints, several = [arguments.checkpoint], arguments.checkpoints == "all"
+    given: OpenCheckpoint = arguments.checkpoint
+    checkpoints, several = [given], arguments.checkpoints == "all"
     if several:
-        if is_url(arguments.checkpoint) or kind_of(arguments.checkpoint)[0] is not RUN:
-            raise UserError(f"--checkpoints all: {arguments.checkpoint} is no run's output_dir; leave it out")
-        checkpoints = paths(arguments.checkpoint)
+        if given.url or given.kind is not RUN:
+            raise UserError(f"--checkpoints all: {given} is no run's output_dir; leave it out")
+        checkpoints = [find_checkpoint(path) for path in paths(given.given)]
     columns = tuple(whole_text(arguments.text_columns).split(","))
     pairs = read_pairs(arguments.pairs, columns).every(arguments.every)
     if equal := pairs.equal():
         print(f"bert-horovod: equal sentences, which count as a tie: {'; '.join(equal)}", file=sys.stderr)
     judged = list(_judged(arguments, pairs, checkpoints))
     if not judged:
-        raise UserError(f"--checkpoint {arguments.checkpoint}: none of its checkpoints can be read")
+        raise UserError(f"--checkpoint {given}: none of its checkpoints can be read")
     if arguments.json:
         print(json.dumps({"checkpoints": judged} if several else judged[0]))
     else:
         print(checkpoints_table(judged) if several else pairs_table(judged[0]))
 
 
-def _judged(arguments: argparse.Namespace, pairs: Pairs, checkpoints: list[Path]) -> Iterator[dict[str, Any]]:
+def _judged(
+    arguments: argparse.Namespace, pairs: Pairs, checkpoints: "list[OpenCheckpoint]"
+) -> Iterator[dict[str, Any]]:
     """Yield the accuracies of each checkpoint, with its name; of several, those that have none are named on stderr."""
     from bert_horovod.inference.outputs import NotFiniteError
     from bert_horovod.runs.checkpoint import is_removed
@@ -90,12 +94,12 @@ def _judged(arguments: argparse.Namespace, pairs: Pairs, checkpoints: list[Path]
 
     # Else GPUs would round float32 factors to 10 bits.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    for number, path in enumerate(checkpoints, 1):
+    for number, given in enumerate(checkpoints, 1):
         what = f"judging {number} of {len(checkpoints)}" if len(checkpoints) > 1 else "judging"
         try:
-            judged = _judge_one(arguments, pairs, path, what)
+            judged = _judge_one(arguments, pairs, given, what)
         except ReportedError as error:
-            is_its_own = is_removed(path) or isinstance(error, DamagedData | NotFiniteError)
+            is_its_own = is_removed(given.directory) or isinstance(error, DamagedData | NotFiniteError)
             if arguments.checkpoints != "all" or not is_its_own:
                 raise
             print(f"bert-horovod: left out: {error}", file=sys.stderr)
@@ -103,20 +107,18 @@ def _judged(arguments: argparse.Namespace, pairs: Pairs, checkpoints: list[Path]
             yield judged
 
 
-def _judge_one(arguments: argparse.Namespace, pairs: Pairs, path: Path, what: str) -> dict[str, Any]:
+def _judge_one(arguments: argparse.Namespace, pairs: Pairs, given: "OpenCheckpoint", what: str) -> dict[str, Any]:
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.inference.pair_scores import PairScorer, PairTokens
-    from bert_horovod.interchange.pretrained import read_checkpoint
     from bert_horovod.interchange.suitability import require_vocabulary
-    from bert_horovod.runs.mirror import named
 
-    directory, pretrained = read_checkpoint(path, lambda path: (path, read_masked_model(path)))
-    vocabulary = require_vocabulary(directory, pretrained.vocabulary)
+    checkpoint, pretrained = given.whole(lambda whole: (whole, read_masked_model(whole)))
+    vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
     model, settings = pretrained.model, pretrained.tokenizer_settings
     tokens = PairTokens(pairs, vocabulary, settings, model.max_position_embeddings)
     scorer = PairScorer(tokens, model, arguments.within_words, arguments.precision, arguments.micro_batch)
     with shown_progress(what, "pairs") as progress:
-        return {"checkpoint": named(directory), **scorer(pretrained.parameters, progress)}
+        return {"checkpoint": str(checkpoint), **scorer(pretrained.parameters, progress)}
 
 
 def pairs_table(judged: dict[str, Any]) -> str:

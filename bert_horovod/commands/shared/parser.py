@@ -157,17 +157,33 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
 
 
 def takes_urls(action: argparse.Action) -> None:
-    """Declare that a flag takes a URL in place of a path; refuse_urls refuses it for the others."""
+    """Declare that a flag takes a URL in place of a path; open_values refuses it for the others."""
     action.takes_urls = True  # type: ignore[attr-defined]
 
 
-def refuse_urls(arguments: argparse.Namespace) -> None:
-    """Raise UserError if a flag names a file elsewhere that its command would look for on this machine."""
+def opens(action: argparse.Action, opened: Callable[[Path], Any]) -> None:
+    """Declare what opens the path or URL that a flag names; the command finds what `opened` returns."""
+    action.opens = opened  # type: ignore[attr-defined]
+
+
+def open_values(arguments: argparse.Namespace) -> None:
+    """Open what the flags name, as `opens` has declared it, once: nothing below asks again what or where it is.
+
+    Raises UserError if a flag names a file elsewhere that its command would look for on this machine, and what opening
+    raises.
+    """
     parser = getattr(arguments, "parser", None)
-    for action in parser._actions if parser else ():
-        values = getattr(arguments, action.dest, None)
-        if hasattr(action, "takes_urls") or action.nargs == argparse.REMAINDER or action.metavar == "TEXT":
-            continue
+    actions = parser._actions if parser else ()
+    for action in actions:
+        _refuse_urls(action, getattr(arguments, action.dest, None))
+    for dest, opened in {action.dest: action.opens for action in actions if hasattr(action, "opens")}.items():
+        values = getattr(arguments, dest)
+        if values is not None:
+            setattr(arguments, dest, list(map(opened, values)) if isinstance(values, list) else opened(values))
+
+
+def _refuse_urls(action: argparse.Action, values: Any) -> None:
+    if not (hasattr(action, "takes_urls") or action.nargs == argparse.REMAINDER or action.metavar == "TEXT"):
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, str | Path) and is_url(value):
                 flag = max(action.option_strings, key=len, default=str(action.metavar or action.dest))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.collectives.launched import ATTEMPT
+from bert_horovod.collectives.launched import ATTEMPT, started_by
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
@@ -74,8 +74,7 @@ def train_as_rank(
     from bert_horovod.collectives.launched import launch
 
     launched = launch()
-    me = f"rank {launched.rank} on {socket.gethostname()}"
-    with _one_message(launched.rank, me):
+    with one_message():
         _look(arguments, launched.rank)
         look(arguments)
     import_tensorflow()
@@ -87,7 +86,7 @@ def as_rank(launched: "Launch", work: Callable[[], None]) -> None:
     """Do this rank's work, so that an error that all ranks have is told once; RunError if other ranks were lost."""
     me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
-        with _one_message(launched.rank, me):
+        with one_message():
             work()
     except ReportedError:  # else the next line would import TensorFlow
         raise
@@ -104,15 +103,15 @@ def as_rank(launched: "Launch", work: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _one_message(rank: int, me: str) -> Iterator[None]:
+def one_message() -> Iterator[None]:
     """Let rank 0 report an error that all ranks have: then the job ends; an error of this host alone is reported."""
     try:
         yield
     except ReportedError as error:
-        if rank == 0:
+        if (rank := started_by().rank) == 0:
             raise
         time.sleep(_PATIENCE_S)
-        raise type(error)(f"{me}: {error}") from error
+        raise type(error)(f"rank {rank} on {socket.gethostname()}: {error}") from error
 
 
 def _look(arguments: argparse.Namespace, rank: int) -> None:
@@ -136,18 +135,17 @@ def _look(arguments: argparse.Namespace, rank: int) -> None:
     arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
-def _start(arguments: argparse.Namespace, checkpoint: Path | None) -> "Start":
+def _start(job: "Job") -> "Start":
     """What run.json records of the checkpoint to start from."""
-    from bert_horovod.interchange.pretrained import weights_of
     from bert_horovod.runs.directory import Start
 
-    if checkpoint is None:
+    if job.initial is None:
         return Start()
-    flag = "--init_checkpoint" if "init_checkpoint" in arguments else "--checkpoint"
+    checkpoint = job.initial.checkpoint
     try:
-        return Start(flag, os.path.abspath(checkpoint), weights_of(checkpoint))
+        return Start(checkpoint.flag, os.path.abspath(checkpoint.directory), checkpoint.weights_hash())
     except OSError as error:
-        raise file_error(error, f"{flag} {checkpoint}: {error.filename}: {error.strerror}") from error
+        raise file_error(error, f"{checkpoint.flag} {checkpoint}: {error.filename}: {error.strerror}") from error
 
 
 def _train(
@@ -186,7 +184,7 @@ def _train(
             )
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
-        start = _start(arguments, jobs[0].init_checkpoint)
+        start = _start(jobs[0])
         texts = [text_key_of(job.recipe, job.dataset) for job in jobs]
         claimed = [
             claim(job.output_dir, job.recipe, job.dataset.hash, patience_s, start, text)

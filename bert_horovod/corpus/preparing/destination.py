@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.manifest import FORMAT, Source, read_manifest
+from bert_horovod.corpus.manifest import Source, read_manifest, refuse_format
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
-from bert_horovod.corpus.store import Store, read_sources, verify
+from bert_horovod.corpus.shard import shard_file
+from bert_horovod.corpus.store import DamagedShards, Store, read_sources, verify
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.storage.places import Place
 from bert_horovod.storage.reading import read_json, read_record
@@ -31,14 +32,16 @@ _OWN_NAMES = re.compile(
 )
 
 
-class _Head(TypedDict):
+class Head(TypedDict):
+    """What decides a store's content beside its sources, as plan.json and records of shares have it."""
+
     format: int
     settings: dict[str, Any]
     vocabulary: dict[str, Any]
 
 
 class _StorePlan(TypedDict):
-    head: _Head
+    head: Head
     sources: dict[str, Any]  # real path: [bytes, ns of the last change]; only compared
 
 
@@ -174,7 +177,10 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     try:
         manifest = read_json(path / "manifest.json")
-        manifest["format"]  # KeyError
+    except (OSError, ValueError):
+        return None, False
+    refuse_format(path, manifest)
+    try:
         changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources, _origins(path))
     except RunError:  # a source elsewhere cannot be reached: this store may be whole
         raise
@@ -184,12 +190,10 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
     try:
         return verify(path), True
     except ReportedError as error:
-        if manifest["format"] != FORMAT:
-            raise UserError(
-                f"{error}. But {path} was made by an earlier version, and made anew it would have another hash, so "
-                "that its runs could not resume: take damaged shards from another copy, or give another --output_dir"
-            ) from error
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
+        if isinstance(error, DamagedShards):  # the manifest alone tells of damage in a shard's own record
+            for name in error.names:
+                shard_file(path, name).unlink(missing_ok=True)
         return None, True
 
 
@@ -208,8 +212,8 @@ def _refuse_changed(path: Path, changed: list[str]) -> None:
 
 def _origins(path: Path) -> dict[str, Any]:
     try:
-        return dict(read_json(path / _ORIGINS_FILE))
-    except (OSError, ValueError, TypeError):
+        return read_record(path / _ORIGINS_FILE, dict[str, list[Any]])
+    except (OSError, ValueError):
         return {}
 
 

@@ -12,10 +12,10 @@ position where it begins, so any part can be made again alone.
 import functools
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,14 @@ from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
 from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
+from bert_horovod.storage.reading import check_type
 from bert_horovod.storage.writing import sync
 
-PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?)({SUFFIX.replace('.', '[.]')})?"
+PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?){SUFFIX.replace('.', '[.]')}"
+
+
+_FINISHED = re.compile(rf"shard-\d{{5,}}{SUFFIX}")
+_TOTALS = {each.name for each in fields(ShardTotals)}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Part:
     counts: dict[str, int]  # by the names of COUNTS
     totals: dict[str, Any]  # the fields of builder.ShardTotals
     passed_over: dict[str, int]  # what was left out of the sources: kind and count
-    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of files that are one piece, by piece number
+    hashes: dict[int, str] = field(default_factory=dict)  # SHA-256 of files that are one piece, by piece number
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,12 @@ def write_parts(store: Path, parts: Sequence[Part], shards: Sequence[Shard]) -> 
 
 def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     """Find the undamaged files of parts of these tasks, and rename back finished ones; delete all other shards."""
-    keys = {task.key for task in tasks}
+    of_key = {task.key: task for task in tasks}
     whole: dict[tuple[str, int], PartFile] = {}
     kept: list[tuple[Path, PartFile]] = []
     for path, found in read_files(sorted(store.glob("shard-*"))).items():
-        if found is not None and all(part.task in keys for part in found.parts):
+        if found is not None and all(is_of(part, of_key.get(part.task)) for part in found.parts):
             kept.append((path, found))
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
         else:
             path.unlink()
     for path, found in kept:
@@ -106,8 +109,15 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
     return list({found.name: found for found in whole.values()}.values())
 
 
+def is_of(part: Part, task: ShardTask | None) -> bool:
+    """Whether a part that was read can be one of this task: it names no piece that the task lacks."""
+    if task is None or part.end[0] > len(task.pieces):
+        return False
+    return all(int(number) < len(task.pieces) for number in (*part.totals["pieces"], *part.hashes))
+
+
 def read_files(paths: list[Path]) -> dict[Path, PartFile | None]:
-    """The parts in each of these files, compared with their hash; None for a damaged file, or an earlier version's."""
+    """The parts in each of these files, compared with their hash; None for a damaged file."""
     sizes = [path.lstat().st_size for path in paths]
     # Hashing releases the GIL.
     with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
@@ -244,12 +254,19 @@ def missing_parts(whole: Sequence[Part]) -> list[tuple[int, Position, int | None
 
 
 def _read_parts(path: Path) -> PartFile | None:
-    """The parts of a file; None if it is damaged, or of an earlier version."""
+    """The parts of a file; None if it is damaged."""
     try:
         described, record = describe(path)
-        parts = tuple(Part(**{**fields, "end": tuple(fields["end"])}) for fields in record["parts"])
+        check_type(record["parts"], list[Part], "parts")
+        parts = tuple(Part(**{**each, "end": tuple(each["end"])}) for each in record["parts"])
+        for part in parts:
+            check_type(part.totals, ShardTotals, "totals")
+            if part.counts.keys() != set(COUNTS) or part.totals.keys() != _TOTALS:
+                raise ValueError("its counts are others")
         counts = {name: sum(part.counts[name] for part in parts) for name in COUNTS}
         found = PartFile(parts, counts | {"parts": len(parts)} | described)
+        if path.name != f"{found.name}{SUFFIX}" and not _FINISHED.fullmatch(path.name):
+            raise ValueError("its name is that of other parts")
         return PartFile(parts, {"name": found.name} | found.entry)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+    except (OSError, ValueError, LookupError):
         return None

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.making_shards import Made
-from bert_horovod.corpus.preparing.parts import PartFile, find_parts, missing_parts, parts_by_task, read_files
+from bert_horovod.corpus.preparing.parts import PartFile, find_parts, is_of, missing_parts, parts_by_task, read_files
 from bert_horovod.corpus.preparing.planning import Plan, Share, share_plan
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.shard import shard_file
@@ -34,9 +34,9 @@ _SHOWN = 10  # parts in a message
 
 
 class _Record(TypedDict):
-    head: dict[str, Any]
-    hashes: dict[str, str]  # SHA-256 of sources by their number
-    sources: dict[str, list[Any]]  # the state of sources that shares have in common, by their number
+    head: destination.Head
+    hashes: dict[int, str]  # SHA-256 of sources by their number
+    sources: dict[int, list[Any]]  # the state of sources that shares have in common, by their number
 
 
 def share_head(head: dict[str, Any], share: Share, sources: list[SourceFile]) -> dict[str, Any]:
@@ -64,9 +64,9 @@ def write_record(
     store: Path, share: Share, head: dict[str, Any], sources: list[SourceFile], mine: Plan, made: Made
 ) -> None:
     """Say that a share is complete."""
-    numbers = {source: str(number) for number, source in enumerate(sources)}
+    numbers = {source: number for number, source in enumerate(sources)}
     common = {*mine.to_hash, *(piece.source for task in mine.tasks for piece in task.pieces if not piece.is_whole)}
-    record: _Record = {
+    record = {
         "head": head,
         "hashes": {numbers[source]: digest for source, digest in made.hashes.items()},
         "sources": {numbers[source]: source.state() for source in common},
@@ -216,14 +216,16 @@ def gather(
     found_at = read_files([path for of_share in paths.values() for path in of_share])
     lacking = {}
     for share, mine in zip(shares, share_plan(plan, len(shares)), strict=True):
-        keys = {task.key for task in mine.tasks}
+        of_key = {task.key: task for task in mine.tasks}
         files = [(path, found) for path in paths.get(share, []) if (found := found_at[path]) is not None]
-        files = [(path, found) for path, found in files if all(part.task in keys for part in found.parts)]
+        files = [
+            (path, found) for path, found in files if all(is_of(part, of_key.get(part.task)) for part in found.parts)
+        ]
         parts = parts_by_task([*(found for _, found in files), *top])
         hashes = _hashes(records[share][1], sources) if share in records else {}
         if share not in records:
             lacking[share] = "is not there"
-        elif any(missing_parts(parts.get(key, [])) for key in keys) or not hashes.keys() >= set(mine.to_hash):
+        elif any(missing_parts(parts.get(key, [])) for key in of_key) or not hashes.keys() >= set(mine.to_hash):
             lacking[share] = f"in {_lasting(folders[share])} is damaged"
         gathered.files += files
         gathered.hashes |= hashes
@@ -269,9 +271,9 @@ def _directories(store: Path) -> list[tuple[Path, int, int | None]]:
     return [(path, int(match[1]), int(match[2]) if match[2] else None) for path, match in matches if match]
 
 
-def _records(directories: Iterable[Path]) -> dict[Share, tuple[Path, _Record]]:
+def _records(directories: Iterable[Path]) -> dict[Share, tuple[Path, dict[str, Any]]]:
     """The undamaged records in these directories; of a share in several, the first."""
-    records: dict[Share, tuple[Path, _Record]] = {}
+    records: dict[Share, tuple[Path, dict[str, Any]]] = {}
     for file in (file for directory in directories for file in sorted(directory.glob("part-*.json"))):
         if record := _read_record(file):
             number, of = map(int, record["head"]["settings"]["part"].split("/"))
@@ -279,30 +281,36 @@ def _records(directories: Iterable[Path]) -> dict[Share, tuple[Path, _Record]]:
     return records
 
 
-def _hashes(record: _Record, sources: list[SourceFile]) -> dict[SourceFile, str]:
-    return {source: record["hashes"][str(i)] for i, source in enumerate(sources) if str(i) in record["hashes"]}
+def _hashes(record: dict[str, Any], sources: list[SourceFile]) -> dict[SourceFile, str]:
+    return _of_sources(record["hashes"], sources)
 
 
-def _warn_of_changes(records: dict[Share, tuple[Path, _Record]], sources: list[SourceFile]) -> None:
+def _of_sources(by_number: dict[Any, Any], sources: list[SourceFile]) -> dict[SourceFile, Any]:
+    return {source: by_number[str(i)] for i, source in enumerate(sources) if str(i) in by_number}
+
+
+def _warn_of_changes(records: dict[Share, tuple[Path, dict[str, Any]]], sources: list[SourceFile]) -> None:
     """Say which file may have been another one for one share than for another: a copy has another time of change."""
-    first: dict[str, tuple[Share, list[Any]]] = {}
+    first: dict[SourceFile, tuple[Share, list[Any]]] = {}
     for share, (_, record) in records.items():
-        for number, state in record["sources"].items():
-            other, before = first.setdefault(number, (share, state))
+        for source, state in _of_sources(record["sources"], sources).items():
+            other, before = first.setdefault(source, (share, state))
             if before != state:
                 print(
-                    f"warning: {sources[int(number)].name} had another time of change when part {share} read it than "
+                    f"warning: {source.name} had another time of change when part {share} read it than "
                     f"for part {other}: if that was no copy of the same file, make the parts anew",
                     file=sys.stderr,
                 )
                 return
 
 
-def _read_record(file: Path) -> _Record | None:
+def _read_record(file: Path) -> dict[str, Any] | None:
     """None if it is missing or damaged."""
     try:
-        record = read_record(file, _Record)
-        record["head"]["settings"]["part"].split("/")  # KeyError
+        record: dict[str, Any] = read_record(file, _Record)
+        number = file.stem.removeprefix("part-")
+        if not re.fullmatch(rf"{number}/[1-9]\d{{0,8}}", str(record["head"]["settings"].get("part"))):
+            raise ValueError("it is of another part")
         return record
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return None

@@ -2,7 +2,6 @@
 
 import functools
 import glob
-import json
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from bert_horovod.corpus.reading.sources import BLOCK_BYTES, DUMP_SUFFIX, Source
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.connections import require_package
 from bert_horovod.storage.places import Place, is_url, parse
-from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.reading import parse_json, read_json
 from bert_horovod.storage.remote import find, read
 from bert_horovod.wording import counted, some
 
@@ -203,7 +202,7 @@ def _is_leftover(file: File, files: Sequence[File]) -> bool:
 @functools.lru_cache
 def _saved_names(state: File) -> list[str]:
     try:
-        content = json.loads(read(state)) if isinstance(state, Place) else read_json(state)
+        content = parse_json(read(state)) if isinstance(state, Place) else read_json(state)
         names = [file["filename"] for file in content["_data_files"]]
         selected = content.get("_indices_files") or content.get("_indices_data_files")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -1,19 +1,13 @@
 """Sums of flat buckets over ranks as signs, with error feedback; all 1-bit methods use them.
 
-For a moment m with the second moment v, the numbers that are sent (the payload) have one of two forms
-(exchange.form):
-
-    normalized   m / (sqrt(v) + eps), with a scale a tensor: this is the update itself, so no number moves further than
-                 the scale; numbers with v = 0 are 0
-    published    m, with one scale a bucket, the root mean square (Tang et al. 2021, arXiv 2102.02888)
-
-Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in both forms.
+Of a moment m with the second moment v the numbers m / (sqrt(v) + eps) are sent (the payload), with a scale a tensor:
+this is the update itself, so no number moves further than the scale. The published rule sends m, with one scale a
+bucket (Tang et al. 2021, arXiv 2102.02888). Numbers with v = 0, such as positions beyond the phase's length, have had
+no gradient: they stay 0.
 
 The encoding of numbers as signs: one bit a number, and a scale a block. A number y is decoded to b sgn(y), sgn(0) = +1,
-with its block's scale b in bfloat16. All blocks of a group, such as a tensor's, have one of two kinds of scales:
-
-    mean magnitude    b = mean |y|; blocks of zeros do not count, and are decoded to zeros
-    root mean square  b = sqrt(mean y^2): the published rule (Tang et al. 2021, arXiv 2102.02888)
+with its block's scale b in bfloat16. All blocks of a group, a tensor's, have the scale b = mean |y|; blocks of zeros do
+not count, and are decoded to zeros.
 
 Bit k of byte j of a row of n numbers is the sign of number k n / 8 + j. So packing shifts and ors long contiguous runs;
 XLA compiles only this form to vector instructions on a CPU. The blocks' scales follow the bits.
@@ -23,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,19 +30,14 @@ from bert_horovod.runtime.xla import compiled
 _WORKER, _SERVER = "error.worker.", "error.server."
 
 
-class Form(NamedTuple):
-    """What is sent of a moment m with the second moment v; elementwise, to be called in compiled functions."""
+def payload(m: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """The numbers to send of m; elementwise, as `moment`, to be called in compiled functions."""
+    return tf.where(v > 0, m / (tf.sqrt(v) + epsilon), 0.0)
 
-    name: str  # exchange.form
-    epsilon: float
 
-    def payload(self, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """The numbers to send of m."""
-        return tf.where(v > 0, m / (tf.sqrt(v) + self.epsilon), 0.0) if self.name == "normalized" else m
-
-    def moment(self, payload: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """m from the numbers that were sent: the inverse of `payload`; 0 where v is 0."""
-        return tf.where(v > 0, payload * (tf.sqrt(v) + self.epsilon) if self.name == "normalized" else payload, 0.0)
+def moment(sent: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """m from the numbers that were sent: the inverse of `payload`; 0 where v is 0."""
+    return tf.where(v > 0, sent * (tf.sqrt(v) + epsilon), 0.0)
 
 
 class CompressedSums:
@@ -65,7 +53,7 @@ class CompressedSums:
         self.compiled = compiled if fused else lambda function: function
         self._fused = fused
         self._world, self._shapes, self._buckets, self._name = world, shapes, plan.buckets, name
-        self.form = Form(recipe.exchange.form, recipe.optimizer.epsilon)
+        self.epsilon = recipe.optimizer.epsilon
         self._encoded = world.size > 1
         # Of each bucket's tensors, in numbers.
         self.sizes = [tuple(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
@@ -132,14 +120,11 @@ class CompressedSums:
         blocks = self._world.size * sums.part // BLOCK
         first = BLOCK * np.arange(blocks)
         counted = np.clip(numbers - first, 0, BLOCK)
-        if self.form.name == "published":
-            groups = np.zeros(blocks, np.int32)
-        else:
-            # A block belongs to the tensor of its middle number.
-            groups = np.searchsorted(np.cumsum(self.sizes[i]), first + BLOCK // 2, side="right")
-            groups = np.minimum(groups, len(self.sizes[i]) - 1).astype(np.int32)
+        # A block belongs to the tensor of its middle number.
+        groups = np.searchsorted(np.cumsum(self.sizes[i]), first + BLOCK // 2, side="right")
+        groups = np.minimum(groups, len(self.sizes[i]) - 1).astype(np.int32)
         return tuple(
-            Signs(group, number, self.form.name == "published", self._fused)
+            Signs(group, number, self._fused)
             for group, number in zip(sums.of_rank(groups), sums.of_rank(counted), strict=True)
         )
 
@@ -156,10 +141,8 @@ class Signs:
     compiles the encoding; without XLA it is several times slower.
     """
 
-    def __init__(
-        self, groups: np.ndarray, numbers: np.ndarray, root_mean_square: bool = False, fused: bool = True
-    ) -> None:
-        self._groups, self._numbers, self._root_mean_square = groups, numbers, root_mean_square
+    def __init__(self, groups: np.ndarray, numbers: np.ndarray, fused: bool = True) -> None:
+        self._groups, self._numbers = groups, numbers
         self._compiled = compiled if fused else lambda function: function
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -175,7 +158,7 @@ class Signs:
         rows = terms[0].shape[0]
         if np.any(self._numbers % BLOCK):
             terms = tuple(self._unpadded(term) for term in terms)
-        sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
+        sums = self._compiled(_block_sums)(*terms)
         scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
         packed, decoded_or_error = self._compiled(_pack)(scales, *terms)
         return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), decoded_or_error
@@ -195,28 +178,19 @@ class Signs:
         return tf.reshape(tf.where(counts, blocks, 0.0), values.shape)
 
     def _scales(self, sums: tf.Tensor) -> tf.Tensor:
-        """Scales, float32 [blocks], from the blocks' sums of magnitudes or of squares, [blocks]."""
+        """Scales, float32 [blocks], from the blocks' sums of magnitudes, [blocks]."""
         groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
         # A sum that is NaN differs from 0, so it counts and makes the scale NaN, which all ranks then see.
-        counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
+        counts = sums != 0
         counted = tf.where(counts, tf.constant(self._numbers, tf.float32), 0.0)
         numbers = tf.math.unsorted_segment_sum(counted, groups, count)
         means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
-        scales = tf.where(counts, tf.gather(means, groups), 0.0)
-        return tf.sqrt(scales) if self._root_mean_square else scales
+        return tf.where(counts, tf.gather(means, groups), 0.0)
 
 
 def _block_sums(*terms: tf.Tensor) -> tf.Tensor:
     """Each block's sum of |sum of the terms|: terms float32 [rows, n] to [rows, blocks]."""
-    return _sums(tf.abs(functools.reduce(tf.add, terms)))
-
-
-def _block_square_sums(*terms: tf.Tensor) -> tf.Tensor:
-    """Each block's sum of (sum of the terms)^2: terms float32 [rows, n] to [rows, blocks]."""
-    return _sums(tf.square(functools.reduce(tf.add, terms)))
-
-
-def _sums(values: tf.Tensor) -> tf.Tensor:
+    values = tf.abs(functools.reduce(tf.add, terms))
     runs = tf.reshape(values, [values.shape[0], -1, _RUNS, BLOCK // _RUNS])
     return tf.reduce_sum(functools.reduce(tf.add, tf.unstack(runs, axis=2)), 2)
 

@@ -3,12 +3,11 @@
     dense        AdamW
     compressed   exchange/compressed/staged.py, then x -= lr (m / (sqrt(v) + eps) + wd x)
 
-The published code has no bias correction: to get the same, set optimizer.bias_correction = false. Its one scale a
-bucket is exchange.form = published.
+The published code has no bias correction: to get the same, set optimizer.bias_correction = false.
 
 1-bit LAMB: LAMB that sends the momentum as signs once v is frozen (Li et al. 2021, arXiv 2104.06069).
 
-    dense        LAMB with its trust ratio r within [smallest_ratio, largest_ratio] ; c = .9 c + .1 r, a number a tensor
+    dense        LAMB with its trust ratio r within RATIOS ; c = .9 c + .1 r, a number a tensor
     at the end   c <- c / (1 - .9^t) ; w = v
     compressed   staged.py, then per tensor, with d = sqrt(v) + eps and m's value m' of the step before
         g = (m - b1 m') / (1 - b1) ; w = b2 w + (1 - b2) g^2
@@ -17,22 +16,18 @@ bucket is exchange.form = published.
         f = clip(f, .5, 4) ; f = clip(f, .9 f_last, 1.1 f_last) ; f_last = f, from 1 at the freeze
         x -= lr c f u
 
-exchange.form = published sends q m, because all tensors of a bucket share one scale. A tensor's q is the mean root mean
-square of all tensors' momenta, divided by that of its own momentum. In the other form a scale is for numbers of one
-tensor, and q would change nothing.
+The published code sends q m, because all tensors of a bucket share one scale; here each tensor has its own.
 
-Two cases differ from the published code, in which a tensor may stop learning or everything may become NaN: every ratio
-enters c, also a ratio of 1, and c is corrected for its start at 0; a tensor whose momentum is 0 has q = 1. Tensors
-without a trust ratio (optimizer.adapt = "decayed") have c = f = 1.
+A case differs from the published code, in which a tensor may stop learning or everything may become NaN: every ratio
+enters c, also a ratio of 1, and c is corrected for its start at 0. Tensors without a trust ratio (optimizer.adapt =
+"decayed") have c = f = 1.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.exchange.compressed.stages import OneBitSettings
@@ -41,7 +36,7 @@ from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule, moving_average, trust_ratio
 from bert_horovod.optimizers.lamb import Lamb
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -79,24 +74,22 @@ class OneBitAdamSettings(OneBitSettings):
     optimizer: ClassVar[str] = "adamw"
 
 
+RATIOS = 0.01, 10.0  # limits of a tensor's trust ratio; BERT-large was published with at most 0.3 (arXiv 2104.06069)
 RATIO_DECAY = 0.9  # of the moving mean of trust ratios
 SMALLEST_FACTOR, LARGEST_FACTOR, FACTOR_CHANGE = 0.5, 4.0, 0.1
-_NUMBERS = ("mean_ratio", "factor", "scaling")  # c, f_last, q: float32 [tensors], in the order of the updater's groups
+_NUMBERS = ("mean_ratio", "factor")  # c, f_last: float32 [tensors], in the order of the updater's groups
 
 
 class OneBitLamb(StagedExchange):
     """See exchange.base.Exchange."""
 
     def __init__(self, recipe: Recipe, world, state, updater: Updater, plan, held_back: bool = False) -> None:
-        self._limits_of_ratios = recipe.exchange.smallest_ratio, recipe.exchange.largest_ratio
         self._names = [name for group in updater.groups for name in group]
         count = len(self._names)
         self._numbers = {
             "mean_ratio": tf.Variable(tf.zeros([count]), trainable=False),
             "factor": tf.Variable(tf.ones([count]), trainable=False),
-            "scaling": tf.Variable(tf.ones([count]), trainable=False),
         }
-        self._equalises = recipe.exchange.form == "published"
         super().__init__(recipe, world, state, updater, plan, held_back)
 
     def begin(self, first: int, last: int) -> None:
@@ -111,7 +104,7 @@ class OneBitLamb(StagedExchange):
             self._state.progress.exchange[name] = [float(number) for number in self._numbers[name].numpy()]
 
     def _dense_updater(self) -> Updater:
-        return _Recording(self._updater, self._numbers["mean_ratio"], *self._limits_of_ratios)
+        return _Recording(self._updater, self._numbers["mean_ratio"])
 
     def _freeze(self) -> None:
         super()._freeze()
@@ -120,13 +113,6 @@ class OneBitLamb(StagedExchange):
             slots["v_fresh"][name].assign(v)
         numbers["mean_ratio"].assign(numbers["mean_ratio"] / self._ratio_correction())
         numbers["factor"].assign(tf.ones_like(numbers["factor"]))
-        if self._equalises:
-            sizes = tf.constant([math.prod(self._updater.parameters[name].shape) for name in self._names], tf.float32)
-            scales = tf.stack([tf.reduce_sum(tf.square(slots["m"][name])) for name in self._names]) / sizes
-            scales = tf.sqrt(scales)
-            # Broadcast, because ranks on different machines may round the sums differently.
-            scales = self._world.broadcast(scales, "scaling")
-            numbers["scaling"].assign(tf.where(scales > 0, tf.reduce_mean(scales) / scales, 1.0))
 
     def _thaw(self) -> None:
         super()._thaw()
@@ -134,12 +120,6 @@ class OneBitLamb(StagedExchange):
 
     def _ratio_correction(self) -> float:
         return 1.0 - RATIO_DECAY**self._state.progress.updates
-
-    def _scalings(self, i: int) -> list[tf.Tensor] | None:
-        if not self._equalises:
-            return None
-        scaling = dict(zip(self._names, tf.unstack(self._numbers["scaling"].read_value()), strict=True))
-        return [scaling[name] for name in self.plan.buckets[i]]
 
     def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         updater, settings = self._updater, self._settings
@@ -176,16 +156,16 @@ _SLOTS = ("m", "v", "v_fresh")
 class _Recording(Wrapped):
     """An Updater that limits the trust ratios, and records their moving mean in `mean_ratio`, float32 [tensors]."""
 
-    def __init__(self, updater: Updater, mean_ratio: tf.Variable, smallest: float, largest: float) -> None:
+    def __init__(self, updater: Updater, mean_ratio: tf.Variable) -> None:
         super().__init__(updater)
-        self._mean_ratio, self._limits = mean_ratio, (smallest, largest)
+        self._mean_ratio = mean_ratio
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         """See Updater."""
         ratios = []
 
         def rates(learning_rate, norms, decay: bool, settings: Optimizer) -> tuple[tf.Tensor, ...]:
-            ratio = tf.clip_by_value(trust_ratio(*norms), *self._limits)
+            ratio = tf.clip_by_value(trust_ratio(*norms), *RATIOS)
             ratios.append(ratio if _has_ratio(decay, settings) else tf.ones_like(ratio))
             return (learning_rate * ratios[-1],)
 
@@ -226,18 +206,6 @@ class OneBitLambSettings(OneBitSettings):
 
     method: str = named("onebit_lamb")
     code: ClassVar[type] = OneBitLamb
-    # Lower limit of a tensor's trust ratio; largest_ratio is the upper limit. BERT-large was published with at most 0.3
-    # (arXiv 2104.06069)
-    smallest_ratio: float = setting(0.01, above=0)
-    largest_ratio: float = setting(10.0, above=0)  # upper limit of the trust ratio, see smallest_ratio
 
     optimizer: ClassVar[str] = "lamb"
     slots: ClassVar[tuple[str, ...]] = ("v_fresh",)
-
-    def check(self, recipe: Recipe) -> None:
-        super().check(recipe)
-        if self.smallest_ratio > self.largest_ratio:
-            raise UserError(
-                f"exchange.smallest_ratio = {self.smallest_ratio:g}: expected at most exchange.largest_ratio = "
-                f"{self.largest_ratio:g}"
-            )

@@ -239,7 +239,6 @@ _SOME_DENSE = ReadIf(
     "dense steps: exchange.dense above 0",
     lambda recipe: any(recipe.exchange.dense_steps(phase) for phase in recipe.phase),
 )
-_WORDS_LOW_RANK = ReadIf("exchange.words = 'low_rank'", lambda recipe: recipe.exchange.words == "low_rank")
 _WORDS_IN_CHUNKS = ReadIf("exchange.words = 'largest_chunks'", lambda recipe: recipe.exchange.words == "largest_chunks")
 
 
@@ -257,10 +256,9 @@ class PowerSgdSettings(ExchangeMethod):
     dense: float | Literal["warmup"] = setting("warmup", minimum=0, maximum=1)
     # Numbers on the wire in the dense steps. same: as numerics.wire
     dense_wire: str = setting("same", choices=("same", "float32", "float16", "int8"), read_if=_SOME_DENSE)
-    # How the word embeddings are sent, whose gradient is sparse in rows. low_rank: as other matrices, with words_rank;
+    # How the word embeddings are sent, whose gradient is sparse in rows. low_rank: as other matrices;
     # largest_chunks: as exchange.method = "largest_chunks" does; int8: all numbers, in int8
     words: str = setting("low_rank", choices=("low_rank", "largest_chunks", "int8"))
-    words_rank: int = setting(0, minimum=0, maximum=64, read_if=_WORDS_LOW_RANK)  # that of the word embeddings; 0: rank
     # Fraction of the word embeddings' chunks that is sent
     fraction: float = setting(0.1, above=0, maximum=1, read_if=_WORDS_IN_CHUNKS)
     # Numbers per chunk; 256 divides the usual hidden sizes
@@ -278,9 +276,7 @@ class PowerSgdSettings(ExchangeMethod):
 
     def rank_of(self, name: str, shape: Shape) -> int:
         """The rank in which a parameter of this name and shape is sent; 0: it is not sent in low rank."""
-        rank = self.rank
-        if name == WORD_EMBEDDINGS:
-            rank = (self.words_rank or self.rank) if self.words == "low_rank" else 0
+        rank = self.rank if name != WORD_EMBEDDINGS or self.words == "low_rank" else 0
         return rank if len(shape) == 2 and 2 * rank * sum(shape) < math.prod(shape) else 0
 
     def slot_shape(self, slot: str, name: str, shape: Shape) -> Shape | None:

@@ -20,7 +20,7 @@ its place, so that a gradient that v has never seen does not make a step of any 
   gradients that the row had before, from the output matrix: v has to grow with it, and a frozen v cannot.
 
 Without the first and the last BERT-mini diverged within four steps of the freeze. With optimizer.max_grad_norm = 0 only
-the last is applied. exchange.form = published has the second alone, with three times that norm.
+the last is applied.
 
 If a gradient is not finite on one rank, the sum is not finite on all ranks, and all skip the step.
 """
@@ -35,7 +35,7 @@ from typing import NamedTuple
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
+from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, moment, payload
 from bert_horovod.exchange.compressed.stages import Stages
 from bert_horovod.exchange.dense.gradients import GradientExchange
 from bert_horovod.exchange.dense.reducer import whole
@@ -46,8 +46,6 @@ from bert_horovod.optimizers.base import bias_corrected, moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
-
-PUBLISHED_CLIPPING = 3.0  # clipping limit of form = published, over the usual norm of a rank's gradient of a bucket
 
 
 class StagedExchange(Exchange):
@@ -61,9 +59,8 @@ class StagedExchange(Exchange):
         self._dense = GradientExchange(recipe, world, state, self._dense_updater(), plan, held_back)
         self._sums = CompressedSums(recipe, world, self._shapes, plan, "moments", updater.fused)
         self._stages = Stages(recipe, state.progress)
-        self._published = recipe.exchange.form == "published"
         # Of a number of n g_i, over the root of its v.
-        self._limit = math.inf if self._published else math.sqrt(world.size / (1 - recipe.optimizer.beta_2))
+        self._limit = math.sqrt(world.size / (1 - recipe.optimizer.beta_2))
         with tf.device("/CPU:0"):
             self._branch = tf.Variable(0, trainable=False)  # index of the branch that `update` takes in the next step
             self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # sums of frozen v, by bucket
@@ -126,10 +123,6 @@ class StagedExchange(Exchange):
         """The updater of the dense stage."""
         return self._updater
 
-    def _scalings(self, i: int) -> list[tf.Tensor] | None:
-        """Factors by which the momenta of bucket i's tensors are multiplied before they are sent; None: no scaling."""
-        return None
-
     def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         """Update from the new m of every parameter, and assign; returns the same as Updater.apply."""
         raise NotImplementedError
@@ -181,15 +174,14 @@ class StagedExchange(Exchange):
         def payloads(i: int, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
             m, v = (sums.flat(i, slots[slot]) for slot in ("m", "v"))
             factor = ranks * self._clip_factor(square_sum(gradients, self._updater.fused), self._v_sums[i])
-            beta_1, scalings = self._settings.beta_1, self._scalings(i)
             compute = sums.compiled(_payloads)
-            return compute(gradients, m, v, scalings, factor, self._limit, beta_1, ranks, sums.form)
+            return compute(gradients, m, v, factor, self._limit, self._settings.beta_1, ranks, sums.epsilon)
 
         summed = self._summed(sums, gradients, lookups, payloads, clock)
         momenta = {}
         for i, total in enumerate(summed.totals):
             v = sums.flat(i, slots["v"])
-            momenta |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v, self._scalings(i), sums.form))
+            momenta |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v, sums.epsilon))
         return self._applied(sums, summed, momenta, lambda: self._apply(momenta, summed.norm, inputs), clock)
 
     def _summed(
@@ -256,12 +248,9 @@ class StagedExchange(Exchange):
             return tf.constant(1.0)
         ranks = float(self._world.size)
         norm = ranks * tf.sqrt(square)
-        if self._published:
-            factor, limit = tf.constant(1.0), PUBLISHED_CLIPPING * tf.sqrt(ranks * v_sum)
-        else:
-            squares, weights = tf.unstack(self._factors.read_value())
-            factor = tf.where(weights > 0, tf.sqrt(tf.math.divide_no_nan(squares, weights)), 1.0)
-            limit = tf.sqrt(ranks * v_sum)
+        squares, weights = tf.unstack(self._factors.read_value())
+        factor = tf.where(weights > 0, tf.sqrt(tf.math.divide_no_nan(squares, weights)), 1.0)
+        limit = tf.sqrt(ranks * v_sum)
         # If the norm is infinite, the factor is 0, and infinity * 0 is NaN: so the step is skipped.
         return tf.where(factor * norm > limit, limit / norm, factor)
 
@@ -282,32 +271,26 @@ def limited(gradient: tf.Tensor, v: tf.Tensor, limit: float) -> tf.Tensor:
     return tf.where(size > largest, gradient * (largest / size), gradient)
 
 
-def moments(
-    total: tf.Tensor, sizes: tuple[int, ...], v: list[tf.Tensor], scalings: list[tf.Tensor] | None, form: Form
-) -> list[tf.Tensor]:
-    """The moments of a bucket's tensors, of these sizes, from its sum; `scalings`: None or a scalar a tensor."""
-    payloads = tf.split(total, sizes)
-    if scalings is not None:
-        payloads = [payload / scaling for payload, scaling in zip(payloads, scalings, strict=True)]
-    return [form.moment(*each) for each in zip(payloads, v, strict=True)]
+def moments(total: tf.Tensor, sizes: tuple[int, ...], v: list[tf.Tensor], epsilon: float) -> list[tf.Tensor]:
+    """The moments of a bucket's tensors, of these sizes, from its sum."""
+    return [moment(*each, epsilon) for each in zip(tf.split(total, sizes), v, strict=True)]
 
 
 def _payloads(
     gradients: list[tf.Tensor],
     m: list[tf.Tensor],
     v: list[tf.Tensor],
-    scalings: list[tf.Tensor] | None,
     factor: tf.Tensor,
     limit: float,
     beta_1: float,
     ranks: float,
-    form: Form,
+    epsilon: float,
 ) -> list[tf.Tensor]:
     """What a rank sends of a bucket's tensors: its shares m_i / n of the new moments."""
     payloads = []
-    for k, (tensor_m, tensor_v, gradient) in enumerate(zip(m, v, gradients, strict=True)):
+    for tensor_m, tensor_v, gradient in zip(m, v, gradients, strict=True):
         share = moving_average(tensor_m, limited(gradient * factor, tensor_v, limit), beta_1) / ranks
-        payloads.append(form.payload(share if scalings is None else share * scalings[k], tensor_v))
+        payloads.append(payload(share, tensor_v, epsilon))
     return payloads
 
 
@@ -318,11 +301,11 @@ def gradient_payloads(
     limit: float,
     v_updates: tf.Tensor,
     beta_2: float,
-    form: Form,
+    epsilon: float,
 ) -> list[tf.Tensor]:
     """What a rank sends of its gradient of a bucket's tensors while v learns; `factor`: clipping's."""
     payloads = []
     for gradient, tensor_v in zip(gradients, v, strict=True):
         corrected = bias_corrected(tensor_v, beta_2, v_updates)
-        payloads.append(form.payload(limited(gradient * factor, corrected, limit), tensor_v))
+        payloads.append(payload(limited(gradient * factor, corrected, limit), tensor_v, epsilon))
     return payloads

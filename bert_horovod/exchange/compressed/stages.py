@@ -113,13 +113,10 @@ class StagedSettings(ExchangeMethod):
     """Signs of momenta, once the second moment is frozen."""
 
     # Fraction of each phase's steps, from its start, with dense gradients, at least the learning rate's warm-up;
-    # published recipes have 0.15 to 0.25 (arXiv 2102.02888). zero_one_adam: fraction of the steps in which the second
-    # moment v is still updated; the warm-up is enough (arXiv 2202.06009). auto: until v changes little; see
+    # published recipes have 0.15 to 0.25 (arXiv 2102.02888). 0/1 Adam: fraction of the steps in which the second moment
+    # v is still updated; the warm-up is enough (arXiv 2202.06009). auto: until v changes little; see
     # exchange/compressed/stages.py
     dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
-    # The data that are compressed. normalized: the update, with one scale per tensor; published: the momentum, with one
-    # scale per bucket, as in the papers' code; see exchange/compressed/compressed_sums.py
-    form: str = setting("normalized", choices=("normalized", "published"))
 
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16")
     why_wires: ClassVar[str] = "decides the second moment by its dense gradients"

@@ -28,7 +28,7 @@ from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, Upd
 from bert_horovod.exchange.dense.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
-from bert_horovod.recipe.fields import ReadIf, named, setting
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage, reductions
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -56,7 +56,7 @@ class GradientExchange(Exchange):
         self.divides_by_loss_scale = (
             world.size > 1 and recipe.numerics.wire == "float16" and recipe.optimizer.clipping == "global"
         )
-        self._feeds_errors_back = recipe.numerics.wire == "int8" and recipe.exchange.error_feedback
+        self._feeds_errors_back = recipe.numerics.wire == "int8"
 
     def begin(self, first: int, last: int) -> None:
         if self._feeds_errors_back:
@@ -144,12 +144,6 @@ class GradientsSettings(ExchangeMethod):
 
     method: str = named("gradients")
     code: ClassVar[type] = GradientExchange
-    # With the int8 wire each rank stores its rounding errors and adds them in the next step, so that nothing is lost
-    # over several steps (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); needs 4 to 6 bytes of memory per
-    # parameter
-    error_feedback: bool = setting(
-        True, read_if=ReadIf("numerics.wire = 'int8'", lambda recipe: recipe.numerics.wire == "int8")
-    )
 
     clips_buckets: ClassVar[bool] = True
     grows: ClassVar[bool] = True
@@ -160,8 +154,8 @@ class GradientsSettings(ExchangeMethod):
         return [Stage("dense", 1.0, recipe.numerics.wire, reduction)]
 
     def kept_numbers(self, recipe: Recipe, shapes: dict[str, Shape]) -> float:
-        kept = recipe.numerics.wire == "int8" and self.error_feedback
-        return sum(map(math.prod, shapes.values())) * kept  # worker errors; server errors are few
+        # Worker errors; server errors are few.
+        return sum(map(math.prod, shapes.values())) * (recipe.numerics.wire == "int8")
 
     def sends_less(self, recipe: Recipe) -> str:
         return "numerics.wire = 'int8'" if recipe.numerics.wire == "int8" else ""

@@ -21,6 +21,7 @@ from bert_horovod.finetuning.examples import Files
 from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.suitability import named_class
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.base import PredictingTask
 from bert_horovod.training.hooks.base import Hook
@@ -115,8 +116,8 @@ class Kind:
 
     # Its rows and its task
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
-        """Raise UserError if the checkpoint at `path` does not fit these data."""
+    def check(self, checkpoint: OpenCheckpoint, model: Model, settings: TokenizerSettings) -> None:
+        """Take from the checkpoint what the user leaves to it; raises UserError if it does not fit these data."""
 
     def tokenizer(self, vocabulary: list[str], settings: TokenizerSettings) -> Any:
         """What `tokens` needs of the checkpoint."""

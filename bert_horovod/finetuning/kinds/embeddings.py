@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +13,7 @@ from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, Embeddin
 from bert_horovod.batches.examples.labelled import LabelledTexts
 from bert_horovod.corpus.reading.table_files import JsonList, read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import (
@@ -33,9 +34,12 @@ from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
 from bert_horovod.finetuning.text_data import constant_notice, dialect_of, two_parts
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.interchange.sentence_transformers import vectors_of
+from bert_horovod.model.parameters import SENTENCE_VECTORS
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import EMBEDDING
-from bert_horovod.tasks.embedding import ARCHITECTURE, KEY, POOLINGS, Embedding
+from bert_horovod.runs.opening import OpenCheckpoint
+from bert_horovod.tasks.embedding import ARCHITECTURE, POOLINGS, Embedding
 from bert_horovod.wording import counted
 
 _USUAL = "query,passage"
@@ -52,7 +56,8 @@ class EmbeddingData:
     scored: bool  # whether train pairs have scores
     dev_scored: bool
     prompts: tuple[str, ...] = ()
-    pooling: str = "mean"
+    pooling: str = ""  # "": the checkpoint's
+    lowercase: bool = False  # before the tokenizer does its own
     lengths: tuple[int, ...] = ()  # Matryoshka's
     symmetric: bool = False
     name = "embedding"
@@ -85,6 +90,8 @@ class Embeddings(Kind):
 
     def __init__(self, data: EmbeddingData) -> None:
         super().__init__(data)
+        self._asked, self._columns = (data.pooling, data.prompts), data.format.columns
+        self._said: list[str] = []  # of what the checkpoint says
         self._texts = len(data.format.columns) == 1  # SimCSE
         self.decides = "spearman" if data.dev_scored else None if self._alone(data.dev[""]) else "mrr_10"
 
@@ -121,7 +128,7 @@ class Embeddings(Kind):
         group.add_argument(
             "--pooling",
             choices=POOLINGS,
-            help="a vector is the mean of a text's states, or the first state (default: mean)",
+            help="a vector is the mean of a text's states, or the first state (default: the checkpoint's, else mean)",
         )
         group.add_argument(
             "--matryoshka",
@@ -134,17 +141,51 @@ class Embeddings(Kind):
 
     @classmethod
     def claims(cls, config: dict[str, Any]) -> bool:
-        return isinstance(config.get(KEY), dict)
+        return isinstance(config.get(SENTENCE_VECTORS), dict)
+
+    def check(self, checkpoint: OpenCheckpoint, model: Model, settings: TokenizerSettings) -> None:
+        theirs, (pooling, prompts), columns = vectors_of(checkpoint.reader.configuration), self._asked, self._columns
+        if theirs is None:
+            self.data, self._said = replace(self.data, pooling=pooling or "mean"), []
+            return
+        own = tuple(map(theirs.prompt_of, columns, range(3)))
+        kept, said = [], []
+        if pooling in ("", theirs.pooling):
+            kept.append(f"pooling {theirs.pooling}")
+        else:
+            said.append(f"warning: --pooling {pooling}: the checkpoint's vectors have the pooling {theirs.pooling}")
+        if not prompts:
+            kept += [f"{text!r} before each {name}" for name, text in zip(columns, own, strict=False) if text]
+        elif prompts != own and any(own):
+            said.append(f"warning: --prompts: the checkpoint has {', '.join(map(repr, own))}")
+        if theirs.max_seq_length:
+            kept.append(f"at most {theirs.max_seq_length} tokens a text")
+            self.phase = type(self).phase | {"sequence_length": theirs.max_seq_length}
+        if theirs.lowercase:
+            kept.append("texts in lower case")
+        if theirs.dimensions or not theirs.normalised or theirs.similarity != "cosine":
+            said.append("vectors get all dimensions and the length 1, and are compared by cosines, unlike before")
+        self._said = [f"as the checkpoint says: {', '.join(kept)}", *said] if kept else said
+        self.data = replace(
+            self.data,
+            pooling=pooling or theirs.pooling,
+            prompts=prompts or (own if any(own) else ()),
+            lowercase=theirs.lowercase,
+        )
 
     def content(self, split: Split) -> Any:
         return split.examples
 
     def tokens(self, split: Split, tokenizer: Tokenizer) -> EmbeddingTokens:
         texts, data = split.examples.texts, self.data
+        if data.lowercase:
+            texts = tuple([text.lower() for text in side] for side in texts)
         scored = data.scored if split is data.train else data.dev_scored and split is data.dev[""]
         if len(texts) == 1 and split is data.train:
             texts = texts * 2  # with two dropouts
         prompts = (data.prompts + data.prompts[-1:] * len(texts))[: len(texts)]
+        if data.lowercase:
+            prompts = tuple(map(str.lower, prompts))
         return tokenised_texts(texts, prompts, split.examples.label_array() if scored else None, tokenizer)
 
     def described(self) -> tuple:
@@ -174,6 +215,7 @@ class Embeddings(Kind):
             recipe.phase[0].sequence_length,
             data.symmetric,
             data.scored,
+            data.lowercase,
         )
 
     def answers(self, task: Any, rows: EmbeddingRows, outputs: dict[str, np.ndarray], split: Split) -> Answers:
@@ -215,6 +257,7 @@ class Embeddings(Kind):
         dev = data.dev[""]
         constant = constant_notice(dev, dev.examples.label_array()) if data.dev_scored else []
         return [
+            *self._said,
             *rate_notice(recipe),
             *constant,
             *(
@@ -337,5 +380,5 @@ def _options(flags: Mapping[str, Any], form: Format) -> dict[str, Any]:
     numbers = lengths.split(",") if lengths else []
     if not all(number.isdecimal() and int(number) for number in numbers):
         raise UserError(f"--matryoshka {lengths}: expected lengths with commas between, as in 128,64")
-    options = {"pooling": flags.get("pooling") or "mean", "symmetric": bool(flags.get("symmetric"))}
+    options = {"pooling": flags.get("pooling") or "", "symmetric": bool(flags.get("symmetric"))}
     return options | {"prompts": prompts, "lengths": tuple(map(int, numbers))}

@@ -1,6 +1,5 @@
 """The table of the kinds of labelled data, and what finds a task's or a checkpoint's kind in it."""
 
-from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import UserError
@@ -12,8 +11,8 @@ from bert_horovod.finetuning.kinds.tags import Tags
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
-from bert_horovod.interchange.pretrained import read_checkpoint, read_configuration
 from bert_horovod.interchange.suitability import named_class
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.storage.reading import shown
 
 KINDS: tuple[type[Kind], ...] = (Texts, Tags, Spans, Rerankers, Embeddings)
@@ -39,21 +38,18 @@ def score(task: str, request: Request) -> dict[str, Any]:
     return kind_of_task(task).score(task, request)
 
 
-def open_predictor(checkpoint: Path, options: Options) -> Predictor:
-    """The predictor for a checkpoint of any format, or a run's output_dir.
-
-    Raises ReportedError if `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
-    """
-    return read_checkpoint(checkpoint, lambda directory: _predictor(directory, options))
+def open_predictor(checkpoint: OpenCheckpoint, options: Options) -> Predictor:
+    """The predictor for a checkpoint; raises ReportedError if it is damaged, or of a kind without a predictor."""
+    return checkpoint.whole(lambda whole: _predictor(whole, options))
 
 
-def _predictor(directory: Path, options: Options) -> Predictor:
-    config = read_configuration(directory)
+def _predictor(checkpoint: OpenCheckpoint, options: Options) -> Predictor:
+    config = checkpoint.reader.configuration
     if (kind := kind_of_checkpoint(config)) is None:
         named = config["architectures"][0] if named_class(config) else None
         heads = dict.fromkeys(kind.head for kind in KINDS)
         raise UserError(
-            f"--checkpoint {directory} is a {shown(named)}; expected {' or '.join(heads)}, as fine-tuning makes "
+            f"--checkpoint {checkpoint} is a {shown(named)}; expected {' or '.join(heads)}, as fine-tuning makes "
             "them; masked words are guessed by bert-horovod fill-mask"
         )
-    return kind.predictor(directory, options)
+    return kind.predictor(checkpoint, options)

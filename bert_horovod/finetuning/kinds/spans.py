@@ -25,6 +25,7 @@ from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import SPANS
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 
@@ -119,9 +120,9 @@ class Spans(Kind):
     def content(self, split: Questions) -> Any:
         return vars(split) | {"path": ""}
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
-        require_pairs(settings, str(path))
-        require_segments(path, model, settings, "question", "context")
+    def check(self, checkpoint: OpenCheckpoint, model: Model, settings: TokenizerSettings) -> None:
+        require_pairs(settings, str(checkpoint))
+        require_segments(checkpoint, model, settings, "question", "context")
 
     def tokenizer(self, vocabulary: list[str], settings: TokenizerSettings) -> Any:
         directory = self.data.index_dir or self.data.train.path.parent / "index"

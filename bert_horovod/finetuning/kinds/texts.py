@@ -30,6 +30,7 @@ from bert_horovod.inference.text_predictor import TextPredictor, answer_rows, an
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import CLASSIFICATION, MULTILABEL, REGRESSION
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification
 from bert_horovod.tasks.text_head import ARCHITECTURE, THRESHOLD, Classification, Multilabel, Regression
@@ -165,9 +166,9 @@ class Texts(Kind):
     def content(self, split: Split) -> Any:
         return split.examples
 
-    def check(self, path: Path, model: Model, settings: TokenizerSettings) -> None:
+    def check(self, checkpoint: OpenCheckpoint, model: Model, settings: TokenizerSettings) -> None:
         if len(self.data.format.columns) > 1:
-            require_segments(path, model, settings, "the first text", "the second")
+            require_segments(checkpoint, model, settings, "the first text", "the second")
 
     def tokens(self, split: Split, tokenizer: Tokenizer) -> LabelledTokens:
         return tokenised(split.examples, tokenizer)

@@ -23,7 +23,7 @@ CASES = list(
 )
 
 
-@pytest.fixture(scope="module", params=["shards of one part", "shards of some parts", "directories"])
+@pytest.fixture(scope="module", params=["shards of one part", "shards of some parts"])
 def various(tmp_path_factory, request) -> Store:
     """Eleven parts, of long documents and of short ones in turn, with held-out sections and duplicates."""
     random = np.random.default_rng(58)
@@ -31,7 +31,7 @@ def various(tmp_path_factory, request) -> Store:
     parts = [toy_shard(random, *kinds[number % 3], 0.2, len(VOCABULARY)) for number in range(11)]
     shards = [parts[:4], parts[4:5], parts[5:9], parts[9:]] if request.param == "shards of some parts" else parts
     path = tmp_path_factory.mktemp("frozen") / "store"
-    return write_store(path, shards, duplicates=(0, 5, 66, 90, 150), earlier=request.param == "directories")
+    return write_store(path, shards, duplicates=(0, 5, 66, 90, 150))
 
 
 def rows_hash(store: Store, pair: str, packing: bool, split: str, length: int) -> str:

@@ -21,7 +21,7 @@ from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store, verify, write_manifest
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.rights import small_file_system
-from tests.toys import prepare, write_store
+from tests.toys import prepare
 
 
 def sentences_of(store):
@@ -150,8 +150,6 @@ def test_an_unfinished_store_is_started_again(make_store, text, tmp_path):
     make_store(text)
     before = tree(tmp_path / "store")
     (tmp_path / "store" / "manifest.json").unlink()
-    (tmp_path / "store" / "shard-00007").mkdir()  # of an earlier version
-    (tmp_path / "store" / ".shard-00008.partial").mkdir()
     (tmp_path / "store" / ".shard-00008.safetensors.partial").write_bytes(b"half")
     assert make_store(text).made
     assert tree(tmp_path / "store") == before
@@ -324,19 +322,11 @@ def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):
         prepare([str(text)], vocabulary, tmp_path / "store")
 
 
-def test_a_damaged_store_of_an_earlier_version_stays_as_it_is(make_store, text, tmp_path):
-    manifest = make_store(text).manifest
-    shard = open_store(tmp_path / "store").shards[0]
-    shutil.copy(tmp_path / "store" / "vocab.txt", tmp_path / "vocabulary.txt")
-    shutil.rmtree(tmp_path / "store")
-    words = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").split()
-    earlier = write_store(tmp_path / "store", [shard], words, earlier=True)
-    sources = open_store(make_store(text, output=tmp_path / "new").path).sources()
-    kept = {name: manifest[name] for name in ("settings", "vocabulary")}
-    write_manifest(earlier.path, earlier.manifest | kept | {"sources": sources})
-    assert not make_store(text).made
-    (earlier.path / "shard-00000" / "titles.npy").unlink()
-    before = tree(earlier.path)
-    with pytest.raises(UserError, match=r"damaged shards: shard-00000.*earlier version.*another --output_dir"):
-        make_store(text)
-    assert tree(earlier.path) == before
+def test_a_store_of_another_version_is_refused_and_stays_as_it_is(make_store, text, tmp_path):
+    store = open_store(make_store(text).path)
+    write_manifest(store.path, store.manifest | {"format": 2})
+    before = tree(store.path)
+    for use in (lambda: make_store(text), lambda: open_store(store.path), lambda: verify(store.path)):
+        with pytest.raises(UserError, match=r"of format 2, .*expected format 3: prepare its text anew, into another"):
+            use()
+    assert tree(store.path) == before

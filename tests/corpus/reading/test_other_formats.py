@@ -1,4 +1,4 @@
-"""Files in other formats are refused by name and by content, and prose never is."""
+"""Files in other formats are refused by their names and by their first bytes, and prose never is."""
 
 import gzip
 import io
@@ -30,9 +30,7 @@ def zipped() -> bytes:
 
 CUES = "1\n00:00:01,000 --> 00:00:02,500\nHello, Anna.\n\n2\n00:00:03,000 --> 00:00:04,000\nGood day.\n\n"
 OTHER = [
-    ("a.html", "<!DOCTYPE html>\n<html><body>One.</body></html>", "HTML .*tags|HTML"),
-    ("b.html", "<p class='x'>One.</p>\n<p>Two.</p>\n\n<p>Three.</p>\n", "HTML"),
-    ("c.htm", "<div>" + "<span>One.</span> <span>Two.</span> " * 9, "HTML"),
+    ("a.html", "<!DOCTYPE html>\n<html><body>One.</body></html>", "HTML"),
     ("a.tmx", '<?xml version="1.0"?><tmx/>', "XML"),
     ("a.warc", "WARC/1.0\r\nWARC-Type: conversion\r\n\r\nOne.", "a web archive"),
     ("a.warc.wat", "WARC/1.0\nWARC-Type: warcinfo\n", "a web archive"),
@@ -42,17 +40,12 @@ OTHER = [
     ("a.tar", tar(), "an archive"),
     ("a.avro", b"Obj\x01avro.schema", "data in a binary format"),
     ("dump.sql", "-- MySQL dump 10.13\n\nCREATE TABLE a (b int);\n", "SQL"),
-    ("b.sql", "INSERT INTO a VALUES (1, 'One.'),\n(2, 'Two.');\n", "SQL"),
-    ("a.yaml", "---\n" + "name: One\nitems:\n  - text: Two\n" * 3, "YAML"),
-    ("b.yml", "- id: 0\n  text: One.\n  label: pos\n- id: 1\n  text: Two.\n  label: neg\n- id: 2\n", "YAML"),
-    ("a.tex", "% A paper\n\\documentclass{article}\n\\begin{document}\nOne.\n", "LaTeX"),
-    ("b.tex", "\\section{One}\nTwo.\n", "LaTeX"),
+    ("a.tex", "\\documentclass{article}\n\\begin{document}\nOne.\n", "LaTeX"),
     ("a.srt", CUES, "subtitles"),
     ("a.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n", "subtitles"),
     ("a.conllu", "# sent_id = 0\n# text = One\n1\tOne\n", "words with tags"),
-    ("b.conll", "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\nsleeps VBZ O\n", "words with tags"),
-    ("a.mbox", "From anna@lake.org Mon Nov  2 10:00:00 2020\nSubject: One\n\nTwo.\n", "mail"),
-    ("a.nt", "<http://a> <http://b> <http://c> .\n" * 3, "triples"),
+    ("b.conll", "-DOCSTART- -X- -X- O\n\nEU NNP B-ORG\n", "words with tags"),
+    ("a.eml", "Return-Path: <anna@lake.org>\nSubject: One\n\nTwo.\n", "mail"),
 ]
 
 
@@ -82,14 +75,9 @@ def test_another_format_is_refused_by_its_name_and_by_its_content(tmp_path, name
         ('[\n  {"text": "One."}\n]\n', "JSON, which"),
         (gzip.compress(b"One.", mtime=0), "compressed, which its name does not say"),
         ("PAR1\x15\x04", "Parquet or Arrow, which"),
-        ('id,text,label\n0,"One, two.",pos\n1,Three.,neg\n', "a table, which its name does not say"),
-        ("text,label\ngood film,pos\nbad film,neg\nno film,neg\n", "a table"),
-        ('3,"Wall St., bears","Short sellers, again"\n2,"Oil","Up"\n4,"Tech","Down"\n', "a table"),
-        ("review;stars\nGood, really;5\nBad;1\nSo so, I think;3\n", "a table"),
-        ("1\tOne sentence.\n2\tAnother, with commas.\n3\tA third.\n", "a table"),
     ],
 )
-def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(content, what):
+def test_json_and_compressed_data_are_known_without_a_name_that_says_so(content, what):
     with pytest.raises(UserError, match=f"corpus is {what}.*save it under a name that ends with"):
         refuse_content("corpus", content if isinstance(content, bytes) else content.encode())
 
@@ -98,28 +86,26 @@ def test_tables_json_and_compressed_data_are_known_without_a_name_that_says_so(c
     "prose",
     [
         "",
-        "One.\n",
-        "He said <b>no</b>.\n<p>She said yes.</p>\n\n" + "A long talk about the weather went on.\n" * 5,
-        "Roses are red, violets are blue,\nSugar is sweet, and so are you.\nSing, heart, and dance, feet.\n",
-        '"Yes," he said, "and no."\n"Why," she asked, "not?"\n"Because," he said, "I know."\n',
-        "床前明月光,疑是地上霜。\n举头望明月,低头思故乡。\n白日依山尽,黄河入海流。\n",
-        "\tOne paragraph, indented.\n\tAnother.\n\tAnd one more.\n",
-        "ANNA: Yes.\nBERT: No.\n" * 5,
-        "ANNA: I came, I saw.\nBERT: So?\nANNA: That is all.\n",
-        "ANNA: Yes, Bert, I came.\n  BERT: And so did I.\n" * 5,
-        "ORC\n\nOrcs live in books.\n",
-        "One line with a tab at its end.\t\nAnother.\t\nA third.\t\n",
-        "WARC is a format for web archives.\n\nWARC/1.0 stands at its beginning.\n",
-        "The statement INSERT INTO adds rows.\n\n    INSERT INTO a VALUES (1);\n\n" + "It is not hard to learn.\n" * 9,
-        "Write \\section{One} for a section.\n" * 3,
+        "<p>He said <b>no</b>.</p>\n<p>She said yes.</p>\n" * 9,
+        "<Heading> of a play.\n",
+        "id,text\n1,One.\n2,Two.\n3,Three.\n",
+        "Good, she said,bad\n" * 5,
+        "1\tOne verse.\n2\tAnother.\n3\tA third.\n",
+        "- Anna: yes\n  Bert: no\n" * 9,
         "---\ntitle: A note\nauthor: Anna\n---\n\nToday it rained.\n",
-        "[1] A reference.\n[2] Another.\n{Braces} too.\n",
-        "1\n\nIt was a dark night.\n\n2\n\nIt still was.\n",
-        "Of the Helvetii: 263,000\nOf the Tulingi: 36,000\nOf the Boii: 32,000\n",
-        "1066 and all that.\n1914, 1939, 1945.\n1989.\n",
+        "Create table manners early;\n" * 5,
+        "\\emph{One} is not two.\n" * 5,
+        "ORC\n\nOrcs live in books.\n",
+        "PAR1 is a gene.\n",
+        "BZh9 is how it begins.\n",
+        "WARC/1.0 is a format for web archives.\n",
+        "# New doctors\n\nTwo came.\n",
+        "From Anna Wed to Bert\n",
+        "Received: three letters.\n",
+        "I O\nU O\n" * 5,
         '<doc id="12" url="http://a" title="Anna">\nAnna\n\nAnna is a name.\n</doc>\n',
-        "# A heading\n\n- an item, short\n- an item, long\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
-        + "And some prose.\n" * 4,
+        "1\n\nIt was a dark night.\n\n2\n\nIt still was.\n",
+        "[1] A reference.\n[2] Another.\n{Braces} too.\n",
     ],
 )
 def test_prose_that_looks_alike_is_text(prose):

@@ -23,9 +23,9 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds import kinds
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory
 from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.finetuning.kinds.cases import CASES
@@ -213,7 +213,9 @@ def test_packed_or_alone_outputs_and_loss_are_those_of_transformers(name, kind, 
 
 def job_of(name: str, kind: Kind, checkpoint: Path, output_dir: Path, *more: str, **options) -> Job:
     output_dir.mkdir(parents=True, exist_ok=True)
-    return Finetuning(kind, checkpoint).job(output_dir, EPOCHS, (*FAST, *CASES[name].settings, *more), **options)
+    return Finetuning(kind, find_checkpoint(checkpoint)).job(
+        output_dir, EPOCHS, (*FAST, *CASES[name].settings, *more), **options
+    )
 
 
 @pytest.fixture
@@ -278,7 +280,7 @@ def test_a_run_learns_and_its_files_have_its_scores(name, kind, whole):
     for part in ("train: ", "dev: ", "the head starts afresh: the checkpoint is a BertForPreTraining without one for"):
         assert part in said
     assert (f"best checkpoint: {output_dir}" in said) == (output_dir / "best.json").is_file() == bool(kind.decides)
-    config = read_configuration(newest(output_dir))
+    config = HuggingFace(newest(output_dir)).configuration
     assert kinds.kind_of_checkpoint(config) is type(kind)
 
 
@@ -291,7 +293,7 @@ def test_predict_gives_the_scores_of_the_evaluation(name, kind, whole, tmp_path)
     if name == "toy":
         source = tmp_path / "in.csv"
         source.write_text("text\n" + "".join(f"{text}\n" for text in kind.data.dev[""].texts))
-    predictor = kinds.open_predictor(output_dir, Options())
+    predictor = kinds.open_predictor(find_checkpoint(output_dir), Options())
     predictor.predict_file(source, output, lambda done, of: None)
     # Vectors are predicted in rows of other shapes than in the evaluation: their cosines are equal to rounding.
     assert_same_scores(scored(kind, output), held_out(output_dir), 1e-5 if name == "scored" else 1e-12)
@@ -311,7 +313,7 @@ def test_what_earlier_versions_left_is_read(name, kind, tmp_path):
     changed = {key for key, value in earlier["config"].items() if config[key] != value}
     assert changed <= {"label_threshold"}  # which follows from training
     (directory / "config.json").write_text(json.dumps(config | earlier["config"]))
-    predictor = kinds.open_predictor(directory, Options())
+    predictor = kinds.open_predictor(find_checkpoint(directory), Options())
     assert type(predictor) is kind.predictor
     (tmp_path / kind.last_file.name).write_text(earlier["predictions"])
     assert_same_scores(scored(kind, tmp_path / kind.last_file.name), earlier["scores"])

@@ -20,6 +20,7 @@ from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS
 from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.text_head import Classification
 from bert_horovod.training.loop import train
@@ -46,25 +47,27 @@ def test_of_any_number_of_labels_it_is_the_ratio_without_to_with_and_has_a_limit
 
 
 def test_the_task_of_a_run_has_the_weights_of_its_train_examples(files, tmp_path):
-    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), find_checkpoint(files["checkpoint"]))
     assert one.job(Path("unused"), overrides=[WEIGHTED]).task.class_weights == (1, 1)
     assert one.job(Path("unused")).task.class_weights == ()
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
-    task = Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED]).task
+    task = Finetuning(Texts(data), find_checkpoint(files["checkpoint"])).job(Path("unused"), overrides=[WEIGHTED]).task
     assert task.class_weights == balanced(data.train.examples.label_array(), 4)
 
 
 def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
-    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), files["checkpoint"])
+    one = Finetuning(Texts(glue_data("sst2", Files(files["data_dir"]))), find_checkpoint(files["checkpoint"]))
     with pytest.raises(UserError, match=r"class_weights = 'balanced': it is read only with objective.heads = 1"):
         one.job(Path("unused"), overrides=[WEIGHTED, "objective.heads=2"])
     (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
     numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
     with pytest.raises(UserError, match="a regression does not read it; expected 'none'"):
-        Finetuning(Texts(numbers), files["checkpoint"]).job(Path("unused"), overrides=[WEIGHTED])
+        Finetuning(Texts(numbers), find_checkpoint(files["checkpoint"])).job(Path("unused"), overrides=[WEIGHTED])
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     with pytest.raises(UserError, match=r"objective.heads = 2: a multilabel classification does not read it"):
-        Finetuning(Texts(data), files["checkpoint"]).job(Path("unused"), overrides=["objective.heads=2"])
+        Finetuning(Texts(data), find_checkpoint(files["checkpoint"])).job(
+            Path("unused"), overrides=["objective.heads=2"]
+        )
 
 
 HEADS = "objective.heads=6"
@@ -92,7 +95,7 @@ def test_heads_become_orthogonal_and_some_end(files, tmp_path):
     alive = [line["heads"] for line in lines]
     assert alive[0] == 6 > alive[-1] >= 1
     assert alive == sorted(alive, reverse=True)
-    predictor = TextPredictor(path_of(tmp_path, 20), Options())
+    predictor = TextPredictor(find_checkpoint(path_of(tmp_path, 20)), Options())
     assert predictor.predict_line("the film is good").startswith("positive")
     kept = read_directory(path_of(tmp_path, 20), Classification(("negative", "positive"))).parameters
     assert f"{CLASSIFIER}.weight" in kept
@@ -129,7 +132,9 @@ def test_one_head_is_the_plain_classifier(files):
 
 def test_only_a_classification_has_several_heads(files, tmp_path):
     several = Files(None, numbered(tmp_path / "numbers", 40), (numbered(tmp_path / "numbers", 20),))
-    regression = Finetuning(Texts(own_data("regression", several, ("text",), "score")), files["checkpoint"])
+    regression = Finetuning(
+        Texts(own_data("regression", several, ("text",), "score")), find_checkpoint(files["checkpoint"])
+    )
     with pytest.raises(UserError, match=r"objective.heads = 6: a regression does not read it; expected 1"):
         regression.job(tmp_path, overrides=[HEADS])
     for setting in ("orthogonality=0.5", "elimination=0.5"):
@@ -152,7 +157,7 @@ def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, 
     def job(threshold: float | None) -> None:
         options = OwnOptions(threshold=threshold)
         data = own_data("multilabel", files_of_labels, ("text",), "labels", options)
-        Finetuning(Texts(data), files["checkpoint"]).job(tmp_path / "run", 4, FAST)
+        Finetuning(Texts(data), find_checkpoint(files["checkpoint"])).job(tmp_path / "run", 4, FAST)
 
     files_of_labels = write_labels(tmp_path / "files")
     (tmp_path / "run").mkdir()

@@ -11,7 +11,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.costs.derived import matrix_products
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.architectures import MASKED_TOKENS, Architecture
-from bert_horovod.interchange.huggingface import read_directory, read_model, write_directory
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.gpu_kernels.choice import why_not
@@ -73,7 +73,7 @@ def test_a_model_of_no_architecture_is_refused_with_the_names_of_all(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": ["gpt2"]}))
     expected = r"model_type = \['gpt2'\]: expected 'bert' or 'albert' or 'roberta' or 'modernbert' or 'toy'"
     with pytest.raises(UserError, match=expected):
-        read_model(tmp_path / "config.json")
+        _ = HuggingFace(tmp_path).model
 
 
 def test_the_kernels_do_not_compute_a_layer_that_they_do_not_know():

@@ -3,9 +3,9 @@
     u_r <- b u_r + (1 - b) n g_r                                    g_r: rank r's share of the gradient, n ranks
     x_r <- x_r - lr (clip(((1 - w) n g_r + w u_r) / (sqrt(v_r) + eps)) + wd x_r)
     v_r <- b2 v_r + (1 - b2) (n g_r)^2                              after x has moved, as in ADOPT
-    x_r, u_r, v_r <- their means over ranks, each at an interval of its own
+    x_r, u_r, v_r <- their means over ranks, every exchange.interval steps
 
-b is exchange.slow_beta, w exchange.slow_weight; b2, eps, wd and max_grad_norm (for each rank's own norm) are adamw's,
+b is SLOW_BETA, w SLOW_WEIGHT; b2, eps, wd and max_grad_norm (for each rank's own norm) are adamw's,
 from [optimizer]. adamw's slots m and v hold u and v. adamw's beta_1 and bias correction are not used: u starts at 0, as
 published, so the first 1 / (1 - b) steps are shorter, as in a warm-up.
 
@@ -13,53 +13,36 @@ v follows ADOPT (Taniguchi et al. 2024, arXiv 2411.02853): a gradient is divided
 the first gradient only sets v; the quotient is clipped to +-(t - 1)^(1/4). In the published rule step 1 sets v for all
 numbers. Here each number whose v is still 0 waits for its own first gradient, because in BERT some numbers have no
 gradient for long: positions of a later phase, and rare words if there is no masked-token head.
-
-All ranks are equal after the steps that all three intervals divide: only there may the run be compared or saved.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.local.local_step import LocalExchange, LocalSettings, average, local_stage, numbers
+from bert_horovod.exchange.local.local_sgd import LocalSgdExchange
+from bert_horovod.exchange.local.local_step import LocalSettings, local_stage
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import Rule, moving_average
-from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 
+# Decay and weight of the slow momentum. The paper uses decays from 0.99 to 0.999 and, for the second moment,
+# optimizer.beta_2 = 0.9999, and searches for the weight.
+SLOW_BETA, SLOW_WEIGHT = 0.99, 0.9
 
-class MtDaoExchange(LocalExchange):
+
+class MtDaoExchange(LocalSgdExchange):
     """See exchange.local.local_step.LocalExchange."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)
-        updater.rule = slow_momentum_rule(recipe.exchange.slow_beta, recipe.exchange.slow_weight)
-        works = (
-            lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
-            lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
-            lambda: average(world, state.slots["v"], plan.buckets, "parameters.v"),
-        )
-        # Pairs of an interval and the graph of its average; each average sends as many numbers as there are parameters.
-        self._averages = [
-            (every, tf.function(work, autograph=False))
-            for every, work in zip(recipe.exchange.all_intervals, works, strict=True)
-        ]
-
-    def after_step(self, step: int, loss: float) -> str:
-        for every, work in self._averages:
-            if step % every == 0 and self._world.size > 1:
-                work()
-        return ""
-
-    def _numbers_reduced(self) -> float:
-        return sum(numbers(self._updater.parameters) / every for every, _ in self._averages)
+        updater.rule = slow_momentum_rule(SLOW_BETA, SLOW_WEIGHT)
 
 
 @functools.cache  # graphs are cached by rule
@@ -87,35 +70,16 @@ def slow_momentum_rule(beta: float, weight: float) -> Rule:
 
 @dataclass(frozen=True)
 class MtDaoSettings(LocalSettings):
-    """Averages of parameters, of a slow momentum and of the second moment, each at an interval of its own."""
+    """Averages of parameters, of a slow momentum and of the second moment."""
 
     method: str = named("mt_dao")
     code: ClassVar[type] = MtDaoExchange
-    momentum_interval: int = setting(0, minimum=0)  # steps between two averages of the slow momentum; 0: as interval
-    # Steps between two averages of the second moment; 0: as interval
-    second_moment_interval: int = setting(0, minimum=0)
-    # Decay of the slow momentum; slow_weight is its weight. The paper uses decays from 0.99 to 0.999 and, for the
-    # second moment, optimizer.beta_2 = 0.9999, and searches for the weight. Tune both: with decay 0.99 and weight 0.9 a
-    # toy model was worse than with plain local adamw
-    slow_beta: float = setting(0.99, minimum=0, below=1)
-    slow_weight: float = setting(0.9, minimum=0, maximum=1)  # weight of the slow momentum, see slow_beta
 
-    experimental: ClassVar[bool] = True
     optimizer: ClassVar[str] = "adamw"
     why_optimizer: ClassVar[str] = (
         "has an update rule of its own, which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw"
     )
     without: ClassVar[tuple[str, ...]] = ("beta_1", "bias_correction")
-    intervals: ClassVar[tuple[str, ...]] = ("interval", "momentum_interval", "second_moment_interval")
 
     def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:
-        return [local_stage(after=sum(1 / interval for interval in self.all_intervals))]
-
-    @property
-    def all_intervals(self) -> tuple[int, int, int]:
-        """Steps between two averages: of parameters, of the slow momentum, of the second moment."""
-        return self.interval, self.momentum_interval or self.interval, self.second_moment_interval or self.interval
-
-    @property
-    def agreement(self) -> int:
-        return math.lcm(*self.all_intervals)
+        return [local_stage(after=3 / self.interval)]

@@ -52,6 +52,5 @@ class Merit(Optimizer):
 
     name: str = named("merit")
 
-    experimental: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("m", "v")
     rule: ClassVar[Rule] = Rule("merit", slots, next_moments, directions)

@@ -14,12 +14,11 @@ warm-up. n ranks; d = sqrt(v) + eps; u counts the updates of v.
 
 P is the largest power of two <= exchange.interval and <= peak / lr. I and P depend only on the step, so a resumed run
 continues in the same way. Between syncs ranks differ, so recipe/checking.py allows comparisons, evaluations
-and checkpoints only at multiples of the interval. The payload, of g and of a d, has the form of exchange.form: see
-compressed_sums.py.
+and checkpoints only at multiples of the interval. The payload is of g and of a d: see compressed_sums.py.
 
-With exchange.form = published, k counts from the stage's first step. A short run does not learn with that: while the
-loss first falls, gradients are large and similar; signs cannot carry them, and the rest accumulates as errors. These
-errors still push in the old direction after the gradients have turned.
+In the publication k counts from the stage's first step. A short run does not learn with that: while the loss first
+falls, gradients are large and similar; signs cannot carry them, and the rest accumulates as errors. These errors still
+push in the old direction after the gradients have turned.
 
 Four properties of the published code are not copied. It counts the decay as part of a, and so of m, which makes the
 decay 1 / (1 - b1) times as strong. It undoes local steps by subtraction, so that replicas drift apart. It has no bias
@@ -29,13 +28,14 @@ clipped and limited as in staged.py.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
+from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, payload
 from bert_horovod.exchange.compressed.staged import StagedExchange, gradient_payloads, limited, moments
 from bert_horovod.exchange.compressed.stages import SIGNS, StagedSettings, phase_of
 from bert_horovod.exchange.dense.reducer import whole
@@ -43,7 +43,7 @@ from bert_horovod.exchange.updater import Updater, Wrapped
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import count_syncs, count_updates, sync_period, whole_steps
+from bert_horovod.optimizers.schedule import learning_rate, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
 from bert_horovod.recipe.settings import Phase
@@ -111,10 +111,8 @@ class ZeroOneAdam(StagedExchange):
 
     def _learns(self, step: int) -> bool:
         """Whether v is updated in this step; called only in a stage in which v learns."""
-        exchange, before = self._recipe.exchange, self._stages.first - 1
-        if exchange.form != "published":
-            before = max(before, self._stages.warm)
-        k, interval, updates = step - before, 1, exchange.variance_updates
+        k, interval = step - max(self._stages.first - 1, self._stages.warm), 1
+        updates = self._recipe.exchange.variance_updates
         while k > interval * updates:
             k -= interval * updates
             interval *= 2
@@ -157,12 +155,12 @@ class ZeroOneAdam(StagedExchange):
             factor = self._clip_factor(square_sum(gradients, self._updater.fused), v_sum)
             limit = self._limit / self._world.size
             compute = sums.compiled(gradient_payloads)
-            return compute(gradients, v[i], factor, limit, v_updates, self._settings.beta_2, sums.form)
+            return compute(gradients, v[i], factor, limit, v_updates, self._settings.beta_2, sums.epsilon)
 
         summed = self._summed(sums, gradients, lookups, payloads, clock)
         mean = {}
         for i, total in enumerate(summed.totals):
-            mean |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v[i], None, sums.form))
+            mean |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v[i], sums.epsilon))
 
         def apply() -> list[tf.Tensor]:
             grouped = self._updater.grouped(mean)
@@ -211,14 +209,14 @@ class ZeroOneAdam(StagedExchange):
         owed, y = [], {}
         for i in range(len(self.plan.buckets)):
             moved, v = (self._sums.flat(i, tensors) for tensors in (self._moved, slots["v"]))
-            ranks, form = float(self._world.size), self._sums.form
-            payloads = self._sums.compiled(_movement_payloads)(moved, v, ranks, form)
+            ranks, epsilon = float(self._world.size), self._sums.epsilon
+            payloads = self._sums.compiled(_movement_payloads)(moved, v, ranks, epsilon)
             total, errors = self._sums.sum(i, self._sums.joined(i, payloads))
             owed.append(errors)
-            mean = self._sums.compiled(moments)(total, self._sums.sizes[i], v, None, form)
+            mean = self._sums.compiled(moments)(total, self._sums.sizes[i], v, epsilon)
             for name, moment in self._sums.named(i, mean).items():
                 slots["m"][name].assign(-moment / length)
-                moved = moment / (tf.sqrt(slots["v"][name]) + form.epsilon)
+                moved = moment / (tf.sqrt(slots["v"][name]) + epsilon)
                 y[name] = self._common[name] * self._kept(name, length) + moved
         for name, array in y.items():
             self._common[name].assign(array)
@@ -256,9 +254,9 @@ def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
     return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
 
 
-def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, form: Form) -> list[tf.Tensor]:
+def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, epsilon: float) -> list[tf.Tensor]:
     """What a rank sends of a, its own movement since the last sync: a d, as a moment."""
-    return [form.payload(a * (tf.sqrt(each) + form.epsilon) / ranks, each) for a, each in zip(moved, v, strict=True)]
+    return [payload(a * (tf.sqrt(each) + epsilon) / ranks, each, epsilon) for a, each in zip(moved, v, strict=True)]
 
 
 def _local_step(
@@ -313,7 +311,7 @@ class ZeroOneAdamSettings(StagedSettings):
 
     def stages(self, recipe: Recipe, phase: Phase, shapes: dict[str, Shape], reduction: str) -> list[Stage]:
         steps, learning = phase.steps, self.learning_steps(phase)
-        warm = 0 if self.form == "published" else whole_steps(steps, phase.warmup)
+        warm = whole_steps(steps, phase.warmup)
         updates = warm + count_updates(learning - warm, self.variance_updates)
         local = steps - learning
         syncs = count_syncs(phase, learning + 1, self.interval)
@@ -342,3 +340,40 @@ class ZeroOneAdamSettings(StagedSettings):
                 f"exchange.interval = {self.interval}: exchange.method = 'zero_one_adam' doubles its interval up to "
                 "this one; expected a power of two"
             )
+
+
+def sync_period(phase: Phase, step: int, most: int) -> int:
+    """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
+
+    The other arguments are those of learning_rate.
+
+    >>> phase = Phase(steps=100, learning_rate=1.0, warmup=0.0)
+    >>> [sync_period(phase, step, most=16) for step in (1, 51, 52, 76, 100)]
+    [1, 2, 2, 4, 16]
+    """
+    rate = learning_rate(phase, step)
+    period = 1
+    while 2 * period <= min(most, phase.learning_rate / rate):
+        period *= 2
+    return period
+
+
+def count_updates(steps: int, updates: int) -> int:
+    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
+    done, interval = 0, 1
+    while steps > interval * updates:
+        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
+    return done + steps // interval
+
+
+def count_syncs(phase: Phase, first: int, most: int) -> float:
+    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
+    syncs, step = 0.0, first
+    while step <= phase.steps:
+        period = sync_period(phase, step, most)
+        # The first step with a longer period.
+        end = bisect.bisect_right(
+            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, most)
+        )
+        syncs, step = syncs + (end - step) / period, end
+    return syncs

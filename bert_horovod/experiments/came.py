@@ -83,10 +83,9 @@ class Came(Optimizer):
     name: str = named("came")
     epsilon: float = setting(1e-6, above=0, read_if=ReadIf("another rule", lambda _: False))  # not read by CAME
     # Decay of the instability; the paper uses 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller value,
-    # such as 0.999: see optimizers/came.py
+    # such as 0.999: see docs/methods.md
     beta_3: float = setting(0.9999, minimum=0, below=1)
 
-    experimental: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns")
     rule: ClassVar[Rule] = Rule("came", slots, next_slots, directions)
 

@@ -16,11 +16,11 @@ from bert_horovod.interchange.architectures import CLASSIFICATION, LABEL_ATTENTI
 from bert_horovod.interchange.exported import ONNX_FILE, Arrays, Call, check_export
 from bert_horovod.interchange.huggingface import Pretrained, write_configuration
 from bert_horovod.interchange.onnx_file import quantise, require_onnx, write_onnx
-from bert_horovod.interchange.pretrained import reader_of
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, prompt_signatures, write_saved_model, write_text_model
 from bert_horovod.interchange.sentence_transformers import VECTOR, vectors_of
 from bert_horovod.interchange.serving_graph import Served, input_names, trained_outputs
 from bert_horovod.interchange.suitability import require_vocabulary, tells_texts_apart
+from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import new_directory
 
@@ -41,7 +41,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    checkpoint: Path,
+    checkpoint: OpenCheckpoint,
     output: Path,
     kind: str,
     architecture: str | None = None,
@@ -62,8 +62,7 @@ def export(
         require_onnx()
         if with_tokenizer:
             raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
-    reader = reader_of(checkpoint)
-    contents = reader.contents()
+    contents = checkpoint.reader.contents()
     known = {each.class_name(contents.model): each for each in reversed(contents.architectures)}
     chosen = contents.architectures[0] if architecture is None else known.get(architecture)
     if chosen is None:
@@ -72,7 +71,7 @@ def export(
             f"--architecture {architecture}: {checkpoint} is {names[0]}, and has the parameters "
             f"of {' and '.join(names)} only"
         )
-    pretrained = reader.read(chosen)
+    pretrained = checkpoint.reader.read(chosen)
     require_vocabulary(checkpoint, pretrained.vocabulary)
     parameters = {name: pretrained.parameters[name] for name in chosen.parameters(pretrained.model)}
     served = Served(chosen, pretrained.model, parameters, tf.int64 if kind == "onnx" else tf.int32)

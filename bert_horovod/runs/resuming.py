@@ -1,0 +1,106 @@
+"""Reads a run's checkpoint back, to go on from it: parameters, the optimizer's slots, progress, recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_horovod.errors import ReportedError
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.safetensors_file import map_file
+from bert_horovod.model.parameters import trained_shapes
+from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table, recipe_of_record
+from bert_horovod.runs.checkpoint import (
+    OPTIMIZER,
+    all_damaged,
+    path_of,
+    paths,
+    recorded,
+    say_damaged,
+    state_of,
+    whole_checkpoints,
+)
+from bert_horovod.runs.state import Progress
+from bert_horovod.storage.reading import check_type
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint read back, as NumPy arrays."""
+
+    path: Path
+    parameters: dict[str, np.ndarray]
+    slots: dict[str, dict[str, np.ndarray]]
+    progress: Progress
+
+
+def recorded_recipe(directory: Path) -> Recipe | None:
+    """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
+    return recorded(directory, lambda state: recipe_of_record(state["recipe"]))
+
+
+def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
+    """Load the newest undamaged checkpoint: its hashes are right, and its content is a state of recipe.toml's run.
+
+    Damaged checkpoints are named on stderr. Returns None if there are no checkpoints; raises DamagedData if all are
+    damaged.
+    """
+    for path in whole_checkpoints(output_dir):
+        try:
+            return _load(path, task)
+        except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
+            say_damaged(path, [str(getattr(error, "strerror", None) or error)])
+    if paths(output_dir):
+        raise all_damaged(output_dir)
+    return None
+
+
+def _load(path: Path, task: Task) -> Checkpoint:
+    """Load a checkpoint with right hashes; raises an error of many types if it is not the state of the run."""
+    record = state_of(path)
+    check_type(record["progress"], Progress, "progress")
+    recipe, progress = recipe_from_table(record["recipe"]), Progress(**record["progress"])
+    of_the_run = path.parent.parent / "recipe.toml"
+    if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
+        raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
+    if path != path_of(path.parent.parent, progress.step):
+        raise ValueError(f"its state is that of step {progress.step}")
+    phase = recipe.phase[recipe.phase_at(progress.step)]
+    model = recipe.in_phase(phase).model
+    shapes = task.parameters(model)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
+    parameters = read_directory(path, task).parameters  # read_directory has checked shapes by config.json
+    _check_tensors("model.safetensors", parameters, shapes)
+    slots = {
+        slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
+        for slot, of_slot in slot_shapes(recipe, trained).items()
+    }
+    mapped = map_file(path / OPTIMIZER, inside=path)
+    _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
+    return Checkpoint(
+        path,
+        parameters,
+        {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
+        progress,
+    )
+
+
+def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the tensors have these names and shapes, are float32 and finite."""
+    if different_names := tensors.keys() ^ shapes.keys():
+        raise ValueError(
+            f"{file}: {min(different_names)[:200]} is {'missing' if min(different_names) in shapes else 'unknown'}"
+        )
+    for name, array in tensors.items():
+        if array.shape != shapes[name] or array.dtype != np.float32:
+            raise ValueError(f"{file}: {name} is {array.dtype} {list(array.shape)}, expected {list(shapes[name])}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{file}: {name} has values that are not finite")

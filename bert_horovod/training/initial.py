@@ -1,0 +1,96 @@
+"""The checkpoint that a run starts from: its parameters are read once, and must fit the recipe and the data."""
+
+from itertools import zip_longest
+
+import numpy as np
+
+from bert_horovod.batches.source import Dataset
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.model.architectures.families import family_of
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.runs.checkpoint import is_removed
+from bert_horovod.runs.opening import OpenCheckpoint
+from bert_horovod.tasks.base import Task
+
+
+class Initial:
+    """A checkpoint to start from; rank 0 reads its parameters once, before it joins the others if `load` is called."""
+
+    def __init__(self, checkpoint: OpenCheckpoint) -> None:
+        self.checkpoint = checkpoint
+        self._loaded: dict[str, np.ndarray] | None = None
+
+    def load(self, recipe: Recipe, task: Task, dataset: Dataset) -> None:
+        """Read the parameters for a run that will `take` them; raises the errors of load_initial."""
+        self._loaded = load_initial(self.checkpoint, recipe.in_phase(recipe.phase[0]).model, task, dataset)
+
+    def take(self, recipe: Recipe, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
+        """The parameters to start from, which are not kept here; raises ReportedError."""
+        try:
+            if self._loaded is None:
+                self.load(recipe, task, dataset)
+            return self._loaded or {}
+        except ReportedError as error:
+            directory = self.checkpoint.directory
+            if not is_removed(directory):
+                raise
+            raise RunError(
+                f"the checkpoint {directory} was removed, by the run that made it, before this run had started from "
+                "it; run the same command again"
+            ) from error
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Let the parameters go: no run will take them."""
+        self._loaded = None
+
+
+def load_initial(start: OpenCheckpoint, model: Model, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
+    """The parameters of a checkpoint of any format, to start from; heads that the checkpoint lacks are left out.
+
+    Raises UserError if the checkpoint's sizes or vocabulary differ from the run's, ReportedError if it is damaged.
+    """
+    pretrained = start.reader.read(task)
+    theirs, ours = family_of(pretrained.model), family_of(model)
+    if theirs is not ours:
+        settings = [f"model.{name} = {getattr(model, name)}" for name in (ours.chosen_by or theirs.chosen_by)]
+        raise UserError(
+            f"--init_checkpoint {start} is {theirs.title}, the recipe's {' and '.join(settings)} make "
+            f"{ours.title}; start from {ours.title}, or leave [model] out, which is then the checkpoint's"
+        )
+    if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
+        pairs = enumerate(zip_longest(pretrained.vocabulary, dataset.vocabulary))
+        first = next(i for i, (theirs, ours) in pairs if theirs != ours)
+        raise UserError(
+            f"--init_checkpoint {start} has another vocabulary than the data in {dataset.path} "
+            f"(they first differ at id {first}); prepare the data with --vocab {start}"
+        )
+    if pretrained.vocabulary is not None and pretrained.tokenizer_settings != dataset.tokenizer_settings:
+        raise UserError(
+            f"--init_checkpoint {start} has another tokenizer ({pretrained.tokenizer_settings}) than the data in "
+            f"{dataset.path} ({dataset.tokenizer_settings}); prepare the data with --vocab {start}"
+        )
+    shapes = task.parameters(model)
+    for name, array in pretrained.parameters.items():
+        if name in shapes and shapes[name] != array.shape:
+            raise UserError(
+                f"--init_checkpoint {start}: {name} has shape {list(array.shape)}, the recipe's [model] "
+                f"makes it {list(shapes[name])}; leave [model] out, which is then the checkpoint's"
+            )
+    if (
+        pretrained.model.layer_groups != model.layer_groups
+        and pretrained.model.num_hidden_layers == model.num_hidden_layers
+    ):
+        raise UserError(
+            f"--init_checkpoint {start} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
+            f"model.shared_layers = {model.shared_layers}; leave [model] out, which is then the checkpoint's"
+        )
+    for key in family_of(model).unseen_in_shapes:
+        theirs, ours = getattr(pretrained.model, key), getattr(model, key)
+        if theirs != ours:
+            raise UserError(
+                f"--init_checkpoint {start} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
+                "leave [model] out, which is then the checkpoint's"
+            )
+    return {name: array for name, array in pretrained.parameters.items() if name in shapes}
