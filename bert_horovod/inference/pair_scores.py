@@ -126,7 +126,7 @@ class PairScorer:
 
             def tell(done: int, of: int, before: int = before, tokens: int = len(mine)) -> None:
                 if progress:
-                    progress(pairs * (before + tokens * done // of) // total, pairs)
+                    progress(pairs * (before + tokens * done // max(of, 1)) // total, pairs)  # a rank may have none
 
             result[mine] = copies.by_item(self._outputs(parameters, copies, tell)["log-probabilities"])
             before += len(mine)
@@ -151,11 +151,12 @@ def accuracies(pairs: Pairs, points: np.ndarray) -> dict[str, Any]:
         pairs, ties: how many; accuracy: the mean of all files' accuracies, a fraction, and its standard_error, None if
         a file has one pair; groups: by the kind of group, then by its name, the same of its pairs.
     """
-    groups = {
-        kind: {name: _mean(points[np.array(names) == name]) for name in dict.fromkeys(names) if name}
-        for kind, names in pairs.groups.items()
-        if any(names)
-    }
+    groups = {}
+    for kind, names in pairs.groups.items():
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        of_pairs = np.array([numbers[name] for name in names])
+        if means := {name: _mean(points[of_pairs == number]) for name, number in numbers.items() if name}:
+            groups[kind] = means
     files = list(groups[FILE].values())
     errors = [file["standard_error"] for file in files]
     return {

@@ -41,7 +41,7 @@ def test_lines_of_standard_input_are_answered_one_by_one(checkpoint, monkeypatch
 def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
     (tmp_path / "in.tsv").write_text("text\ngood film\nbad\n\n")
     before = SimpleNamespace(time=lambda: time.time() - 6000)  # the first rows have taken so long
-    monkeypatch.setattr("bert_horovod.commands.predict.time", before)
+    monkeypatch.setattr("bert_horovod.commands.shared.progress.time", before)
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
     output = capsys.readouterr()
     assert output.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"

@@ -252,7 +252,7 @@ CASES = [
     (f"{PAIRS} pairs/empty.jsonl", "empty.jsonl, line 2: sentence_bad is empty; expected two sentences"),
     (f"{PAIRS} pairs/equal.jsonl", "equal.jsonl, line 2: its two sentences are equal, as in 1 of 2 pairs"),
     (f"{PAIRS} conll", "--pairs conll: no tables there; expected files of pairs"),
-    (f"{PRETRAIN} words --set execution.probe=pairs", "execution.probe = 'pairs' and --probe_dir missing"),
+    (f"{PROBED}=pairs", "execution.probe = 'pairs' and --probe_dir missing"),
     (
         f"{PRETRAIN} small --set model.vocab_size=64 --set execution.probe=sst2 --probe_dir glue own",
         "the one directory",

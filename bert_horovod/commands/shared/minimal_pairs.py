@@ -71,10 +71,11 @@ def judge(arguments: argparse.Namespace) -> None:
         if given.url or given.kind is not RUN:
             raise UserError(f"--checkpoints all: {given} is no run's output_dir; leave it out")
         checkpoints = [find_checkpoint(path) for path in paths(given.given)]
-    pairs = read_pairs(arguments.pairs, tuple(whole_text(arguments.text_columns).split(",")))
+    columns = tuple(whole_text(arguments.text_columns).split(","))
+    pairs = read_pairs(arguments.pairs, columns).every(arguments.every)
     if equal := pairs.equal():
         print(f"bert-horovod: equal sentences, which count as a tie: {'; '.join(equal)}", file=sys.stderr)
-    judged = list(_judged(arguments, pairs.every(arguments.every), checkpoints))
+    judged = list(_judged(arguments, pairs, checkpoints))
     if not judged:
         raise UserError(f"--checkpoint {given}: none of its checkpoints can be read")
     if arguments.json:
@@ -86,30 +87,38 @@ def judge(arguments: argparse.Namespace) -> None:
 def _judged(
     arguments: argparse.Namespace, pairs: Pairs, checkpoints: "list[OpenCheckpoint]"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracies of each checkpoint, with its name."""
-    from bert_horovod.inference.masked_tokens import read_masked_model
-    from bert_horovod.inference.pair_scores import PairScorer, PairTokens
-    from bert_horovod.interchange.suitability import require_vocabulary
+    """Yield the accuracies of each checkpoint, with its name; of several, those that have none are named on stderr."""
+    from bert_horovod.inference.outputs import NotFiniteError
     from bert_horovod.runs.checkpoint import is_removed
     from bert_horovod.runtime import lazy_tensorflow as tf
 
     # Else GPUs would round float32 factors to 10 bits.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    for number, given in enumerate(checkpoints):
+    for number, given in enumerate(checkpoints, 1):
+        what = f"judging {number} of {len(checkpoints)}" if len(checkpoints) > 1 else "judging"
         try:
-            checkpoint, pretrained = given.whole(lambda whole: (whole, read_masked_model(whole)))
+            judged = _judge_one(arguments, pairs, given, what)
         except ReportedError as error:
-            if len(checkpoints) == 1 or not (is_removed(given.directory) or isinstance(error, DamagedData)):
+            is_its_own = is_removed(given.directory) or isinstance(error, DamagedData | NotFiniteError)
+            if arguments.checkpoints != "all" or not is_its_own:
                 raise
             print(f"bert-horovod: left out: {error}", file=sys.stderr)
-            continue
-        vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
-        model, settings = pretrained.model, pretrained.tokenizer_settings
-        tokens = PairTokens(pairs, vocabulary, settings, model.max_position_embeddings)
-        scorer = PairScorer(tokens, model, arguments.within_words, arguments.precision, arguments.micro_batch)
-        what = "judging" if len(checkpoints) == 1 else f"judging {number + 1} of {len(checkpoints)}"
-        with shown_progress(what, "pairs") as progress:
-            yield {"checkpoint": str(checkpoint), **scorer(pretrained.parameters, progress)}
+        else:
+            yield judged
+
+
+def _judge_one(arguments: argparse.Namespace, pairs: Pairs, given: "OpenCheckpoint", what: str) -> dict[str, Any]:
+    from bert_horovod.inference.masked_tokens import read_masked_model
+    from bert_horovod.inference.pair_scores import PairScorer, PairTokens
+    from bert_horovod.interchange.suitability import require_vocabulary
+
+    checkpoint, pretrained = given.whole(lambda whole: (whole, read_masked_model(whole)))
+    vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
+    model, settings = pretrained.model, pretrained.tokenizer_settings
+    tokens = PairTokens(pairs, vocabulary, settings, model.max_position_embeddings)
+    scorer = PairScorer(tokens, model, arguments.within_words, arguments.precision, arguments.micro_batch)
+    with shown_progress(what, "pairs") as progress:
+        return {"checkpoint": str(checkpoint), **scorer(pretrained.parameters, progress)}
 
 
 def pairs_table(judged: dict[str, Any]) -> str:

@@ -32,15 +32,16 @@ class Pairs(NamedTuple):
             begun.setdefault(name, number)
             if (number - begun[name]) % step == 0:
                 kept.append(number)
-        groups = {kind: [names[number] for number in kept] for kind, names in self.groups.items()}
-        return Pairs([self.sentences[number] for number in kept], [self.places[number] for number in kept], groups)
+        return self._only(kept)
 
     def at_most(self, most: int) -> "Pairs":
-        """As `every`, with the smallest step that leaves so many pairs, or a pair of each file."""
-        step = max(1, len(self.sentences) // most)
-        while len((pairs := self.every(step)).sentences) > most and step < len(self.sentences):
-            step += 1
-        return pairs
+        """So many pairs, spread over all, or all that there are."""
+        count = len(self.sentences)
+        return self._only([number * count // most for number in range(most)]) if count > most else self
+
+    def _only(self, numbers: list[int]) -> "Pairs":
+        groups = {kind: [names[number] for number in numbers] for kind, names in self.groups.items()}
+        return Pairs([self.sentences[i] for i in numbers], [self.places[i] for i in numbers], groups)
 
     def equal(self) -> list[str]:
         """The places of pairs of equal sentences."""
