@@ -10,6 +10,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.pair_files import FILE, Pairs
 from bert_horovod.inference.masked_tokens import read_masked_model
 from bert_horovod.inference.pair_scores import PairScorer, PairTokens, accuracies
+from bert_horovod.runs.opening import find_checkpoint
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 from tests.toy_tokenizers import TEXT, write_kind
 
@@ -78,7 +79,7 @@ def transcribed(directory: Path, sentences: list[str], within_words: bool) -> tu
 
 
 def scorer_of(directory: Path, pairs: Pairs, **options) -> tuple[PairScorer, PairTokens, dict[str, np.ndarray]]:
-    pretrained = read_masked_model(directory)
+    pretrained = read_masked_model(find_checkpoint(directory))
     model = pretrained.model
     tokens = PairTokens(pairs, pretrained.vocabulary, pretrained.tokenizer_settings, model.max_position_embeddings)
     return PairScorer(tokens, model, **options), tokens, pretrained.parameters
