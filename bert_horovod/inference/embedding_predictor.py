@@ -24,6 +24,7 @@ from bert_horovod.interchange.sentence_transformers import SentenceVectors, vect
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.plain import means, single_sequences
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.embedding import Embedding
 
@@ -88,6 +89,8 @@ class EmbeddingPredictor(Predictor):
 
     def vectors(self, texts: list[str], prompt: str = "", progress: Progress | None = None) -> np.ndarray:
         """The texts' vectors, float32 [texts, width]; `prompt` stands before each; `progress` is told of items."""
+        if prompt:
+            require_room(prompt, self._tokenizer, self.length)
         whole = [prompt + text for text in texts] if prompt else texts
         ids, counts = self._tokenizer([text.lower() for text in whole] if self.settings.lowercase else whole)
         starts, owners = np.cumsum(counts) - counts, np.arange(len(texts))
@@ -235,6 +238,16 @@ class EmbeddingPredictor(Predictor):
             next(text_blocks(source, "text"), None)
         else:
             require_columns(source, (column,), "--text_columns", options.dialect)
+
+
+def require_room(prompt: str, tokenizer: Tokenizer, length: int) -> None:
+    """Raise UserError if a prompt leaves no room for a text in a row of `length` tokens: all vectors would be equal."""
+    (count,) = tokenizer([prompt.rstrip()])[1].tolist()
+    if count >= length - _SPECIAL:
+        raise UserError(
+            f"the prompt {shown(prompt)} has {count} tokens, and a row of {length} holds {length - _SPECIAL} beside "
+            "[CLS] and [SEP]: no room is left for a text; expected a shorter prompt, or more tokens a row"
+        )
 
 
 def _column(source: Path, config: dict[str, Any], options: Options) -> str | None:

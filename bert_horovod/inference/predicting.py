@@ -45,7 +45,8 @@ class Predictor:
         self.vocabulary = require_vocabulary(checkpoint, pretrained.vocabulary)
         self.tokenizer_settings = pretrained.tokenizer_settings
         most = self.model.max_position_embeddings
-        usual = min(most, recorded_length(checkpoint.directory) or self.usual_length or most)
+        usual = recorded_length(checkpoint.directory) or self.usual_length or checkpoint.reader.max_length or most
+        usual = max(self.least_length, min(most, usual))
         self.length = usual if options.sequence_length is None else options.sequence_length
         if not self.least_length <= self.length <= most:
             expected = f"expected {self.least_length} to {most}, the model's positions"

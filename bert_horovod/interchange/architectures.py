@@ -43,7 +43,7 @@ class Architecture:
     threshold: float | None = None  # of a classifier that gives any number of labels
     windows: int = 0  # of a document, with label attention
     blanks: bool = True  # of TAGS, see suitability.words_after_blanks
-    vectors: dict[str, Any] | None = None  # entries of config.json of an ENCODER that makes vectors of texts
+    entries: dict[str, Any] | None = None  # of config.json: how an ENCODER makes vectors, or a CLASSIFICATION ranks
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""
@@ -67,7 +67,7 @@ class Architecture:
             contents[WORDS_AFTER_BLANKS] = False
         if self.threshold is not None:
             contents[LABEL_THRESHOLD] = self.threshold
-        contents |= self.vectors or {}
+        contents |= self.entries or {}
         return contents
 
     def class_name(self, model: Model) -> str:

@@ -79,6 +79,8 @@ class Tf1:
         contents = self.contents()
         return contents.architectures[0].configuration(contents.model)
 
+    max_length = None
+
     @cached_property
     def tokenizer(self) -> TokenizerFound:
         return read_tokenizer(self.place, self.model)

@@ -35,7 +35,7 @@ from bert_horovod.interchange.architectures import (
     whole_heads,
 )
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, weight_files, write_file
-from bert_horovod.interchange.sentence_transformers import vector_files, vectors_of, with_vectors
+from bert_horovod.interchange.sentence_transformers import vector_files, vectors_of, with_activation, with_vectors
 from bert_horovod.interchange.suitability import (
     class_of_classifier,
     classifier_labels,
@@ -51,6 +51,7 @@ from bert_horovod.model.architectures.families import MODELS, by_model_type, fam
 from bert_horovod.model.parameters import (
     BERT,
     CLASSIFIER,
+    CROSS_ENCODER,
     DECODER_BIAS,
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
@@ -107,11 +108,18 @@ class HuggingFace:
     @cached_property
     def configuration(self) -> dict[str, Any]:
         """All that the directory says of itself: config.json with heads and labels, and the files of vectors."""
-        return with_vectors(self.place, self.config)
+        return with_vectors(self.place, with_activation(self.place, self.config))
 
     @cached_property
     def tokenizer(self) -> TokenizerFound:
         return read_tokenizer(self.place, self.model.vocab_size, of_model=self.config)
+
+    @cached_property
+    def max_length(self) -> int | None:
+        """Tokens of a row at most, as the tokenizer's settings say, which CrossEncoder and pipelines follow."""
+        file = self.place / "tokenizer_config.json"
+        length = read_json(file).get("model_max_length") if file.is_file() else None
+        return length if type(length) is int and length > 0 else None
 
     def contents(self) -> Contents:
         model, shapes, architectures = describe_directory(self.place, self)
@@ -245,6 +253,7 @@ def describe_directory(
         windows = config.get(LABEL_WINDOWS) if architecture.name == LABEL_ATTENTION_MODEL else 0
         if architecture.name in LABELLED or windows:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
+            ranking = (CROSS_ENCODER, "text_columns") if CROSS_ENCODER in config else ()
             architecture = dataclasses.replace(
                 architecture,
                 labels=labels if len(set(labels)) == count else default_labels(count),
@@ -252,10 +261,11 @@ def describe_directory(
                 threshold=config.get(LABEL_THRESHOLD),
                 windows=windows,
                 blanks=architecture.name != TAGS or words_after_blanks(config),
+                entries={key: config[key] for key in ranking if key in config} or None,
             )
         elif architecture.name == ENCODER and vectors_of(config):  # then its own class, whatever heads there are
-            vectors = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
-            architecture, named = dataclasses.replace(architecture, vectors=vectors), architecture.name
+            entries = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
+            architecture, named = dataclasses.replace(architecture, entries=entries), architecture.name
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
     return model, shapes, architectures

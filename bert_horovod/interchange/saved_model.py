@@ -42,7 +42,7 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
             f"--with_tokenizer: {checkpoint} has a tokenizer with {' and '.join(unusual)}, which cannot be a part of "
             "the graph; leave the flag out"
         )
-    vectors = vectors_of(served.architecture.vectors or {})
+    vectors = vectors_of(served.architecture.entries or {})
     length = pretrained.model.max_position_embeddings
     length = min(length, vectors.max_seq_length or length) if vectors else length
     served.texts = TextRows(pretrained.vocabulary, pretrained.tokenizer_settings, length)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.tokenizer_files import read_json
-from bert_horovod.model.parameters import SENTENCE_VECTORS
+from bert_horovod.model.parameters import CROSS_ENCODER, SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Model
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
@@ -103,6 +103,25 @@ def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
         },
     }
     return {path: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for path, content in contents.items()}
+
+
+def with_activation(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json's content, with a CrossEncoder's activation where version 5 of sentence-transformers has it.
+
+    Before version 4 it had a key of its own, since version 6 it is in OF_MODEL. Raises UserError for one that this
+    program does not have.
+    """
+    of_model = read_json(directory / OF_MODEL) if (directory / OF_MODEL).is_file() else {}
+    mark = config.get(CROSS_ENCODER)
+    mark = mark if isinstance(mark, dict) else {}
+    named = mark.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    if of_model.get("model_type") == "CrossEncoder":
+        named = named or of_model.get("activation_fn")
+    if named is None:
+        return config
+    if not str(named).endswith((".Sigmoid", ".Identity")):
+        raise UserError(f"{directory}: the activation {shown(named)} is not supported; expected Sigmoid or Identity")
+    return config | {CROSS_ENCODER: mark | {"activation_fn": named}}
 
 
 def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:

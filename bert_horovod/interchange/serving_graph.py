@@ -103,7 +103,7 @@ class Served(tf.Module):
         outputs = {"last_hidden_state": hidden}
         if self.architecture.pooler:
             outputs["pooler_output"] = plain.pooled(parameters, first)
-        if vectors := vectors_of(self.architecture.vectors or {}):
+        if vectors := vectors_of(self.architecture.entries or {}):
             outputs[VECTOR] = _vectors(vectors, first if vectors.pooling == "first" else plain.means(hidden, mask))
         return outputs
 
@@ -152,7 +152,7 @@ def trained_outputs(
             outputs = {"prediction_logits": logits, "seq_relationship_logits": heads.pair_logits(forward, first)}
     elif architecture.pooler:
         outputs["pooler_output"] = heads.pooled(forward, first)
-    if vectors := vectors_of(architecture.vectors or {}):
+    if vectors := vectors_of(architecture.entries or {}):
         means = heads.sequence_means(hidden, batch["sequence_ids"], 1)
         outputs[VECTOR] = _vectors(vectors, first if vectors.pooling == "first" else means)
     return {key: array.numpy() for key, array in outputs.items()}

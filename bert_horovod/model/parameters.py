@@ -21,6 +21,7 @@ BERT = "bert."  # prefix of the names of embeddings, layers and pooler
 EMBEDDINGS = "bert.embeddings."
 LAYERS = "bert.encoder.layer."
 
+CROSS_ENCODER = "sentence_transformers"  # key of a configuration: how sentence-transformers ranks with it
 SENTENCE_VECTORS = "sentence_vectors"  # key of a configuration: how the vectors of texts are made
 
 # Parameters.

@@ -133,7 +133,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     words = [token for token in pretrained.vocabulary if token.isalpha()] or ["a"]
     draw = np.random.default_rng(1).choice
     first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
-    if vectors := vectors_of(architecture.vectors or {}):
+    if vectors := vectors_of(architecture.entries or {}):
         calls = []
         for signature, prompt in prompt_signatures(vectors).items():
             rows = _rows_of(pretrained, [prompt + text for text in first], most=vectors.max_seq_length or 512)

@@ -11,7 +11,7 @@ from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, Shapes
+from bert_horovod.model.parameters import CLASSIFIER, CROSS_ENCODER, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -157,7 +157,6 @@ class Multilabel(TextTask):
 
 
 # By which sentence-transformers' CrossEncoder, and this program, know a checkpoint that ranks.
-MARK = "sentence_transformers"
 _SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 
 
@@ -172,7 +171,7 @@ class Reranking(Regression):
     means: ClassVar = {"relevance_loss": "relevance_loss"}
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return super().configuration(model) | {MARK: _SIGMOID}
+        return super().configuration(model) | {CROSS_ENCODER: _SIGMOID}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits = self.outputs(forward, batch)["logits"][..., 0]
@@ -182,5 +181,5 @@ class Reranking(Regression):
 
 def ranks(config: dict[str, Any]) -> bool:
     """Whether a checkpoint ranks, by the content of its config.json, which may be damaged."""
-    mark = config.get(MARK)
+    mark = config.get(CROSS_ENCODER)
     return isinstance(mark, dict) and str(mark.get("activation_fn")).endswith(".Sigmoid")

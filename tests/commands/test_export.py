@@ -10,7 +10,6 @@ import tensorflow as tf
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
-from bert_horovod.interchange import exporting
 from bert_horovod.interchange.architectures import (
     ANSWERS,
     CLASSIFICATION,
@@ -21,6 +20,7 @@ from bert_horovod.interchange.architectures import (
 )
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
+from bert_horovod.runs import exporting
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Multilabel
 from tests.toy_glue import write_checkpoint

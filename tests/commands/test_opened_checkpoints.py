@@ -69,7 +69,8 @@ def test_predict(tmp_path, counts):
 @pytest.mark.parametrize("kind", ["directory", "google"])
 def test_finetune(tmp_path, counts, kind):
     if kind == "google":
-        checkpoint = google_checkpoints.write_checkpoint(tmp_path / "uncased")
+        checkpoint = tmp_path / "uncased"
+        google_checkpoints.write_checkpoint(checkpoint)
     else:
         checkpoint = toy_glue.write_checkpoint(tmp_path / "model")
     settings = (word for setting in QUICK for word in ("--set", setting))

@@ -250,7 +250,7 @@ def test_what_a_checkpoint_says_of_its_vectors_goes_on_unless_a_flag_says_otherw
     texts = json.loads((directory / "sentence_bert_config.json").read_text()) | {"do_lower_case": True}
     (directory / "sentence_bert_config.json").write_text(json.dumps(texts))
     kind = read(
-        tmp_path, [{"query": "Good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage", **flags
+        tmp_path, [{"query": f"Good film {i}", "passage": f"the plot {i}"} for i in range(9)], "query,passage", **flags
     )
     job = Finetuning(kind, find_checkpoint(directory)).job(tmp_path / "run", 1, ("data.packing=false",))
     assert (job.task.pooling, job.task.prompts, job.task.max_length, job.task.lowercase) == (pooling, prompts, 24, True)
@@ -262,6 +262,18 @@ def test_vectors_of_a_kind_that_is_not_made_here_are_not_trained(tmp_path):
     directory = write_vectors(tmp_path / "model")
     modules = json.loads((directory / "modules.json").read_text())
     (directory / "modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "x.Dense"}]))
-    kind = read(tmp_path, [{"query": "good film", "passage": f"the plot {i}"} for i in range(9)], "query,passage")
+    kind = read(tmp_path, [{"query": f"good film {i}", "passage": f"the plot {i}"} for i in range(9)], "query,passage")
     with pytest.raises(UserError, match="the module 'Dense' is not supported"):
         Finetuning(kind, find_checkpoint(directory))
+
+
+def test_a_prompt_that_leaves_no_room_for_a_text_is_refused(tmp_path):
+    checkpoint, long = find_checkpoint(write_vectors(tmp_path / "model", prompts=())), "the plot " * 11
+    kind = read(
+        tmp_path, [{"query": f"good {i}", "passage": f"a {i}"} for i in range(9)], "query,passage", prompts=["", long]
+    )
+    message = "has 22 tokens, and a row of 24 holds 22 beside"
+    with pytest.raises(UserError, match=message):
+        Finetuning(kind, checkpoint).job(tmp_path / "run", 1, ("data.packing=false",))
+    with pytest.raises(UserError, match=message):
+        EmbeddingPredictor(checkpoint, Options()).vectors(["good film"], long)

@@ -27,9 +27,10 @@ from bert_horovod.inference.text_predictor import (
     probabilities,
     text_task,
 )
+from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.pretraining import Pretraining
-from bert_horovod.tasks.text_head import Classification, Regression, Reranking
+from bert_horovod.tasks.text_head import Classification, Regression, Reranking, ranks
 from tests.toy_glue import MODEL, write_checkpoint
 
 TASK = Classification(("negative", "neutral", "positive"), ("first", "second"))
@@ -230,18 +231,59 @@ def test_labels_that_a_field_holds_are_plain():
     assert joined(["a b", "c"], ",") == "a b,c"
 
 
-QUERIES = [("good", "fine film"), ("bad film", "good fine bad"), ("fine", "bad")]
+QUERIES = [("good", "fine film"), ("bad film", "good fine bad"), ("fine", "bad film good bad fine film good")]
+
+
+def change(file: Path, **entries: object) -> None:
+    """Change entries of a JSON file, which is made if needed; None takes one away."""
+    content = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps({key: value for key, value in (content | entries).items() if value is not None}))
+
+
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+WRITTEN = {  # what other versions of sentence-transformers write into files of a CrossEncoder
+    "5": {},
+    "3": {"config.json": {"sentence_transformers": None, "sbert_ce_default_activation_function": SIGMOID}},
+    "6": {
+        "config.json": {"sentence_transformers": None},
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder", "activation_fn": SIGMOID},
+    },
+    "short": {"tokenizer_config.json": {"model_max_length": 9}},
+}
+
+
+def reranker(directory: Path, version: str) -> Path:
+    write_checkpoint(directory, Reranking("label", ("query", "passage")))
+    for name, entries in WRITTEN[version].items():
+        change(directory / name, **entries)
+    return directory
+
+
+@pytest.mark.parametrize("version", WRITTEN)
+def test_a_cross_encoder_of_each_version_ranks_and_goes_on_to_do_so(tmp_path, version):
+    reader = HuggingFace(reranker(tmp_path / "model", version))
+    assert ranks(reader.configuration)
+    assert ranks(reader.contents().architectures[0].configuration(reader.model))
+    assert reader.max_length == (9 if version == "short" else reader.model.max_position_embeddings)
+
+
+def test_an_activation_that_is_not_made_here_is_refused(tmp_path):
+    directory = reranker(tmp_path / "model", "5")
+    change(directory / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"})
+    with pytest.raises(UserError, match=r"Tanh' is not supported; expected Sigmoid or Identity"):
+        open_predictor(find_checkpoint(directory), Options())
 
 
 @pytest.mark.full
-def test_cross_encoder_gives_the_same_scores(tmp_path):
+@pytest.mark.parametrize("version", WRITTEN)
+def test_cross_encoder_gives_the_same_scores(tmp_path, version):
     pytest.importorskip("torch")
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    directory = write_checkpoint(tmp_path / "model", Reranking("label", ("query", "passage")))
+    directory = reranker(tmp_path / "model", version)
     predictor = open_predictor(find_checkpoint(directory), Options())
     assert isinstance(predictor, RerankPredictor)
     ours = [score for (score,) in predictor.answers(tuple(map(list, zip(*QUERIES, strict=True))), packing=True)]
-    model = sentence_transformers.CrossEncoder(str(predictor.directory), device="cpu")
+    model = sentence_transformers.CrossEncoder(str(predictor.checkpoint.directory), device="cpu")
     np.testing.assert_allclose(ours, model.predict(QUERIES), atol=2e-6)
     assert len(set(ours)) > 1
 

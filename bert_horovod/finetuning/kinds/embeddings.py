@@ -33,7 +33,7 @@ from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
 from bert_horovod.finetuning.text_data import constant_notice, dialect_of, two_parts
-from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
+from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, require_room, unit
 from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Model, Recipe
@@ -92,6 +92,7 @@ class Embeddings(Kind):
         super().__init__(data)
         self._asked, self._columns = (data.pooling, data.prompts), data.format.columns
         self._said: list[str] = []  # of what the checkpoint says
+        self._prompts: dict[str, Tokenizer] = {}
         self._texts = len(data.format.columns) == 1  # SimCSE
         self.decides = "spearman" if data.dev_scored else None if self._alone(data.dev[""]) else "mrr_10"
 
@@ -186,6 +187,7 @@ class Embeddings(Kind):
         prompts = (data.prompts + data.prompts[-1:] * len(texts))[: len(texts)]
         if data.lowercase:
             prompts = tuple(map(str.lower, prompts))
+        self._prompts = {prompt: tokenizer for prompt in prompts if prompt}
         return tokenised_texts(texts, prompts, split.examples.label_array() if scored else None, tokenizer)
 
     def described(self) -> tuple:
@@ -204,6 +206,8 @@ class Embeddings(Kind):
                 f"execution.replay_steps = {execution.replay_steps}: a micro-batch of --task embedding cannot be "
                 "computed again alone, because its loss reads the vectors of all; expected 0"
             )
+        for prompt, tokenizer in self._prompts.items():
+            require_room(prompt, tokenizer, recipe.phase[0].sequence_length)
         if data.lengths and max(data.lengths) > width:
             raise UserError(f"--matryoshka {max(data.lengths)}: the checkpoint's vectors have {width} numbers")
         lengths = tuple(sorted({width, *data.lengths}, reverse=True)) if data.lengths else ()
