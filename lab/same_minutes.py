@@ -178,10 +178,9 @@ class Contest:
         """This program's recipe, in the precision and with the ranks that are fastest with (a)'s."""
         recipe, given = self.arguments.recipe, self.arguments.overrides
         horovod = not self.gpu and self.cores > 1 and shutil.which("horovodrun", path=path())
-        ways = [
-            (f"numerics.precision={precision}", ranks)
-            for precision, ranks in product(self.precisions, (1, self.cores) if horovod else (1,))
-        ]
+        key = "numerics.precision="
+        precisions = [each for each in given if each.startswith(key)] or [key + each for each in self.precisions]
+        ways = list(product(precisions, (1, self.cores) if horovod else (1,)))
         precision, ranks = self.fastest([(way, self.ours(recipe, [way[0], *given], way[1])) for way in ways])
         return (
             self.ours(recipe, [precision, *given], ranks) if name == "a" else self.ours("bert-mini", [precision], ranks)
