@@ -34,6 +34,7 @@ from bert_horovod.runtime.host import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.contestants import RANK_0
 from lab.gpu_plan import ASSUMED, MADE_STORE, OF_STORE, SECTIONS, Job, jobs, part
+from lab.minutes_results import curves
 from lab.rounds import PROJECT, reported, say
 
 VERSION = 4  # of the output file
@@ -91,7 +92,7 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
         if absent:
             return {"status": "skipped", "reason": reason}
         return {"status": "failed", "reason": f"ended with {code}: {reason}", "last_lines": words}
-    facts = json.loads(found) | _estimated(job) if job.section != "peer" else {"lines": json.loads(found)}
+    facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | _estimated(job)
     problems = facts.pop("problems", [])
     if problems or code:
         return {"status": "failed", "reason": "; ".join(problems) or f"ended with {code}", "found": facts}
@@ -158,6 +159,10 @@ def result(section: str, entry: dict[str, Any], device: dict[str, Any]) -> str:
         after = f" after {facts['training_s'][-1][1]:.0f} s" if "training_s" in facts else ""
         means = [f"{which} {facts[which]['held_out_mlm_loss']:.4f}" for which in ("last", "mean") if which in facts]
         return "; ".join([f"loss {loss:.4f} at step {step:,}{after}", *means])
+    if section == "same_minutes":
+        runs = curves(facts["lines"]).items()
+        told = [f"({key[2]}) {points[-1]['loss']:.4f} after {points[-1]['minutes']:.1f} min" for key, points in runs]
+        return "; ".join(told) or f"{len(facts['lines'])} pilots are kept"
     if section == "tests":
         return facts["summary"]
     if section == "ranks":
@@ -233,6 +238,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--data_dir", metavar="DIR", help="token store of the 64 MB of books (default: a made one, no curves)"
     )
     parser.add_argument("--small_data_dir", metavar="DIR", help="that of 16 MB of them, for two of the curves")
+    parser.add_argument(
+        "--contest_dir", metavar="DIR", help="what `lab/same_minutes.py --only --work DIR` has made, for same_minutes"
+    )
     parser.add_argument(
         "--peer_python",
         default=sys.executable,

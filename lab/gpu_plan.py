@@ -15,7 +15,7 @@ from lab.curve_recipes import CURVES
 from lab.rounds import PROJECT
 
 SECTIONS = ("device", "kernels", "correctness", "step", "resume", "link", "operations", "curves")
-SECTIONS += ("ranks", "tune", "peer", "input", "tests")
+SECTIONS += ("same_minutes", "ranks", "tune", "peer", "input", "tests")
 SHAPES = [("base", 128, 128), ("large", 128, 64), ("base", 512, 32), ("large", 512, 16)]  # size, length, rows
 NO_ATTENTION_DROPOUT = "model.attention_probs_dropout_prob=0"  # as all modern recipes have
 MODERNBERT = ("model.architecture=modernbert", "objective.pair=none")
@@ -147,6 +147,36 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         lacking = None if directory else f"{flag} names no token store of books"
         return Job("curves", name, part("curve", work), 110.0, 300.0, lacking=lacking)
 
+    def contest(name: str, seconds: float, *words: str) -> Job:
+        net = ["1", "64", "0.02", "cpu"] if smoke else ["12", "384", "10", "cuda"]
+        flags = [
+            word for pair in zip(("--layers", "--hidden", "--epochs", "--device"), net, strict=True) for word in pair
+        ]
+        flags += [
+            "--work",
+            str(arguments.contest_dir),
+            "--peer_python",
+            arguments.peer_python,
+            "--seeds",
+            "1",
+            "--json",
+        ]
+        flags += ["--pilot_rows", "640" if smoke else "12800"]
+        flags += ["--results", str(arguments.output.absolute().with_suffix(".same-minutes.jsonl"))]
+        command = [str(PROJECT / "lab" / "same_minutes.py"), *flags, *words]
+        lacking = None if arguments.contest_dir else "--contest_dir names no texts of lab/same_minutes.py"
+        return Job("same_minutes", name, command, seconds, 470.0, lacking=lacking)
+
+    # 13 million tokens ten times, a word being 1.3 tokens. A token takes (a) 0.15 and (c), whose head computes all
+    # positions, 0.20 GFLOP, so 20 and 26 PFLOP: 130 s and 170 s at 150 TFLOP/s, 15 % of an H100's. (a)'s 21,000 steps
+    # of 128 rows take 210 s if the host needs 10 ms for each. A start and its compilation take 50 s, a judgement 15 s.
+    contests = [
+        contest("(a)'s pace", 60, "--only", "a", "--most", "1"),
+        contest("(a), 10 epochs", 50 + 210 + 5 * 15, "--only", "a"),
+        contest("(c)'s pilots of rates", 3 * (50 + 17 + 15), "--only", "c", "--most", "3"),
+        contest("(c)'s other pilots", 3 * (50 + 17 + 15), "--only", "c", "--most", "3"),
+        contest("(c), 10 epochs", 50 + 170 + 5 * 15, "--only", "c"),
+    ]
     made = [] if arguments.data_dir else [made_store(store, 200 if smoke else 30522)]
     toml = scratch / "input.toml"
     toml.write_text(recipe_to_toml(size_recipe(size, [*batch(length, rows), "data.packing=true", *toy])), "utf-8")
@@ -181,6 +211,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         *([] if smoke else [peer(shapes[1])]),
         *([] if smoke else [curve(name, arguments.data_dir, "--data_dir") for name in TABLE]),
         *([] if smoke else [curve(name, arguments.small_data_dir, "--small_data_dir") for name in SMALL_TABLE]),
+        *contests,
         Job("ranks", f"{size} {length}", scaling, 90.0, lacking=one_gpu or without_horovod),
         link("float16", "numerics.wire=float16"),
         link("float16, ASYNC", "numerics.wire=float16", variables=(ASYNC,), lacking=without_nccl),

@@ -24,10 +24,12 @@ from bert_horovod.costs.planner import LINK_SHARE, SPREAD, Network, plan_phase  
 from bert_horovod.recipe.fields import parse_toml  # noqa: E402
 from bert_horovod.recipe_files.loading import load_recipe  # noqa: E402
 from bert_horovod.runs.reference_curves import DIRECTORY, read_reference  # noqa: E402
+from lab import minutes_results  # noqa: E402
 from lab.curve_recipes import KEPT, kept  # noqa: E402
 from lab.curves import seconds_of, total  # noqa: E402
 
 PICTURES = Path(__file__).parent
+SAME_MINUTES = KEPT / "same-minutes.jsonl"
 PACKAGE = ROOT / "bert_horovod"
 ON_SLOW_LINK = {  # curves of lab/curves/, by the name in the picture
     "float16": "continued, float16",
@@ -100,6 +102,23 @@ def growing() -> str:
         chart.linear("TFLOP of matrix products", range(0, 450, 50)),
         chart.linear("held-out loss, nats", [4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0], "{:.1f}".format),
         lines,
+    )
+
+
+def same_minutes() -> str:
+    """Held-out loss against minutes: 20 minutes of each contestant, the mean of its seeds."""
+    found = minutes_results.curves(minutes_results.Results(SAME_MINUTES).lines.values())
+    shown = {name: points for (unit, length, name), points in found.items() if (unit, length) == ("minutes", 20)}
+    losses = [point["loss"] for points in shown.values() for point in points]
+    return chart.line_chart(
+        "Same words, same minutes",
+        "BERT-mini on two CPU cores; 10 million words of books; held-out masked-token loss",
+        chart.linear("minutes since the start, compilation included", range(0, 25, 5)),
+        chart.linear("held-out loss, nats", range(math.floor(min(losses)), math.ceil(max(losses)) + 1)),
+        [
+            chart.Line(minutes_results.NAMES[name], [(each["minutes"], each["loss"]) for each in points], i, dots=True)
+            for i, (name, points) in enumerate(shown.items())
+        ],
     )
 
 
@@ -199,7 +218,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "plan": plan,
     "house": house,
-}
+} | ({"same-minutes": same_minutes} if SAME_MINUTES.is_file() else {})
 
 
 def badges() -> dict[str, str]:

@@ -53,7 +53,7 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     sections = report["sections"]
     assert set(sections) == set(gpu.SECTIONS) - {"curves"}
     status = {section: {entry["status"] for entry in entries} for section, entries in sections.items()}
-    lacking = {"kernels", "peer", "tests"} | (set() if horovod_with() else {"ranks", "link"})
+    lacking = {"kernels", "peer", "same_minutes", "tests"} | (set() if horovod_with() else {"ranks", "link"})
     assert {section for section, kinds in status.items() if kinds == {"skipped"}} - {"link"} == lacking - {"link"}
     assert "the kernels cannot be used here: this rank has no GPU" in sections["kernels"][0]["reason"]
     assert "--peer_python names one that has" in sections["peer"][0]["reason"]
@@ -99,6 +99,7 @@ def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
         ({"horovod_with": []}, (), "link", "Horovod is not installed"),
         ({}, (), "curves", "--data_dir names no token store of books"),
         ({}, ("--data_dir", "books"), "curves", "--small_data_dir names no token store of books"),
+        ({}, (), "same_minutes", "--contest_dir names no texts of lab/same_minutes.py"),
         ({"gpu": None}, (), "tests", "it is for a GPU"),
     ],
 )

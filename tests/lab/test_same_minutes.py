@@ -1,0 +1,148 @@
+"""lab/same_minutes.py: its arithmetic and table; the loop of the peer; all contestants end to end."""
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bert_horovod.errors import UserError
+from lab.minutes_results import Enough, Results, marks_of, pace_of, report, share_of, split_books, steps_of
+from tests.horovod_runs import PATIENCE_S
+from tests.lab.scripts import DIRECTORY, cells, run_script
+
+WORDS = ("the", "sea", "was", "calm", "and", "no", "ship", "came", "by", "day")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def run(contestant: str, *losses: float, seed: int = 1, minutes: float = 20, **more) -> dict:
+    points = [
+        {"mark": mark, "step": 1, "seconds": 60.0 * mark, "loss": loss}
+        for mark, loss in zip((5, 10, minutes), losses, strict=True)
+    ]
+    name = {"key": f"{contestant}{seed}{minutes}{more}", "contestant": contestant, "minutes": minutes, "seed": seed}
+    return name | {"losses": points} | more
+
+
+def write_books(directory, count: int = 10, paragraphs: int = 40):
+    directory.mkdir()
+    text = "\n\n".join(f"{' '.join(WORDS[i % 7 :] + WORDS[: i % 7])} ." for i in range(paragraphs))
+    for number in range(count):
+        (directory / f"book-{number:02d}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    return directory
+
+
+def write_vocabulary(directory):
+    path = directory / "vocab.txt"
+    path.write_text("\n".join((*SPECIAL, *WORDS, ".")) + "\n")
+    return path
+
+
+def test_the_steps_fill_the_minutes_after_start_and_compilation():
+    ends = [20.0, 20.5, 21.0, 29.0, 29.5, 30.0]  # the fourth step was compiled once more
+    pace = pace_of(ends)
+    assert pace == {"fixed_s": pytest.approx(27.5), "step_s": pytest.approx(0.5)}
+    assert steps_of(1, pace) == 65
+    with pytest.raises(UserError, match=r"start and compilation take 28 s: expected more than 0\.4 minutes"):
+        steps_of(0.4, pace)
+
+
+def test_marks_are_minutes_of_the_clock_and_the_end_or_shares_of_epochs():
+    assert marks_of("minutes", 10, 700) == [
+        {"mark": 3, "seconds": 180},
+        {"mark": 5, "seconds": 300},
+        {"mark": 10, "step": 700},
+    ]
+    assert marks_of("minutes", 1, 50) == [{"mark": 0.5, "seconds": 30}, {"mark": 1, "step": 50}]
+    assert [(mark["mark"], mark["step"]) for mark in marks_of("epochs", 10, 200)][::4] == [(1, 20), (10, 200)]
+
+
+def test_a_tenth_of_the_books_is_held_out_and_the_rest_is_cut_at_a_paragraph(tmp_path):
+    books = sorted(write_books(tmp_path / "books").iterdir())
+    texts = split_books(books, 95)
+    assert texts["train"].count(" .") == 9  # of eleven words each
+    assert texts["held_out"].count(" .") == 40
+    with pytest.raises(UserError, match="--books has 3,960 words in 10 books"):
+        split_books(books, 5000)
+
+
+def test_the_table_has_means_and_the_share_of_time(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    for line in (
+        run("a", 5.0, 4.0, 3.0, pairs=0.6),
+        run("a", 5.2, 4.2, 3.2, seed=2, pairs=0.7),
+        run("c", 6.0, 5.0, 4.6),
+        run("c", 1.0, 1.0, 1.0, pilot=True),
+        run("c", 6.0, 5.0, 4.0, minutes=60),
+        {"key": "pace", "pace": True, "step_s": 0.5},
+    ):
+        results.keep(line)
+    heading, ours, theirs, share, *rest = report(Results(tmp_path / "results.jsonl").lines.values()).splitlines()
+    minutes = ["5 minutes", "10 minutes", "20 minutes"]
+    assert cells(heading)[1:] == ["seeds", *minutes, "spread of the last", "ended after, min", "pairs"]
+    assert cells(ours) == ["(a) bert-horovod", "2", "5.1000", "4.1000", "3.1000", "0.1414", "20.0", "65.0%"]
+    assert cells(theirs) == ["(c) run_mlm.py, at its best", "1", "6.0000", "5.0000", "4.6000", "-", "20.0", "-"]
+    assert share == "(a) has (c)'s last loss, 4.6000, after 7.5 min: 38% of (c)'s time"
+    assert len(rest) == 2
+    never = share_of([{"minutes": 20, "loss": 5.0}], [{"minutes": 20, "loss": 4.0}])
+    assert never == "(a) does not reach (c)'s last loss, 4.0000: it ends 1.0000 above"
+
+
+def test_a_line_is_found_once_and_the_last_of_a_key_counts(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    line = results.once({"seed": 1}, lambda key: {"loss": 3.0})
+    results.keep(line | {"pairs": 0.5})
+    again = Results(tmp_path / "results.jsonl").once({"seed": 1}, lambda key: pytest.fail("it is there"))
+    assert again == line | {"pairs": 0.5}
+    with pytest.raises(Enough):
+        Results(tmp_path / "results.jsonl", most=0).once({"seed": 2}, dict)
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_peer_trains_two_steps_and_saves_what_transformers_reads(tmp_path, compiled):
+    transformers = pytest.importorskip("transformers")
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(" ".join(WORDS) for _ in range(20)) + "\n")
+    names = {"tokenizer": "tokenizer", "rows": "rows.npy", "found": "found.json", "output": "run"}
+    job = {name: str(tmp_path / path) for name, path in names.items()}
+    peer(job | {"text": str(text), "vocab": str(write_vocabulary(tmp_path)), "length": 8})
+    config = {"vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    job |= {"config": config | {"intermediate_size": 16}, "steps": 2, "batch": 4, "rate": 1e-3, "dropout": 0.1}
+    job |= {"compiled": compiled, "warmup": 0.5, "weight_decay": 0.01, "precision": "bfloat16", "seed": 1}
+    job |= {"device": "cpu", "threads": 1, "began": time.time(), "marks": marks_of("epochs", 1, 2)}
+    peer(job)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert np.load(tmp_path / "rows.npy").shape == (20 * (len(WORDS) + 2) // 8, 8)
+    assert [mark["step"] for mark in found["reached"]] == [1, 1, 1, 2, 2]
+    assert 0 < found["ends"][0] < found["ends"][1]
+    saved = tmp_path / "run" / "checkpoints" / "step-00000002"
+    assert transformers.AutoModelForMaskedLM.from_pretrained(saved).config.num_hidden_layers == 1
+    assert transformers.AutoTokenizer.from_pretrained(saved).mask_token == "[MASK]"
+
+
+def peer(job: dict) -> None:
+    command = [sys.executable, DIRECTORY / "peers" / "run_mlm.py", json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_contestants_are_judged_once_and_told(tmp_path):
+    pytest.importorskip("transformers")
+    words = ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--epochs", 1, "--seeds", 1]
+    words += ["--layers", 1, "--hidden", 8, "--words", 3000, "--pilot_rows", 64, "--only", "a", "d"]
+    words += ["--set", "phase.0.global_batch=64", "--set", "numerics.precision=float32"]
+    words += ["--books", write_books(tmp_path / "books"), "--vocab", write_vocabulary(tmp_path)]
+    done = run_script("same_minutes", *words)
+    assert done.returncode == 0, done.stderr
+    assert [cells(line)[0] for line in done.stdout.splitlines()[1:]] == [
+        "(a) bert-horovod",
+        "(d) run_mlm.py, defaults",
+    ]
+    again = run_script("same_minutes", *words)
+    assert again.stdout == done.stdout
+    assert " steps of " not in again.stderr
