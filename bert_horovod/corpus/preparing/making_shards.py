@@ -22,10 +22,11 @@ from bert_horovod.corpus.preparing.parts import (
     parts_by_task,
 )
 from bert_horovod.corpus.preparing.planning import Plan, Settings
-from bert_horovod.corpus.preparing.pool import ReadingProgress, local_pool, run_jobs
+from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, do
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.wording import counted
 
 _SMALL_BYTES = 32 << 20  # one process has read less than this before others have started

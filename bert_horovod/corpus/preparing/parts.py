@@ -21,8 +21,8 @@ from typing import Any
 
 from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
-from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import check_type
 from bert_horovod.storage.writing import sync
 
