@@ -240,9 +240,7 @@ def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, 
 
 
 @pytest.mark.parametrize(("task", "length"), [(TASK, 32), (Reranking("label", ("query", "passage")), 16)])
-def test_the_tokenizer_has_the_length_of_rows_of_a_fine_tuning_else_the_models(
-    tmp_path, store, task, length
-):
+def test_the_tokenizer_has_the_length_of_rows_of_a_fine_tuning_else_the_models(tmp_path, store, task, length):
     recipe = toy_recipe(phase={"sequence_length": 16})
     shapes = task.parameters(recipe.model).items()
     state = new_state({name: np.zeros(shape, np.float32) for name, shape in shapes}, Progress(1))
