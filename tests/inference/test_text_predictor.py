@@ -299,6 +299,7 @@ def test_a_cross_encoder_of_each_version_ranks_and_goes_on_to_do_so(tmp_path, ve
         ("config.json", {"sentence_transformers": 5}, "sentence_transformers = 5; expected an object"),
         (OF_MODEL, {"default_prompt_name": "query"}, "default_prompt_name = 'query' is not supported of a Cross"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is not supported of a CrossEncoder"),
+        ("tokenizer_config.json", {"model_max_length": 5}, "texts are cut to 5 tokens; expected 8 to 32: give another"),
         ("modules.json", [*ALONE, {"path": "1", "type": "x.LogitScore"}], "modules are Transformer, LogitScore; exp"),
     ],
 )
