@@ -24,8 +24,6 @@ from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
-from bert_horovod.model.parameters import CROSS_ENCODER, SIGMOID
-from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression, Reranking
 
@@ -89,13 +87,6 @@ class TextPredictor(Predictor):
                     f"problem_type {task.problem_type}: leave it out"
                 )
             task.threshold = threshold
-        said = CROSS_ENCODER in self.config or self.config.get("problem_type") is not None
-        if isinstance(task, Regression) and not said:
-            warn_once(
-                f"{self.checkpoint}: nothing says whether its one output is a number or a CrossEncoder's score; it is "
-                "given as it is. CrossEncoder gives its sigmoid, and so does predict if config.json has "
-                f'"{CROSS_ENCODER}": {json.dumps(SIGMOID)}; a number has "problem_type": "regression"'
-            )
         return task
 
     def prepare(self) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.suitability import named_labels
+from bert_horovod.interchange.architectures import CLASSIFICATION
+from bert_horovod.interchange.suitability import named_class, named_labels
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.model.parameters import CROSS_ENCODER, SENTENCE_VECTORS, SIGMOID
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -111,13 +113,22 @@ def with_activation(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """A config.json's content, with a CrossEncoder's activation where version 5 of sentence-transformers has it.
 
     A directory says that it is a CrossEncoder's by this key, before version 4 by another one, since version 6 in
-    OF_MODEL. If it names no activation, one label has a sigmoid, as CrossEncoder takes it. Raises UserError for what
+    OF_MODEL. If it names no activation, one label has a sigmoid, as CrossEncoder takes it. A classifier with one label
+    that says nothing of the kind, and has no problem_type, is a regression, with a warning. Raises UserError for what
     this program does not do, DamagedData if the key holds no object.
     """
     of_model, mark = _read_first(directory, OF_MODEL), config.get(CROSS_ENCODER, {})
+    labels = named_labels(config)
+    one = isinstance(labels, dict) and len(labels) == 1
     if of_model.get("model_type") == "CrossEncoder":
         _require_plain(directory, of_model)
     elif config.keys().isdisjoint((CROSS_ENCODER, _OLD_ACTIVATION)):
+        if one and config.get("problem_type") is None and named_class(config) == CLASSIFICATION:
+            warn_once(
+                f"{directory}: nothing says whether its one output is a number or a CrossEncoder's score; it is taken "
+                "for a number. CrossEncoder gives its sigmoid, and so does predict if config.json has "
+                f'"{CROSS_ENCODER}": {json.dumps(SIGMOID)}; a number has "problem_type": "regression"'
+            )
         return config
     else:
         of_model = {}
@@ -125,8 +136,6 @@ def with_activation(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
         raise DamagedData(f"{directory / 'config.json'}: {CROSS_ENCODER} = {shown(mark)}; expected an object")
     named = of_model.get("activation_fn") or mark.get("activation_fn") or config.get(_OLD_ACTIVATION)
     if named is None:
-        labels = named_labels(config)
-        one = isinstance(labels, dict) and len(labels) == 1
         return config | {CROSS_ENCODER: mark | SIGMOID} if one else config
     if not str(named).endswith((".Sigmoid", ".Identity")):
         raise UserError(f"{directory}: the activation {shown(named)} is not supported; expected Sigmoid or Identity")
