@@ -34,7 +34,7 @@ from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.thread_priority import lower_priority
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
-from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.base import Means, Task
 
 RETRY_S = 60  # seconds from a failure to the next try
 MAX_UNSAVED_HOURS = 6.0  # without a new checkpoint, for example because the disk is full, after which the run ends
@@ -103,8 +103,9 @@ def write(
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
-        model = recipe.in_phase(recipe.phase[recipe.phase_at(snapshot.step)]).model
-        tokenizer = dataset.vocabulary, dataset.tokenizer_settings
+        phase = recipe.phase[recipe.phase_at(snapshot.step)]
+        model, max_length = recipe.in_phase(phase).model, phase.sequence_length if isinstance(task, Means) else None
+        tokenizer = dataset.vocabulary, dataset.tokenizer_settings, max_length
         hashes = {
             WEIGHTS_FILE: write_directory(temporary, model, task, parameters, *tokenizer),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
