@@ -148,7 +148,7 @@ class Contest:
         """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch."""
 
         def find(key: str) -> Line:
-            steps = max(10, self.arguments.pilot_rows // self.batch(settings))
+            steps = max(60, self.arguments.pilot_rows // self.batch(settings))
             say(f"pace: {steps} steps of {settings}")
             found = self.train(settings, key, steps, [], 1)
             return pace_of(found["ends"]) | {"rows": found.get("rows")}
