@@ -41,7 +41,7 @@ def reported(main: Callable[[], int]) -> Callable[[], int]:
 def in_turn(
     contestants: Iterable[Key], rounds: int, measure: Callable[[Key, int], Figure], told: str = ""
 ) -> dict[Key, list[Figure]]:
-    """See measuring.in_turns; tells on standard error who is left out, and each round with `told`, unless it is ""."""
+    """See bench_child.in_turn; tells on standard error who is left out, and each round with `told`, unless it is ""."""
 
     def one(contestant: Key, number: int) -> Figure:
         if told:

@@ -56,7 +56,8 @@ RESULTS = KEPT / "same-minutes.jsonl"
 SEEDS = {"a": 3, "b": 1, "c": 3, "d": 1}
 PILOT = 0.1  # of --epochs, in place of --pilot_minutes
 LENGTH, ROWS = 64, 4096  # tokens of a row; held-out rows that are judged
-HELD_OUT = 0.5  # of the held-out books: as much as a store may hold out
+# Shares of the stores' text: pretrain needs a part that is held out, and no store may hold out more than half.
+HELD_OUT = {"train": 0.001, "held_out": 0.5}
 DEFAULTS = {"rate": 5e-5, "batch": 8, "dropout": 0.1, "compiled": False, "warmup": 0.0, "weight_decay": 0.0}
 BEST = {"rate": 1e-3, "batch": 64, "dropout": 0.0, "compiled": True, "warmup": 0.05, "weight_decay": 0.01}
 TRIED = {"rate": (5e-4, 1e-3, 2e-3), "batch": (32, 64, 128), "dropout": (0.0, 0.1)}
@@ -93,13 +94,13 @@ class Contest:
             raise UserError(f"--work {self.work} holds no texts yet: expected --books and --vocab too")
         texts = split_books(sorted(arguments.books.glob("*.txt*")), arguments.words)
         self.work.mkdir(parents=True, exist_ok=True)
-        for (name, text), share in zip(texts.items(), (0, HELD_OUT), strict=True):
+        for name, text in texts.items():
             file = self.work / f"{name}.txt"
             file.write_text(text, encoding="utf-8")
             say(f"{file}: {len(text.split()):,} words")
             shutil.rmtree(self.work / name, ignore_errors=True)
             words = ["--input", file, "--vocab", arguments.vocab, "--output_dir", self.work / name]
-            self.program("prepare", *words, "--held_out", share, "--documents", "paragraph_lines")
+            self.program("prepare", *words, "--held_out", HELD_OUT[name], "--documents", "paragraph_lines")
         files = {"text": "train.txt", "tokenizer": "tokenizer", "rows": "rows.npy"}
         job: Line = {name: str(self.work / file) for name, file in files.items()}
         job |= {"vocab": str(arguments.vocab.absolute()), "length": LENGTH}
@@ -147,7 +148,7 @@ class Contest:
         """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch."""
 
         def find(key: str) -> Line:
-            steps = max(10, self.arguments.pilot_rows // self.batch(settings))
+            steps = max(60, self.arguments.pilot_rows // self.batch(settings))
             say(f"pace: {steps} steps of {settings}")
             found = self.train(settings, key, steps, [], 1)
             return pace_of(found["ends"]) | {"rows": found.get("rows")}

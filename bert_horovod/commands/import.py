@@ -82,7 +82,9 @@ def _import(checkpoint: "OpenCheckpoint", arguments: argparse.Namespace, extende
         parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
         try:
             settings = pretrained.tokenizer_settings
-            write_directory(temporary, pretrained.model, architecture, parameters, vocabulary, settings)
+            write_directory(
+                temporary, pretrained.model, architecture, parameters, vocabulary, settings, reader.max_length
+            )
         except ValueError as error:
             raise UserError(f"{checkpoint}: {error}; expected BERT's WordPiece vocabulary") from error
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"

@@ -96,8 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="processes on this machine (default: one a core, if there is work for them)",
     )
-    shares = parser.add_argument_group("parts of the work, each by a call of its own, on any machine")
-    which = shares.add_mutually_exclusive_group()
+    parts = parser.add_argument_group("parts of the work, each by a call of its own, on any machine")
+    which = parts.add_mutually_exclusive_group()
     which.add_argument(
         "--part",
         nargs="?",
@@ -136,13 +136,13 @@ def run(arguments: argparse.Namespace) -> None:
             "has started this process as a rank: unset that launcher's variables, such as HOROVOD_RANK)"
         )
     from bert_horovod.batches.layout import check_vocabulary
-    from bert_horovod.corpus.preparing.planning import Settings, find_share
+    from bert_horovod.corpus.preparing.planning import Settings, find_part
     from bert_horovod.corpus.preparing.preparation import Preparation
-    from bert_horovod.corpus.preparing.summary import SharedResult, share_summary, summary
+    from bert_horovod.corpus.preparing.summary import SharedResult, part_summary, summary
     from bert_horovod.corpus.reading.finding import require_inputs
     from bert_horovod.corpus.store import Store
 
-    share = None if arguments.part is None else find_share(arguments.part, os.environ)
+    part = None if arguments.part is None else find_part(arguments.part, os.environ)
     require_inputs(arguments.input)
     recipe = _recipe(arguments) if arguments.recipe else None
     if arguments.tokenizer:
@@ -162,14 +162,14 @@ def run(arguments: argparse.Namespace) -> None:
     preparation = Preparation(
         arguments.input, path, Path(arguments.output_dir), vocabulary, settings, arguments.workers
     )
-    if share is not None:
-        prepared = preparation.make_share(share, _command())
+    if part is not None:
+        prepared = preparation.make_part(part, _command())
     elif arguments.join is not None:
         prepared = preparation.join(arguments.join, _command())
     else:
         prepared = preparation.make()
     if isinstance(prepared, SharedResult):
-        print(share_summary(prepared))
+        print(part_summary(prepared))
         return
     try:
         if recipe:

@@ -9,12 +9,12 @@ read it too. The arrays, in this order:
     sentences        uint32 [sentences + 1]   sentence i is tokens[sentences[i]:sentences[i + 1]]
     sections         uint32 [sections + 1]    section i is sentences sections[i] to sections[i + 1]
     documents        uint32 [documents + 1]   document i is sections documents[i] to documents[i + 1]
-    parts            uint32 [parts + 1]       part i, a unit of preparation, is documents parts[i] to parts[i + 1]
+    parts            uint32 [parts + 1]       block i, a unit of preparation, is documents parts[i] to parts[i + 1]
     held_out         bool   [sections]        true: never trained on
     titles           uint8  [bytes]           UTF-8, a line for each document: its title, or nothing
-    record           uint8  [bytes]           JSON: how the parts were made (see preparing/parts.py)
+    record           uint8  [bytes]           JSON: how the blocks were made (see preparing/blocks.py)
 
-No sentence and no document is empty, none lies in two parts or shards. No masks, no padding and no special tokens.
+No sentence and no document is empty, none lies in two blocks or shards. No masks, no padding and no special tokens.
 """
 
 import hashlib

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bert_horovod.corpus.manifest import Source
-from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.wording import counted, some
 
 T = TypeVar("T")

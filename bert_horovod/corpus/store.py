@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.manifest import SOURCES_FILE, Source, manifest_text, read_manifest
-from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file
 from bert_horovod.errors import DamagedData, damaged, unreadable
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, parse_json, read_text
 from bert_horovod.storage.writing import write_atomically
 

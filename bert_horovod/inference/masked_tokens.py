@@ -15,6 +15,7 @@ from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import masked_token_logits
+from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.runs.opening import OpenCheckpoint
@@ -35,9 +36,10 @@ def read_masked_model(checkpoint: OpenCheckpoint) -> Pretrained:
     pretrained = checkpoint.reader.read()
     missing_parameters = pretraining_shapes(pretrained.model, pairs=False).keys() - pretrained.parameters.keys()
     if missing_parameters:
+        vectors = SENTENCE_VECTORS in checkpoint.reader.configuration
         raise UserError(
             f"--checkpoint {checkpoint} has no masked-token head ({', '.join(sorted(missing_parameters))}); expected "
-            "BertForPreTraining or BertForMaskedLM"
+            f"BertForPreTraining or BertForMaskedLM{', not a sentence encoder' if vectors else ''}"
         )
     return pretrained
 

@@ -46,7 +46,12 @@ class Predictor:
         self.tokenizer_settings = pretrained.tokenizer_settings
         most = self.model.max_position_embeddings
         usual = recorded_length(checkpoint.directory) or self.usual_length or checkpoint.reader.max_length or most
-        usual = max(self.least_length, min(most, usual))
+        usual = min(most, usual)
+        if usual < self.least_length <= most and options.sequence_length is None:
+            raise UserError(
+                f"--checkpoint {checkpoint}: its files say that texts are cut to {usual} tokens; expected "
+                f"{self.least_length} to {most}: give another length as --sequence_length"
+            )
         self.length = usual if options.sequence_length is None else options.sequence_length
         if not self.least_length <= self.length <= most:
             expected = f"expected {self.least_length} to {most}, the model's positions"

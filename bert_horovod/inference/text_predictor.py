@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.batches.examples.base import special_count
-from bert_horovod.batches.examples.labelled import DocumentRows, LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.examples.labelled import (
+    DocumentRows,
+    LabelledRows,
+    LabelledTexts,
+    tokenised,
+    truncated,
+    truncated_longest_first,
+)
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Progress
 from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
+from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
 from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression, Reranking
@@ -129,7 +137,8 @@ class TextPredictor(Predictor):
         if isinstance(self.task, LabelAttention):
             rows: LabelledRows = DocumentRows(examples, self.special, length, 0, windows=self.task.windows)
         else:
-            rows = LabelledRows(examples, self.special, length, 0, packing)
+            truncate = truncated_longest_first if isinstance(self.checkpoint.reader, HuggingFace) else truncated
+            rows = LabelledRows(examples, self.special, length, 0, packing, truncate)
         return rows.by_item(self.outputs(rows, packing, progress)["logits"])
 
 

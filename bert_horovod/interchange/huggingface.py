@@ -35,7 +35,13 @@ from bert_horovod.interchange.architectures import (
     whole_heads,
 )
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, weight_files, write_file
-from bert_horovod.interchange.sentence_transformers import vector_files, vectors_of, with_activation, with_vectors
+from bert_horovod.interchange.sentence_transformers import (
+    length_of_texts,
+    vector_files,
+    vectors_of,
+    with_activation,
+    with_vectors,
+)
 from bert_horovod.interchange.suitability import (
     class_of_classifier,
     classifier_labels,
@@ -116,9 +122,8 @@ class HuggingFace:
 
     @cached_property
     def max_length(self) -> int | None:
-        """Tokens of a row at most, as the tokenizer's settings say, which CrossEncoder and pipelines follow."""
-        file = self.place / "tokenizer_config.json"
-        length = read_json(file).get("model_max_length") if file.is_file() else None
+        """Tokens of a row at most, as the files say that CrossEncoder and transformers' pipelines follow."""
+        length = length_of_texts(self.place)
         return length if type(length) is int and length > 0 else None
 
     def contents(self) -> Contents:
@@ -141,12 +146,14 @@ def write_directory(
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
     settings: TokenizerSettings,
+    max_length: int | None = None,
 ) -> str:
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 
     Every file is synced to disk. To make the directory appear at once, write to a temporary directory and rename it.
-    The task decides Hugging Face's class; `parameters` are exactly its own, saved as float32. Returns the SHA-256 of
-    model.safetensors, in hexadecimal. Raises ValueError if parameters or vocabulary are not those of the model,
+    The task decides Hugging Face's class; `parameters` are exactly its own, saved as float32. `max_length`: tokens of a
+    row, at most, for programs that cut texts; None: the model's positions. Returns the SHA-256 of model.safetensors, in
+    hexadecimal. Raises ValueError if parameters or vocabulary are not those of the model,
     OSError.
     """
     _check_parameters(parameters, task.parameters(model))
@@ -154,7 +161,7 @@ def write_directory(
     heads, name_in_file = names_of_heads(model, name_of_bert(kind)), family_of(model).name_in_file
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    write_configuration(directory, model, task, vocabulary, settings)
+    write_configuration(directory, model, task, vocabulary, settings, max_length)
     in_file = {heads.get(name) or name_in_file(name): array for name, array in parameters.items()}
     digest = write_file(directory / WEIGHTS_FILE, in_file)
     sync(directory)
@@ -167,6 +174,7 @@ def write_configuration(
     task: Task | Architecture,
     vocabulary: list[str],
     settings: TokenizerSettings,
+    max_length: int | None = None,
 ) -> None:
     """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
     _check_vocabulary(vocabulary, model.vocab_size, settings)
@@ -177,11 +185,12 @@ def write_configuration(
     for path, text in {"config.json": _json(config), **vector_files(model, of_task)}.items():
         (directory / path).parent.mkdir(exist_ok=True)
         _write_text(directory / path, text)
-    segments = family_of(model).segments
+    segments, positions = family_of(model).segments, model.max_position_embeddings
+    max_length = min(max_length or positions, positions)
     if isinstance(settings, JsonTokenizer):
-        tokenizer, text = general_config(settings, model.max_position_embeddings), settings.text
+        tokenizer, text = general_config(settings, max_length), settings.text
     else:
-        tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings, segments)
+        tokenizer = tokenizer_config(settings, vocabulary, max_length, segments)
         _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
         # AutoTokenizer reads tokenizer.json for a ModernBERT, whatever tokenizer_class says.
         text = "" if segments else _json(tokenizer_json(settings, vocabulary, BERT_TOKENS.values()))

@@ -14,6 +14,7 @@ from bert_horovod.interchange.suitability import require_segments, tells_texts_a
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.quiet import native_messages_held_back
+from bert_horovod.tasks.text_head import ranks
 
 QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # tokens of a question, of an answer, at most (google-research/bert)
 TEXT_ARCHITECTURES = (CLASSIFICATION, ANSWERS)
@@ -24,16 +25,18 @@ def write_saved_model(directory: Path, served: Served) -> None:
     _save(directory, served, {"serving_default": served.serve})
 
 
-def write_text_model(directory: Path, served: Served, pretrained: Pretrained, checkpoint: object) -> None:
+def write_text_model(
+    directory: Path, served: Served, pretrained: Pretrained, checkpoint: object, max_length: int | None = None
+) -> None:
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label; of
-    any number of labels `probabilities` alone; a regression gives `score`. Its signature `pairs`, which a model has
-    that tells two texts apart, takes `text` and `text_pair`. For question answering `question` and `context` give
-    `answer`, a part of the context as it is written there, `score` (the sum of its start logit and its end logit),
-    `null_score` (the same sum for "no answer") and `unread_words`. Of a checkpoint of vectors `text` gives
-    `sentence_embedding`, and each of its prompts has a signature of its name. Texts that are longer than the model's
-    length are cut at their ends: there are no windows.
+    any number of labels `probabilities` alone; a regression gives `score`, a reranker a probability as `score`. Its
+    signature `pairs`, which a model has that tells two texts apart, takes `text` and `text_pair`. For question
+    answering `question` and `context` give `answer`, a part of the context as it is written there, `score` (the sum of
+    its start logit and its end logit), `null_score` (the same sum for "no answer") and `unread_words`. Of a checkpoint
+    of vectors `text` gives `sentence_embedding`, and each of its prompts has a signature of its name. Texts that are
+    longer than the model's positions, of a classifier than `max_length`, are cut at their ends: there are no windows.
 
     Raises UserError for other architectures, and for settings of the tokenizer that TensorFlow Text does not have.
     """
@@ -43,10 +46,11 @@ def write_text_model(directory: Path, served: Served, pretrained: Pretrained, ch
             "the graph; leave the flag out"
         )
     vectors = vectors_of(served.architecture.entries or {})
-    length = pretrained.model.max_position_embeddings
-    length = min(length, vectors.max_seq_length or length) if vectors else length
+    length, classifies = pretrained.model.max_position_embeddings, served.architecture.name == CLASSIFICATION
+    most = vectors.max_seq_length if vectors else max_length if classifies else None
+    length = min(length, most or length)
     served.texts = TextRows(pretrained.vocabulary, pretrained.tokenizer_settings, length)
-    if served.architecture.name == CLASSIFICATION:
+    if classifies:
         signatures = {"serving_default": _classify(served)}
         if tells_texts_apart(served.model, pretrained.tokenizer_settings):
             signatures["pairs"] = _classify_pairs(served)
@@ -133,7 +137,8 @@ def _labelled(served: Served, logits: tf.Tensor) -> dict[str, tf.Tensor]:
     if served.architecture.problem == SEVERAL_LABELS:
         return {"probabilities": tf.sigmoid(logits)}
     if len(labels) == 1:
-        return {"score": logits[:, 0]}
+        score = logits[:, 0]
+        return {"score": tf.sigmoid(score) if ranks(served.architecture.entries or {}) else score}
     return {"label": tf.gather(tf.constant(labels), tf.argmax(logits, -1)), "probabilities": tf.nn.softmax(logits)}
 
 

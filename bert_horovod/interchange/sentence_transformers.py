@@ -12,9 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.architectures import CLASSIFICATION
+from bert_horovod.interchange.suitability import named_class, named_labels
 from bert_horovod.interchange.tokenizer_files import read_json
-from bert_horovod.model.parameters import CROSS_ENCODER, SENTENCE_VECTORS
+from bert_horovod.model.parameters import CROSS_ENCODER, SENTENCE_VECTORS, SIGMOID
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime.lasting_log import warn_once
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -43,6 +46,7 @@ _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _OLD_OF_TEXTS = [
     f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+_OLD_ACTIVATION = "sbert_ce_default_activation_function"  # key of config.json before version 4
 _ENCODE = {"query": 0, "document": 1}  # prompts of encode_query and encode_document, and the columns they are of
 
 
@@ -108,20 +112,60 @@ def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
 def with_activation(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """A config.json's content, with a CrossEncoder's activation where version 5 of sentence-transformers has it.
 
-    Before version 4 it had a key of its own, since version 6 it is in OF_MODEL. Raises UserError for one that this
-    program does not have.
+    A directory says that it is a CrossEncoder's by this key, before version 4 by another one, since version 6 in
+    OF_MODEL. If it names no activation, one label has a sigmoid, as CrossEncoder takes it. A classifier with one label
+    that says nothing of the kind, and has no problem_type, is a regression, with a warning. Raises UserError for what
+    this program does not do, DamagedData if the key holds no object.
     """
-    of_model = read_json(directory / OF_MODEL) if (directory / OF_MODEL).is_file() else {}
-    mark = config.get(CROSS_ENCODER)
-    mark = mark if isinstance(mark, dict) else {}
-    named = mark.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    of_model, mark = _read_first(directory, OF_MODEL), config.get(CROSS_ENCODER, {})
+    labels = named_labels(config)
+    one = isinstance(labels, dict) and len(labels) == 1
     if of_model.get("model_type") == "CrossEncoder":
-        named = named or of_model.get("activation_fn")
-    if named is None:
+        _require_plain(directory, of_model)
+    elif config.keys().isdisjoint((CROSS_ENCODER, _OLD_ACTIVATION)):
+        if one and config.get("problem_type") is None and named_class(config) == CLASSIFICATION:
+            warn_once(
+                f"{directory}: nothing says whether its one output is a number or a CrossEncoder's score; it is taken "
+                "for a number. CrossEncoder gives its sigmoid, and so does predict if config.json has "
+                f'"{CROSS_ENCODER}": {json.dumps(SIGMOID)}; a number has "problem_type": "regression"'
+            )
         return config
+    else:
+        of_model = {}
+    if not isinstance(mark, dict):
+        raise DamagedData(f"{directory / 'config.json'}: {CROSS_ENCODER} = {shown(mark)}; expected an object")
+    named = of_model.get("activation_fn") or mark.get("activation_fn") or config.get(_OLD_ACTIVATION)
+    if named is None:
+        return config | {CROSS_ENCODER: mark | SIGMOID} if one else config
     if not str(named).endswith((".Sigmoid", ".Identity")):
         raise UserError(f"{directory}: the activation {shown(named)} is not supported; expected Sigmoid or Identity")
     return config | {CROSS_ENCODER: mark | {"activation_fn": named}}
+
+
+def _require_plain(directory: Path, of_model: dict[str, Any]) -> None:
+    """Raise UserError if a CrossEncoder of version 6 is more than a classifier of Hugging Face's."""
+    kinds = [kind for _, kind in _modules(directory / MODULES)] if (directory / MODULES).is_file() else []
+    if kinds not in ([], _MODULES[:1]):
+        raise UserError(f"{directory / MODULES}: its modules are {', '.join(kinds)}; expected Transformer alone")
+    default = of_model.get("default_prompt_name")
+    if default is not None:
+        raise UserError(
+            f"{directory / OF_MODEL}: default_prompt_name = {shown(default)} is not supported of a CrossEncoder; "
+            "expected null"
+        )
+    if _read_first(directory, OF_TEXTS).get("do_lower_case"):
+        raise UserError(f"{directory / OF_TEXTS}: do_lower_case is not supported of a CrossEncoder; expected false")
+
+
+def length_of_texts(directory: Path) -> Any:
+    """Tokens of a row, or of a text of a sentence encoder, at most, as the files have it; None: they do not say."""
+    of_texts = _read_first(directory, OF_TEXTS, *_OLD_OF_TEXTS) if (directory / MODULES).is_file() else {}
+    return of_texts.get("max_seq_length") or _read_first(directory, "tokenizer_config.json").get("model_max_length")
+
+
+def _read_first(directory: Path, *names: str) -> dict[str, Any]:
+    """The content of the first of these files that is there; empty if none is."""
+    return next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
 
 
 def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -131,10 +175,7 @@ def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """
     if not (directory / MODULES).is_file():
         return config
-    of_model, of_tokenizer, of_texts = (
-        next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
-        for names in ((OF_MODEL,), ("tokenizer_config.json",), (OF_TEXTS, *_OLD_OF_TEXTS))
-    )
+    of_model, of_texts = (_read_first(directory, *names) for names in ((OF_MODEL,), (OF_TEXTS, *_OLD_OF_TEXTS)))
     if of_model.get("model_type") == "CrossEncoder":
         return config
     modules = _modules(directory / MODULES)
@@ -160,7 +201,7 @@ def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
             "normalised": len(kinds) > 2,
             "prompts": {name: text for name, text in prompts.items() if text},
             "default_prompt": default,
-            "max_seq_length": of_texts.get("max_seq_length") or of_tokenizer.get("model_max_length"),
+            "max_seq_length": length_of_texts(directory),
             "lowercase": bool(of_texts.get("do_lower_case")),
             "dimensions": of_model.get("truncate_dim"),
             "similarity": similarity,

@@ -71,12 +71,13 @@ class TextRows(tf.Module):
         return _rows([self._column(first, self._special.cls), first.ids, sep], [second.ids, sep], self._special.pad)
 
     def trimmed(self, first: TextTokens, second: TextTokens) -> tuple[TextTokens, TextTokens]:
-        """Cut pairs to a row's length: drop tokens of the longer text, on a tie of the second (run_classifier.py)."""
+        """Cut pairs to a row's length as labelled.truncated_longest_first."""
         room = self.length - 3
         first_lengths, second_lengths = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (first, second))
+        share = tf.where(first_lengths > second_lengths, room // 2, room - room // 2)  # the second text's, at least
         return (
-            first.cut(tf.minimum(first_lengths, tf.maximum(room - second_lengths, room - room // 2))),
-            second.cut(tf.minimum(second_lengths, tf.maximum(room - first_lengths, room // 2))),
+            first.cut(tf.minimum(first_lengths, tf.maximum(room - second_lengths, room - share))),
+            second.cut(tf.minimum(second_lengths, tf.maximum(room - first_lengths, share))),
         )
 
     def _normalised(self, characters: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ EMBEDDINGS = "bert.embeddings."
 LAYERS = "bert.encoder.layer."
 
 CROSS_ENCODER = "sentence_transformers"  # key of a configuration: how sentence-transformers ranks with it
+SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}  # its value if scores are probabilities
 SENTENCE_VECTORS = "sentence_vectors"  # key of a configuration: how the vectors of texts are made
 
 # Parameters.

@@ -153,8 +153,8 @@ class Stage(NamedTuple):
 
     name: str
     share: float  # of the phase's steps
-    wire: str  # of all sums: a key of costs.link.NUMBER_BYTES
-    reduction: str  # way to sum `during_backward` and `after`: a key of costs.link.LINKS
+    wire: str  # of all sums: a key of costs.exchanges.NUMBER_BYTES
+    reduction: str  # way to sum `during_backward` and `after`: a key of costs.exchanges.LINKS
     during_backward: bool = True  # whether all parameters' numbers, or a fraction of them, are summed during backward
     fraction: float = 1.0  # share of the numbers that is sent during backward
     chunk: int = 0  # numbers of a chunk, whose norm is sent too; 0: no norms are sent
@@ -230,7 +230,7 @@ class ExchangeMethod:
         return False
 
     def sums_by_host(self, reductions: tuple[str, ...]) -> bool:
-        """Whether ranks of one host sum first: yes if the numbers that leave it are encoded; see costs.link."""
+        """Whether ranks of one host sum first: yes if the numbers that leave it are encoded; see costs/exchanges.py."""
         return False
 
     def may_sum_in_two_steps(self, reductions: tuple[str, ...]) -> bool:

@@ -81,7 +81,8 @@ def _write(
     class_name = architecture.class_name(newest.model)
     with new_directory(directory) as temporary:
         vocabulary = pretrained.vocabulary or []  # a run's checkpoint has one
-        write_directory(temporary, newest.model, architecture, means, vocabulary, pretrained.tokenizer_settings)
+        tokenizer = vocabulary, pretrained.tokenizer_settings, HuggingFace(checkpoints[-1]).max_length
+        write_directory(temporary, newest.model, architecture, means, *tokenizer)
         numbers = sum(mean.size for mean in means.values())
         card = model_card(
             output_dir, steps[-1], recipe, numbers, architecture.configuration(newest.model), None, mean_of=steps

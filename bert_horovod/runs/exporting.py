@@ -23,6 +23,7 @@ from bert_horovod.interchange.suitability import require_vocabulary, tells_texts
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import new_directory
+from bert_horovod.tasks.text_head import ranks
 
 _CHECKED_LENGTHS = ((12, 7, 1), (3,))  # for each of two calls, the tokens of each row; the rest of a row is padding
 _WORDS = ((2, 1), (3, 2))  # numbers of words: of two first texts, and of their two second texts
@@ -81,11 +82,12 @@ def export(
         if kind == "onnx":
             write_onnx(temporary, served)
         elif with_tokenizer:
-            write_text_model(temporary, served, pretrained, checkpoint)
+            write_text_model(temporary, served, pretrained, checkpoint, checkpoint.reader.max_length)
             calls += _text_calls(chosen, pretrained, parameters)
         else:
             write_saved_model(temporary, served)
-        write_configuration(temporary, pretrained.model, chosen, pretrained.vocabulary, pretrained.tokenizer_settings)
+        tokenizer = pretrained.vocabulary, pretrained.tokenizer_settings, checkpoint.reader.max_length
+        write_configuration(temporary, pretrained.model, chosen, *tokenizer)
         difference = check_export(temporary, calls)
         if int8:
             float_bytes = (temporary / ONNX_FILE).stat().st_size
@@ -152,7 +154,8 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
             if architecture.problem == SEVERAL_LABELS:
                 outputs = {"probabilities": 1 / (1 + np.exp(-logits))}
             elif len(architecture.labels) == 1:
-                outputs = {"score": logits[:, 0]}
+                score = logits[:, 0]
+                outputs = {"score": 1 / (1 + np.exp(-score)) if ranks(architecture.entries or {}) else score}
             calls.append(Call(signature, {name: np.array(texts) for name, texts in names.items()}, outputs))
         return calls
     logits = trained_outputs(architecture, pretrained.model, parameters, rows)

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from bert_horovod.errors import ReportedError, RunError, UserError
@@ -28,7 +28,8 @@ from bert_horovod.runs.mirror import (
     owner,
     owners,
 )
-from bert_horovod.runs.rank_parts import yield_to_training
+from bert_horovod.runs.retention import superseded
+from bert_horovod.runtime.thread_priority import lower_priority
 from bert_horovod.storage import remote
 from bert_horovod.storage.places import Place, parse
 from bert_horovod.storage.reading import hash_file, read_json
@@ -128,7 +129,7 @@ class Mirror:
             self._say(f"warning: remove the checkpoints after step {after} from {self._place} yourself: {error}")
 
     def _work(self) -> None:
-        yield_to_training()
+        lower_priority()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -268,23 +269,3 @@ def _make_partial(checkpoint: Place) -> None:
     """Let a checkpoint of the mirror be one that is not there, and whose files may be removed."""
     remote.write(checkpoint / PARTIAL, b"{}\n")
     remote.remove(checkpoint / COMPLETE)
-
-
-def superseded(
-    steps: Sequence[int], saved_at: Callable[[int], float], best: int | None, checked: int, execution: Execution
-) -> list[int]:
-    """The steps, of all checkpoints' in order, whose checkpoints are not kept; that of the best one is.
-
-    `checked`: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
-    """
-    of_check = max((step for step in steps if checked and step <= checked), default=None)
-    kept = {best, of_check, *([0] if execution.checkpoint_step_0 else [])}
-    every_s, last_kept, removed = 3600 * execution.keep_every_hours, float("-inf"), []
-    for step in steps[: -execution.keep_checkpoints]:
-        if step in kept:
-            continue
-        if every_s and saved_at(step) >= last_kept + every_s:
-            last_kept = saved_at(step)
-        else:
-            removed.append(step)
-    return removed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from bert_horovod.errors import DamagedData, RunError
 from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.thread_priority import lower_priority
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
@@ -38,17 +38,12 @@ def part_file(rank: int) -> str:
     return f"training/rank-{rank:05d}.safetensors"
 
 
-def yield_to_training() -> None:
-    """Give this thread the lowest priority, so that it takes time from training only if no core is idle."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
 class PartWriter:
     """Writes this rank's part; all ranks construct a PartWriter together."""
 
     def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
         self.checkpoints, self._world, self._say = checkpoints, world, say
-        self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
+        self._thread = ThreadPoolExecutor(1, "save part", lower_priority)
         self._writing: Future | None = None
         self._newest_step = -1
         self._failures = 0

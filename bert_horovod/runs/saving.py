@@ -26,13 +26,15 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
-from bert_horovod.runs.mirroring import Mirror, superseded
+from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.model_card import CARD, model_card
-from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
+from bert_horovod.runs.rank_parts import part_file, remove_waiting, take
+from bert_horovod.runs.retention import superseded
 from bert_horovod.runs.state import TrainingState
+from bert_horovod.runtime.thread_priority import lower_priority
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
-from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.base import Means, Task
 
 RETRY_S = 60  # seconds from a failure to the next try
 MAX_UNSAVED_HOURS = 6.0  # without a new checkpoint, for example because the disk is full, after which the run ends
@@ -101,8 +103,9 @@ def write(
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
-        model = recipe.in_phase(recipe.phase[recipe.phase_at(snapshot.step)]).model
-        tokenizer = dataset.vocabulary, dataset.tokenizer_settings
+        phase = recipe.phase[recipe.phase_at(snapshot.step)]
+        model, max_length = recipe.in_phase(phase).model, phase.sequence_length if isinstance(task, Means) else None
+        tokenizer = dataset.vocabulary, dataset.tokenizer_settings, max_length
         hashes = {
             WEIGHTS_FILE: write_directory(temporary, model, task, parameters, *tokenizer),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
@@ -172,7 +175,7 @@ class Saver:
         self._mirror = mirror
         self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
         self._identity = os.stat(output_dir)
-        self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for this thread before it exits
+        self._thread = ThreadPoolExecutor(1, "save", lower_priority)  # Python waits for this thread before it exits
         self.make_room(state)
         self._snapshot: Snapshot | None = None  # the last snapshot, until it is written
         self._writing: Future | None = None
@@ -293,7 +296,10 @@ def put_aside(output_dir: Path, after: int) -> tuple[list[Path], Path | None]:
 
 
 def prune(output_dir: Path, newest: Path, execution: Execution, checked: int, spared: Collection[int] = ()) -> None:
-    """Remove checkpoints, except `spared` steps and those that retention.superseded keeps; `checked`: as there."""
+    """Remove checkpoints, except `spared` steps and those that retention.superseded keeps.
+
+    `checked`: the step of the last good check of gradients; 0: there was none.
+    """
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     steps = [step for path in paths(output_dir) if (step := step_of(path.name)) <= step_of(newest.name)]
     best = best_record(output_dir)

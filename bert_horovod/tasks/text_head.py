@@ -11,7 +11,7 @@ from bert_horovod.model.architectures.families import class_name, family_of
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, CROSS_ENCODER, Shapes
+from bert_horovod.model.parameters import CLASSIFIER, CROSS_ENCODER, SIGMOID, Shapes
 from bert_horovod.model.shapes import classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -156,10 +156,6 @@ class Multilabel(TextTask):
         return dict(zip(self.sum_names, totals, strict=True))
 
 
-# By which sentence-transformers' CrossEncoder, and this program, know a checkpoint that ranks.
-_SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-
-
 @dataclass(frozen=True)
 class Reranking(Regression):
     """How well a passage answers a query; the loss is the cross-entropy of the output's sigmoid.
@@ -171,7 +167,7 @@ class Reranking(Regression):
     means: ClassVar = {"relevance_loss": "relevance_loss"}
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return super().configuration(model) | {CROSS_ENCODER: _SIGMOID}
+        return super().configuration(model) | {CROSS_ENCODER: SIGMOID}
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits = self.outputs(forward, batch)["logits"][..., 0]

@@ -98,7 +98,7 @@ class FirstPass:
         self._graphs = [tf.function(work, autograph=False) for work in graphs]
 
     def run(self, sent: list[tuple[tf.Tensor, Layout]]) -> list[dict[str, tf.Tensor]]:
-        """What tasks.base.ContrastiveTask.sums is given of each of this rank's micro-batches (see transfer.flat)."""
+        """What tasks.base.ContrastiveTask.sums is given of each of this rank's micro-batches (step_results.flat)."""
         compute, gather, differentiate, add = self._graphs
         everyone = gather([compute(*arguments) for arguments in sent])
         losses, total = [], None

@@ -22,7 +22,7 @@ from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.serving_graph import trained_outputs
 from bert_horovod.runs import exporting
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.tasks.text_head import Multilabel
+from bert_horovod.tasks.text_head import Multilabel, Reranking
 from tests.toy_glue import write_checkpoint
 
 CLASSIFIER = Architecture(CLASSIFICATION, True, ("negative", "positive"))
@@ -115,6 +115,20 @@ def test_any_number_of_labels_with_its_tokenizer_gives_the_probability_of_each(t
     np.testing.assert_allclose(outputs["probabilities"][0], 1 / (1 + np.exp(-expected)), rtol=1e-5)
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert (config["problem_type"], config["label_threshold"]) == (SEVERAL_LABELS, 0.3)
+
+
+@pytest.mark.slow
+def test_a_reranker_with_its_tokenizer_gives_the_probabilities_of_predict_of_cut_pairs_too(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", Reranking("label", ("query", "passage")))
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 10}))
+    assert command(checkpoint, tmp_path / "made", "savedmodel", "--with_tokenizer") == 0
+    queries, passages = ["good fine bad film", "bad film"], ["film bad fine good", "good plot"]
+    pairs = {"text": np.array(queries), "text_pair": np.array(passages)}
+    scores = load_export(tmp_path / "made")("pairs", pairs)["score"]
+    expected = open_predictor(find_checkpoint(checkpoint), Options()).answers((queries, passages), packing=False)
+    np.testing.assert_allclose(scores, np.array(expected)[:, 0], atol=2e-6)
+    assert json.loads((tmp_path / "made" / "tokenizer_config.json").read_text())["model_max_length"] == 10
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ A reranker's directory is a CrossEncoder of sentence-transformers as it is, with
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.reading.table_files import Table, table_text
-from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import line_length
@@ -232,6 +234,7 @@ def test_labels_that_a_field_holds_are_plain():
 
 
 QUERIES = [("good", "fine film"), ("bad film", "good fine bad"), ("fine", "bad film good bad fine film good")]
+QUERIES += [("good fine bad film", "film bad fine good"), ("good fine bad film fine", "bad fine film good")]  # are cut
 
 
 def change(file: Path, **entries: object) -> None:
@@ -241,37 +244,88 @@ def change(file: Path, **entries: object) -> None:
 
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
+OF_MODEL = "config_sentence_transformers.json"
+ALONE = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
 WRITTEN = {  # what other versions of sentence-transformers write into files of a CrossEncoder
     "5": {},
+    "5 without": {"config.json": {"sentence_transformers": {"version": "5.0.0"}}},
     "3": {"config.json": {"sentence_transformers": None, "sbert_ce_default_activation_function": SIGMOID}},
     "6": {
         "config.json": {"sentence_transformers": None},
-        "config_sentence_transformers.json": {"model_type": "CrossEncoder", "activation_fn": SIGMOID},
+        OF_MODEL: {"model_type": "CrossEncoder", "activation_fn": SIGMOID},
+        "modules.json": ALONE,
+        "sentence_bert_config.json": {"transformer_task": "sequence-classification"},
     },
-    "short": {"tokenizer_config.json": {"model_max_length": 9}},
+    "identity": {"config.json": IDENTITY},
+    "5 and 6": {  # the later one's file decides
+        "config.json": IDENTITY,
+        OF_MODEL: {"model_type": "CrossEncoder", "activation_fn": SIGMOID},
+        "modules.json": ALONE,
+        "sentence_bert_config.json": {"transformer_task": "sequence-classification"},
+    },
+    "short": {"tokenizer_config.json": {"model_max_length": 10}},
+    "short 6": {
+        OF_MODEL: {"model_type": "CrossEncoder", "activation_fn": None},
+        "modules.json": ALONE,
+        "sentence_bert_config.json": {"transformer_task": "sequence-classification", "max_seq_length": 10},
+    },
 }
+
+
+def write_entries(file: Path, entries: dict[str, object] | list[object]) -> None:
+    """Change entries of a JSON file, or write a list."""
+    if isinstance(entries, list):
+        file.write_text(json.dumps(entries))
+    else:
+        change(file, **entries)
 
 
 def reranker(directory: Path, version: str) -> Path:
     write_checkpoint(directory, Reranking("label", ("query", "passage")))
     for name, entries in WRITTEN[version].items():
-        change(directory / name, **entries)
+        write_entries(directory / name, entries)
     return directory
 
 
 @pytest.mark.parametrize("version", WRITTEN)
 def test_a_cross_encoder_of_each_version_ranks_and_goes_on_to_do_so(tmp_path, version):
     reader = HuggingFace(reranker(tmp_path / "model", version))
-    assert ranks(reader.configuration)
-    assert ranks(reader.contents().architectures[0].configuration(reader.model))
-    assert reader.max_length == (9 if version == "short" else reader.model.max_position_embeddings)
+    assert ranks(reader.configuration) == (version != "identity")
+    assert reader.max_length == (10 if version.startswith("short") else reader.model.max_position_embeddings)
+    assert dispatch(parse(["bert-horovod", "import", str(tmp_path / "model"), str(tmp_path / "imported")])) == 0
+    imported = HuggingFace(tmp_path / "imported")
+    assert imported.configuration["sentence_transformers"] == reader.configuration["sentence_transformers"]
+    assert imported.max_length == reader.max_length
 
 
-def test_an_activation_that_is_not_made_here_is_refused(tmp_path):
-    directory = reranker(tmp_path / "model", "5")
-    change(directory / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"})
-    with pytest.raises(UserError, match=r"Tanh' is not supported; expected Sigmoid or Identity"):
+@pytest.mark.parametrize(
+    ("file", "entries", "message"),
+    [
+        ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, "Tanh' is not supported; exp"),
+        ("config.json", {"sentence_transformers": 5}, "sentence_transformers = 5; expected an object"),
+        (OF_MODEL, {"default_prompt_name": "query"}, "default_prompt_name = 'query' is not supported of a Cross"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is not supported of a CrossEncoder"),
+        ("tokenizer_config.json", {"model_max_length": 5}, "texts are cut to 5 tokens; expected 8 to 32: give another"),
+        ("modules.json", [*ALONE, {"path": "1", "type": "x.LogitScore"}], "modules are Transformer, LogitScore; exp"),
+    ],
+)
+def test_what_is_not_done_of_a_cross_encoder_is_refused(tmp_path, file, entries, message):
+    directory = reranker(tmp_path / "model", "5" if file == "config.json" else "6")
+    write_entries(directory / file, entries)
+    with pytest.raises(ReportedError, match=re.escape(message)):
         open_predictor(find_checkpoint(directory), Options())
+
+
+def test_one_output_without_a_word_about_it_is_given_as_it_is_with_a_warning(tmp_path, capfd):
+    directory = reranker(tmp_path / "model", "5")
+    change(directory / "config.json", sentence_transformers=None, problem_type=None)
+    predictor = open_predictor(find_checkpoint(directory), Options())
+    assert type(predictor) is TextPredictor
+    assert "nothing says whether its one output is a number or a CrossEncoder's score" in capfd.readouterr().err
+    change(directory / "config.json", problem_type="regression")
+    open_predictor(find_checkpoint(directory), Options())
+    assert not capfd.readouterr().err
 
 
 @pytest.mark.full
@@ -281,7 +335,7 @@ def test_cross_encoder_gives_the_same_scores(tmp_path, version):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     directory = reranker(tmp_path / "model", version)
     predictor = open_predictor(find_checkpoint(directory), Options())
-    assert isinstance(predictor, RerankPredictor)
+    assert isinstance(predictor, RerankPredictor) == (version != "identity")
     ours = [score for (score,) in predictor.answers(tuple(map(list, zip(*QUERIES, strict=True))), packing=True)]
     model = sentence_transformers.CrossEncoder(str(predictor.checkpoint.directory), device="cpu")
     np.testing.assert_allclose(ours, model.predict(QUERIES), atol=2e-6)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
+from bert_horovod.inference.masked_tokens import read_masked_model
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.huggingface import HuggingFace, Pretrained
@@ -20,6 +21,7 @@ from bert_horovod.interchange.sentence_transformers import SentenceVectors, vect
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.runs.opening import find_checkpoint
+from tests.toy_glue import write_checkpoint
 from tests.toy_vectors import MODELS, PROMPTS, TEXTS, write_vectors
 
 TRANSFORMER, POOLING = {"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}
@@ -183,6 +185,15 @@ def test_what_is_not_supported_and_what_is_damaged_is_named(tmp_path, file, cont
             use()
         assert type(raised.value) is kind
         assert message in str(raised.value)
+
+
+def test_a_masked_token_head_is_read_whatever_modules_are_around_it_and_without_it_the_encoder_is_named(tmp_path):
+    directory = write_checkpoint(tmp_path / "masked")
+    modules = [TRANSFORMER, {"path": "1_SpladePooling", "type": "x.SpladePooling"}]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    assert read_masked_model(find_checkpoint(directory)).pairs
+    with pytest.raises(UserError, match=r"no masked-token head .* BertForMaskedLM, not a sentence encoder"):
+        read_masked_model(find_checkpoint(write_vectors(tmp_path / "model")))
 
 
 def test_a_directory_without_these_files_has_the_mean_as_sentence_transformers_takes_it(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.examples.labelled import truncated
+from bert_horovod.batches.examples.labelled import truncated_longest_first
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.interchange.saved_model import best_answers, unread_words
@@ -42,16 +42,17 @@ def test_places_are_bytes_of_the_text_as_it_was_given():
     assert parts == ["“", "Café", "”", "de\u0301", "ja\u0300", "İstanbul", "北", "京\u00ad", "!"]
 
 
-def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_in_training():
+def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_with_transformers():
     rows = TextRows(WORDS, UNCASED, 10)
     cls, sep, the, cat = (WORDS.index(token) for token in ("[CLS]", "[SEP]", "the", "cat"))
     single = rows.single(rows.tokenize(tf.constant(["the " * 20, "cat"])))
     assert single["input_ids"].numpy().tolist() == [[cls, *[the] * 8, sep], [cls, cat, sep, *[0] * 7]]
     assert single["attention_mask"].numpy().tolist() == [[1] * 10, [1] * 3 + [0] * 7]
-    counts = np.array([[20, 20], [2, 20], [20, 3], [1, 1], [4, 3]])
+    counts = np.array([[20, 20], [2, 20], [20, 3], [1, 1], [4, 4]])
     first, second = (rows.tokenize(tf.constant(["the " * n for n in side])) for side in counts.T)
     cut = rows.trimmed(first, second)
-    np.testing.assert_array_equal(np.stack([part.ids.row_lengths() for part in cut], 1), truncated(counts, 7))
+    lengths = np.stack([part.ids.row_lengths() for part in cut], 1)
+    np.testing.assert_array_equal(lengths, truncated_longest_first(counts, 7))
     pair = rows.pairs(*(part.cut(tf.constant([2, 1, 0, 1, 1])) for part in cut))
     assert pair["input_ids"].numpy()[0].tolist() == [cls, the, the, sep, the, the, sep]
     assert pair["token_type_ids"].numpy()[:3].tolist() == [

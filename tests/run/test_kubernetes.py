@@ -143,11 +143,11 @@ def test_the_commands_are_those_of_the_program(name):
             inner = parse(["bert-horovod", *words[words.index("--") + 1 :]])
             refuse_unread(inner)
         else:
-            from bert_horovod.corpus.preparing.planning import find_share
+            from bert_horovod.corpus.preparing.planning import find_part
 
             job = yaml.safe_load(text(name))["spec"]
-            share = find_share(arguments.part, {"JOB_COMPLETION_INDEX": "3"})
-            assert (share.number, share.of) == (4, job["completions"])
+            part = find_part(arguments.part, {"JOB_COMPLETION_INDEX": "3"})
+            assert (part.number, part.of) == (4, job["completions"])
 
 
 def test_a_trainjob_is_six_lines():

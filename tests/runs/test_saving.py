@@ -16,17 +16,20 @@ import pytest
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError
+from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.runs import saving
 from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import Saver
+from bert_horovod.runs.state import Progress
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.tasks.text_head import Reranking
 from tests.horovod_runs import PATIENCE_S
 from tests.rights import small_file_system
 from tests.runs.test_checkpoint import POSITION, random_state
-from tests.toy_runs import metrics, newest, save, train
+from tests.toy_runs import metrics, new_state, newest, save, train
 from tests.toys import toy_recipe
 
 TASK = Pretraining(pairs=True)
@@ -234,6 +237,16 @@ def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, 
     saver.finish(lambda: None)
     saver.close()
     assert json.loads((newest(tmp_path) / "config.json").read_text())["evaluations"] == 0
+
+
+@pytest.mark.parametrize(("task", "length"), [(TASK, 32), (Reranking("label", ("query", "passage")), 16)])
+def test_the_tokenizer_has_the_length_of_rows_of_a_fine_tuning_else_the_models(tmp_path, store, task, length):
+    recipe = toy_recipe(phase={"sequence_length": 16})
+    shapes = task.parameters(recipe.model).items()
+    state = new_state({name: np.zeros(shape, np.float32) for name, shape in shapes}, Progress(1))
+    snapshot = saving.take_snapshot(state, saving.buffers_for(state), recipe, store.hash, POSITION)
+    written = saving.write(tmp_path, snapshot, recipe, task, StoreDataset(store, recipe))
+    assert HuggingFace(written).max_length == length
 
 
 class Counted(Pretraining):

@@ -1,5 +1,6 @@
 """Labelled texts and pairs of texts as rows; long documents too, as rows of several windows each."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -81,8 +82,21 @@ def truncated(counts: np.ndarray, room: int) -> np.ndarray:
     return np.minimum(counts, most) + (longer & (np.cumsum(longer, axis=1) <= spare))
 
 
+def truncated_longest_first(counts: np.ndarray, room: int) -> np.ndarray:
+    """As `truncated`, but tokens that equal shares of `room` leave over go to longer texts, at a tie to later ones.
+
+    So do transformers' fast tokenizers with pairs (truncation = "longest_first").
+
+    >>> truncated_longest_first(np.array([[9, 3], [3, 9], [9, 9]]), 5).tolist()
+    [[3, 2], [2, 3], [2, 3]]
+    """
+    order, kept = np.argsort(counts, axis=1, kind="stable")[:, ::-1], np.empty_like(counts)
+    np.put_along_axis(kept, order, truncated(np.take_along_axis(counts, order, 1), room), 1)
+    return kept
+
+
 class LabelledRows(PackedRows):
-    """Examples as rows; see PackedRows. Longer examples are cut.
+    """Examples as rows; see PackedRows. Longer examples are cut, as `truncate` does.
 
     With S examples per row, at most, the arrays are:
 
@@ -95,9 +109,15 @@ class LabelledRows(PackedRows):
     slot, stream = "examples", 200
 
     def __init__(
-        self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
+        self,
+        examples: LabelledTokens,
+        special: SpecialIds,
+        sequence_length: int,
+        seed: int,
+        packing: bool = True,
+        truncate: Callable[[np.ndarray, int], np.ndarray] = truncated,
     ) -> None:
-        counts = truncated(examples.counts, sequence_length - special_count(examples.counts.shape[1], special))
+        counts = truncate(examples.counts, sequence_length - special_count(examples.counts.shape[1], special))
         super().__init__(examples.ids, examples.starts, counts, special, sequence_length, seed, packing)
         self.labels = examples.labels
         classes = self.labels.dtype == np.int32

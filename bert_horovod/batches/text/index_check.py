@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.text.cutting import Classes
-from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import ReportedError, damaged
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_record
 
 TABLES = ("windows_by_class", "windows_by_shard", "cell_start", "cell_place", "cell_shard")  # for each class and shard

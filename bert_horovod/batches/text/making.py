@@ -24,9 +24,9 @@ from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
 from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, RunningCounts, refusal
-from bert_horovod.corpus.preparing.pool import ReadingProgress
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_json
 from bert_horovod.storage.writing import lock, sync, write_atomically
 

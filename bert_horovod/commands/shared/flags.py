@@ -35,7 +35,7 @@ def add_overrides(parser: argparse._ActionsContainer, example: str = "execution.
 
 
 def add_tuned(parser: argparse.ArgumentParser) -> None:
-    """Declare --tuned; recipe_files.tuned.tuned_overrides makes overrides of its file, and --set wins over them."""
+    """Declare --tuned; recipe_files.loading.tuned_overrides makes overrides of its file, and --set wins over them."""
     parser.add_argument(
         "--tuned",
         type=Path,

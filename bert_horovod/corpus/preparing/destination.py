@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bert_horovod.corpus.manifest import Source, read_manifest, refuse_format
-from bert_horovod.corpus.preparing.parts import PATTERN
+from bert_horovod.corpus.preparing.blocks import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
@@ -25,15 +25,15 @@ from bert_horovod.storage.writing import lock, write_atomically
 from bert_horovod.wording import counted, some
 
 _ORIGINS_FILE = "origins.json"  # of a finished store: the state of its files elsewhere, by URL
-SHARES = r"parts-of-(\d+)(?:\.joining-(\d+))?"  # directories of --part, see shares.py
+PARTS = r"parts-of-(\d+)(?:\.joining-(\d+))?"  # directories of --part, see parts.py
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|tokenizer\.json|index|manifest\.json|sources\.jsonl|origins\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|{SHARES}|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|origins\.json|plan\.json|{PATTERN})\.partial"
+    rf"|{PARTS}|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|tokenizer\.json|manifest\.json|sources\.jsonl|origins\.json|plan\.json|{PATTERN})\.partial"
 )
 
 
 class Head(TypedDict):
-    """What decides a store's content beside its sources, as plan.json and records of shares have it."""
+    """What decides a store's content beside its sources, as plan.json and records of parts have it."""
 
     format: int
     settings: dict[str, Any]

@@ -10,8 +10,8 @@ import numpy as np
 
 from bert_horovod.corpus.manifest import Source
 from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.blocks import Block, BlockArrays, number_shards
 from bert_horovod.corpus.preparing.making_shards import Made, refuse_unknown
-from bert_horovod.corpus.preparing.parts import Part, PartArrays, number_shards
 from bert_horovod.corpus.preparing.planning import ShardTask
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader, changed_names
 from bert_horovod.corpus.shard import COUNTS, Shard
@@ -27,20 +27,20 @@ def finish(
     path: Path, head: dict[str, Any], sources: list[SourceFile], tasks: list[ShardTask], made: Made
 ) -> dict[str, Any]:
     """Find duplicates, number the shards, write the manifest, which is returned; `tasks`: the whole plan."""
-    parts = made.parts
-    _refuse_empty(path, parts, sources)
+    blocks = made.blocks
+    _refuse_empty(path, blocks, sources)
     pieces = {task.key: task.pieces for task in tasks}
     totals = Counter(dict.fromkeys((*COUNTS, *_TOTALS), 0))
     passed_over: Counter[str] = Counter()
     of_source = {source: Counter(dict.fromkeys(("documents", "tokens", "unknown_tokens"), 0)) for source in sources}
     hashes = dict(made.hashes)
-    for part in parts:
-        totals.update(part.counts)
-        totals.update({name: part.totals[name] for name in _TOTALS})
-        passed_over.update(part.passed_over)
-        for number, counts in part.totals["pieces"].items():
-            of_source[pieces[part.task][int(number)].source].update(counts)
-        hashes |= {pieces[part.task][int(number)].source: digest for number, digest in part.hashes.items()}
+    for block in blocks:
+        totals.update(block.counts)
+        totals.update({name: block.totals[name] for name in _TOTALS})
+        passed_over.update(block.passed_over)
+        for number, counts in block.totals["pieces"].items():
+            of_source[pieces[block.task][int(number)].source].update(counts)
+        hashes |= {pieces[block.task][int(number)].source: digest for number, digest in block.hashes.items()}
     refuse_unknown(path, totals["unknown_tokens"], totals["tokens"])
     if changed := changed_names(sources):
         raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
@@ -55,8 +55,8 @@ def finish(
         )
         for source, counts in of_source.items()
     ]
-    filled = [part for part in parts if part.counts["tokens"]]
-    arrays = PartArrays(path, filled, made.shards, head["vocabulary"]["size"])
+    filled = [block for block in blocks if block.counts["tokens"]]
+    arrays = BlockArrays(path, filled, made.shards, head["vocabulary"]["size"])
     duplicates, text = find_duplicates(arrays), sum_of_hashes(arrays)
     repeated_tokens = count_tokens(arrays, duplicates)
     if head["settings"]["held_out"]:
@@ -82,13 +82,13 @@ def finish(
 
 
 def _hash(source: SourceFile) -> str:
-    """SHA-256 of a file that no part and no record tells."""
+    """SHA-256 of a file that no block and no record tells."""
     with SourceReader(source) as reader:
         return reader.sha256()
 
 
-def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> None:
-    if not any(part.counts["tokens"] for part in parts):
+def _refuse_empty(path: Path, blocks: list[Block], sources: list[SourceFile]) -> None:
+    if not any(block.counts["tokens"] for block in blocks):
         destination.clear(path)
         raise UserError(
             f"the input yields no tokens ({counted(len(sources), 'file')}: {some([file.path for file in sources])}; "
@@ -145,32 +145,32 @@ DOCUMENTS = 2  # at least so many have a held-out section
 _FEWEST_DOCUMENTS = 3  # in the store, so that one is left to train on
 
 
-def hold_out_more(arrays: PartArrays, duplicates: np.ndarray) -> tuple[PartArrays, int, int]:
+def hold_out_more(arrays: BlockArrays, duplicates: np.ndarray) -> tuple[BlockArrays, int, int]:
     """Hold out a section of further documents until two documents have one, if the store has three documents or more.
 
     Of a few sections the hashes may have chosen none, or only those of one document, but next-sentence pairs need two
     documents. The documents' hashes alone choose the sections. Documents of several sections come first, because their
-    other sections are left to train on; duplicates are never chosen. Writes the files of changed parts anew.
-    Returns the parts afterwards, and how many more sections and tokens are held out now.
+    other sections are left to train on; duplicates are never chosen. Writes the files of changed blocks anew.
+    Returns the blocks afterwards, and how many more sections and tokens are held out now.
     """
     more_sections = more_tokens = 0
     for number, documents in _choose(arrays, duplicates).items():
-        part, shard = arrays.parts[number], arrays[number]
+        block, shard = arrays.blocks[number], arrays[number]
         begins, sizes = np.asarray(shard.documents), np.diff(np.asarray(shard.documents))
         sections = [int(begins[i] + shard.document_hashes[i, 1] % np.uint64(sizes[i])) for i in documents]
         held_out = np.array(shard.held_out)
         held_out[sections] = True
         tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
-        totals = dict(part.totals)
+        totals = dict(block.totals)
         totals["held_out_sections"] += len(sections)
         totals["held_out_tokens"] += tokens
-        arrays = arrays.replaced(number, replace(part, totals=totals), replace(shard, held_out=held_out))
+        arrays = arrays.replaced(number, replace(block, totals=totals), replace(shard, held_out=held_out))
         more_sections, more_tokens = more_sections + len(sections), more_tokens + tokens
     return arrays, more_sections, more_tokens
 
 
 def _choose(shards: Sequence[Shard], duplicates: np.ndarray) -> dict[int, list[int]]:
-    """The documents of which a section is to be held out, by the number of their part."""
+    """The documents of which a section is to be held out, by the number of their block."""
     held, candidates, first, kept_count = 0, [], 0, 0
     for number, shard in enumerate(shards):
         kept_of_shard = kept_documents(shard, duplicates - first)

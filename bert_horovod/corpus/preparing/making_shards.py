@@ -1,4 +1,4 @@
-"""Makes the shards of tasks: what is missing of their parts, by workers, then shards of those parts."""
+"""Makes the shards of tasks: what is missing of their blocks, by workers, then shards of those blocks."""
 
 import os
 from collections.abc import Collection
@@ -10,22 +10,23 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.corpus.preparing import destination
-from bert_horovod.corpus.preparing.parts import (
+from bert_horovod.corpus.preparing.blocks import (
+    Block,
+    BlockArrays,
+    BlockFile,
     JoinJob,
-    Part,
-    PartArrays,
-    PartFile,
-    find_parts,
-    group_parts,
+    blocks_by_task,
+    find_blocks,
+    group_blocks,
     in_order,
-    missing_parts,
-    parts_by_task,
+    missing_blocks,
 )
 from bert_horovod.corpus.preparing.planning import Plan, Settings
-from bert_horovod.corpus.preparing.pool import ReadingProgress, local_pool, run_jobs
-from bert_horovod.corpus.preparing.workers import Done, PartsJob, do
+from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
+from bert_horovod.corpus.preparing.workers import BlocksJob, Done, do
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.wording import counted
 
 _SMALL_BYTES = 32 << 20  # one process has read less than this before others have started
@@ -35,12 +36,12 @@ _SMALL_BYTES = 32 << 20  # one process has read less than this before others hav
 class Made:
     """Shards of tasks, and what making them cost."""
 
-    parts: list[Part]  # of all tasks, in order, empty ones too
-    shards: list[PartFile]  # the files of the parts that have text, in order
+    blocks: list[Block]  # of all tasks, in order, empty ones too
+    shards: list[BlockFile]  # the files of the blocks that have text, in order
     hashes: dict[SourceFile, str]  # SHA-256 of the plan's `to_hash`
     workers: int = 0
-    kept_parts: int = 0  # that an earlier call had made
-    made_bytes: int = 0  # of text, in parts that this call made
+    kept_blocks: int = 0  # that an earlier call had made
+    made_bytes: int = 0  # of text, in blocks that this call made
     worker_seconds: float = 0.0  # of all workers, without their start
     memory: tuple[int, int] = (0, 0)  # bytes of the smallest worker before the first text, of the largest at its peak
 
@@ -57,18 +58,18 @@ def make_shards(
     """Make what the directory lacks of a plan, as whole shards."""
     tasks = plan.tasks
     trusted = [task for task in tasks if not any(piece.source in untrusted for piece in task.pieces)]
-    kept = find_parts(path, trusted)
-    kept_parts = parts_by_task(kept)
-    kept_count = sum(map(len, kept_parts.values()))
-    jobs: list[PartsJob | SourceFile] = [
-        PartsJob(path, task, number, begin, stop_before, settings)
+    kept = find_blocks(path, trusted)
+    kept_blocks = blocks_by_task(kept)
+    kept_count = sum(map(len, kept_blocks.values()))
+    jobs: list[BlocksJob | SourceFile] = [
+        BlocksJob(path, task, number, begin, stop_before, settings)
         for task in tasks
-        for number, begin, stop_before in missing_parts(kept_parts.get(task.key, []))
+        for number, begin, stop_before in missing_blocks(kept_blocks.get(task.key, []))
     ]
     if kept_count:
         runs_left = counted(len(jobs), "run")
         print(f"{path}: finished already: {counted(kept_count, 'block')}; left to make: {runs_left} of blocks")
-    text_bytes = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
+    text_bytes = sum(job.task.bytes for job in jobs if isinstance(job, BlocksJob))
     jobs += plan.to_hash
     if workers is None:
         workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
@@ -84,16 +85,16 @@ def make_shards(
         hashes,
         workers,
         kept_count,
-        sum(part.counts["bytes"] for file in made for part in file.parts),
+        sum(block.counts["bytes"] for file in made for block in file.blocks),
         sum(each.seconds for each in done),
         (min((each.memory_before for each in done), default=0), max((each.memory_peak for each in done), default=0)),
     )
 
 
 def _work(
-    path: Path, jobs: list[PartsJob | SourceFile], text_bytes: int, executor: Executor | None
+    path: Path, jobs: list[BlocksJob | SourceFile], text_bytes: int, executor: Executor | None
 ) -> tuple[list[Done], dict[SourceFile, str]]:
-    """Do the jobs; returns what came of those that make parts, and the hashes of the files."""
+    """Do the jobs; returns what came of those that make blocks, and the hashes of the files."""
     all_done: list[Done] = []
     hashes: dict[SourceFile, str] = {}
     tokens = unknown_tokens = 0
@@ -110,24 +111,24 @@ def _work(
                 hashes[job] = done
                 continue
             all_done.append(done)
-            parts = [part for file in done.files for part in file.parts]
-            report(number, job.task.bytes, sum(part.counts["documents"] for part in parts))
-            tokens += sum(part.counts["tokens"] for part in parts)
-            unknown_tokens += sum(part.totals["unknown_tokens"] for part in parts)
+            blocks = [block for file in done.files for block in file.blocks]
+            report(number, job.task.bytes, sum(block.counts["documents"] for block in blocks))
+            tokens += sum(block.counts["tokens"] for block in blocks)
+            unknown_tokens += sum(block.totals["unknown_tokens"] for block in blocks)
             refuse_unknown(path, unknown_tokens, tokens)
     return all_done, hashes
 
 
 def join_shards(
-    path: Path, files: list[PartFile], plan: Plan, vocabulary_size: int, executor: Executor | None = None
-) -> list[PartFile]:
-    """The files of the plan's shards, in order, of files that hold all its parts; these are joined where needed."""
-    parts = in_order(files, plan.tasks)
-    arrays = PartArrays(path, [part for part in parts if part.counts["tokens"]], files, vocabulary_size)
-    groups = group_parts(parts, plan)
+    path: Path, files: list[BlockFile], plan: Plan, vocabulary_size: int, executor: Executor | None = None
+) -> list[BlockFile]:
+    """The files of the plan's shards, in order, of files that hold all its blocks; these are joined where needed."""
+    blocks = in_order(files, plan.tasks)
+    arrays = BlockArrays(path, [block for block in blocks if block.counts["tokens"]], files, vocabulary_size)
+    groups = group_blocks(blocks, plan)
     shards = dict(enumerate(arrays.joined(group) for group in groups))
     jobs = {number: shard for number, shard in shards.items() if isinstance(shard, JoinJob)}
-    total = sum(part.counts["bytes"] for job in jobs.values() for part in job.parts)
+    total = sum(block.counts["bytes"] for job in jobs.values() for block in job.blocks)
     with ReadingProgress("join", total) as progress:
         done_bytes = documents = 0
         for i, joined in run_jobs(executor, do, list(jobs.values()), path, lambda *_: None):
@@ -135,7 +136,7 @@ def join_shards(
             done_bytes += joined.entry["bytes"]
             documents += joined.entry["documents"]
             progress.at(done_bytes, documents)
-    return [shard for shard in shards.values() if isinstance(shard, PartFile)]
+    return [shard for shard in shards.values() if isinstance(shard, BlockFile)]
 
 
 def refuse_unknown(path: Path, unknown: int, tokens: int) -> None:

@@ -1,272 +1,325 @@
-"""Parts: what a store is prepared in, about `--shard_bytes` of text each, in the files of shards.
+"""Parts of a store's work: each call of `prepare --part 3/16` makes the shards of one, and the last one joins them.
 
-    shard-<task>-<number>.safetensors       a part
-    shard-<task>-<number>+<n>.safetensors   n parts from this one on, joined to a shard
-    shard-00000.safetensors                 of one or more parts, in the finished store
+    store/parts-of-16/part-3/          an unfinished store with the shards of this part
+    store/parts-of-16/part-3.json      is written last: the part is complete
+    store/parts-of-16.joining-7/       the whole directory after part 7 has claimed, by this name, to join
 
-A file with such a name is complete, because it is renamed into place at the end; its record has the SHA-256 of what
-comes before the record, and the fields of each Part. The content of a part depends only on its task, its number and the
-position where it begins, so any part can be made again alone.
+The plan alone says what belongs to a part, so that calls need not know of each other.
 """
 
-import functools
+import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from bert_horovod.corpus.preparing.builder import ShardTotals
-from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
-from bert_horovod.corpus.preparing.pool import ReadingProgress
-from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
-from bert_horovod.storage.reading import check_type
-from bert_horovod.storage.writing import sync
+from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.blocks import (
+    BlockFile,
+    blocks_by_task,
+    find_blocks,
+    is_of,
+    missing_blocks,
+    read_files,
+)
+from bert_horovod.corpus.preparing.making_shards import Made
+from bert_horovod.corpus.preparing.planning import Part, Plan, part_plan
+from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.shard import shard_file
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.storage.reading import read_record
+from bert_horovod.storage.writing import sync, write_atomically
+from bert_horovod.wording import counted, some
 
-PATTERN = rf"shard-(\d{{5,}}|[0-9a-f]{{24}}-\d{{3,}}(\+\d+)?){SUFFIX.replace('.', '[.]')}"
-
-
-_FINISHED = re.compile(rf"shard-\d{{5,}}{SUFFIX}")
-_TOTALS = {each.name for each in fields(ShardTotals)}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One finished part, which may be empty (then it is left out of the store)."""
-
-    task: str
-    number: int
-    end: tuple[int, int, int]  # the Position in the task after this part
-    last: bool  # whether the task ends with it
-    counts: dict[str, int]  # by the names of COUNTS
-    totals: dict[str, Any]  # the fields of builder.ShardTotals
-    passed_over: dict[str, int]  # what was left out of the sources: kind and count
-    hashes: dict[int, str] = field(default_factory=dict)  # SHA-256 of files that are one piece, by piece number
+_SHOWN = 10  # parts in a message
 
 
-@dataclass(frozen=True)
-class PartFile:
-    """A file of one or more parts, and its entry for the manifest but for the name."""
-
-    parts: tuple[Part, ...]
-    entry: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The name of its shard in an unfinished store."""
-        return part_name(self.parts[0].task, self.parts[0].number, len(self.parts))
+class _Record(TypedDict):
+    head: destination.Head
+    hashes: dict[int, str]  # SHA-256 of sources by their number
+    sources: dict[int, list[Any]]  # the state of sources that parts have in common, by their number
 
 
-def part_name(task: str, number: int, parts: int = 1) -> str:
-    """The name, in an unfinished store, of a shard of so many parts, of which this is the first."""
-    return f"shard-{task}-{number:03d}" + (f"+{parts}" if parts > 1 else "")
+def part_head(head: dict[str, Any], part: Part, sources: list[SourceFile]) -> dict[str, Any]:
+    """What must be equal in two calls for a part: the store's head, the part and the whole input."""
+    names = json.dumps([[source.name, source.bytes] for source in sources])
+    digest = hashlib.sha256(names.encode()).hexdigest()[:12]
+    described = f"{counted(len(sources), 'file')} of {sum(source.bytes for source in sources):,} bytes ({digest})"
+    return {**head, "settings": {**head["settings"], "part": str(part), "input": described}}
 
 
-def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) -> PartFile:
-    """Write a part under a temporary name, sync, rename."""
-    lengths = (shard.documents, shard.sections, shard.sentences)
-    numbers = (*(len(offsets) - 1 for offsets in lengths), len(shard.tokens), totals.bytes)
-    part = Part(counts=dict(zip(COUNTS, numbers, strict=True)), totals=asdict(totals), **fields)
-    return write_parts(store, [part], [shard])
+def part_directory(store: Path, part: Part) -> Path:
+    """The directory of a part's shards."""
+    return store / f"parts-of-{part.of}" / f"part-{part.number}"
 
 
-def write_parts(store: Path, parts: Sequence[Part], shards: Sequence[Shard]) -> PartFile:
-    """Write parts with these arrays into one file; an earlier file of the same parts is replaced."""
-    # Number keys become strings, as in parts that were read.
-    described = json.loads(json.dumps([asdict(part) for part in parts]))
-
-    def record(sha256: str) -> bytes:
-        return json.dumps({"sha256": sha256, "parts": described}, sort_keys=True).encode()
-
-    name = part_name(parts[0].task, parts[0].number, len(parts))
-    temporary = store / f".{name}{SUFFIX}.partial"
-    temporary.unlink(missing_ok=True)
-    text_bytes = sum(part.counts["bytes"] for part in parts)
-    entry = write_shard(temporary, shards, text_bytes, record)
-    os.replace(temporary, shard_file(store, name))
-    sync(store)
-    return PartFile(tuple(parts), entry | {"name": name})
+def take_hashes(store: Path, part: Part, sources: list[SourceFile]) -> dict[SourceFile, str]:
+    """The hashes of an earlier call's record of a part, which is removed, because the part is being made."""
+    file = part_directory(store, part).with_suffix(".json")
+    record = _read_record(file)
+    file.unlink(missing_ok=True)
+    return {} if record is None else _hashes(record, sources)
 
 
-def find_parts(store: Path, tasks: Iterable[ShardTask]) -> list[PartFile]:
-    """Find the undamaged files of parts of these tasks, and rename back finished ones; delete all other shards."""
-    of_key = {task.key: task for task in tasks}
-    whole: dict[tuple[str, int], PartFile] = {}
-    kept: list[tuple[Path, PartFile]] = []
-    for path, found in read_files(sorted(store.glob("shard-*"))).items():
-        if found is not None and all(is_of(part, of_key.get(part.task)) for part in found.parts):
-            kept.append((path, found))
-        else:
-            path.unlink()
-    for path, found in kept:
-        os.replace(path, shard_file(store, found.name))
-        for part in found.parts:  # a part that was joined but not yet deleted is in two files
-            if len(whole.get(key := (part.task, part.number), found).parts) <= len(found.parts):
-                whole[key] = found
-    return list({found.name: found for found in whole.values()}.values())
+def write_record(
+    store: Path, part: Part, head: dict[str, Any], sources: list[SourceFile], mine: Plan, made: Made
+) -> None:
+    """Say that a part is complete."""
+    numbers = {source: number for number, source in enumerate(sources)}
+    common = {*mine.to_hash, *(piece.source for task in mine.tasks for piece in task.pieces if not piece.is_whole)}
+    record = {
+        "head": head,
+        "hashes": {numbers[source]: digest for source, digest in made.hashes.items()},
+        "sources": {numbers[source]: source.state() for source in common},
+    }
+    write_atomically(part_directory(store, part).with_suffix(".json"), json.dumps(record) + "\n")
 
 
-def is_of(part: Part, task: ShardTask | None) -> bool:
-    """Whether a part that was read can be one of this task: it names no piece that the task lacks."""
-    if task is None or part.end[0] > len(task.pieces):
-        return False
-    return all(int(number) < len(task.pieces) for number in (*part.totals["pieces"], *part.hashes))
+def unfinished(store: Path, of: int) -> list[int]:
+    """The parts that have no record yet."""
+    directory = store / f"parts-of-{of}"
+    # One listing: on NFS, whose caches are old, this host has just changed the directory and so reads it anew.
+    names = set(os.listdir(directory)) if directory.is_dir() else set()
+    return [number for number in range(1, of + 1) if f"part-{number}.json" not in names]
 
 
-def read_files(paths: list[Path]) -> dict[Path, PartFile | None]:
-    """The parts in each of these files, compared with their hash; None for a damaged file."""
-    sizes = [path.lstat().st_size for path in paths]
-    # Hashing releases the GIL.
-    with ReadingProgress("check", sum(sizes)) as progress, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        files = {}
-        for path, size, found in zip(paths, sizes, threads.map(_read_parts, paths), strict=True):
-            files[path] = found
-            progress.add(size)
-    return files
+def refuse_others(store: Path, part: Part | None) -> None:
+    """Raise UserError if a directory holds parts, of another number than those of `part` (None: any)."""
+    for path, of, _ in _directories(store):
+        if part is None or of != part.of:
+            raise UserError(
+                f"--output_dir {store} holds {path.name}, made with --part; expected --part K/{of}, or --join, which "
+                f"makes the store of them; or remove {path}"
+            )
 
 
-def group_parts(parts: Sequence[Part], plan: Plan) -> list[list[Part]]:
-    """The parts of each shard, in order, without empty ones."""
-    run_of = {task.key: number for number, run in enumerate(plan.runs) for task in run}
-    groups: list[list[Part]] = []
-    run, tokens = -1, 0
-    for part in parts:
-        if not part.counts["tokens"]:
-            continue
-        tokens += part.counts["tokens"]
-        if run != run_of[part.task] or len(groups[-1]) == plan.together or tokens > MOST_TOKENS:
-            groups.append([])
-            run, tokens = run_of[part.task], part.counts["tokens"]
-        groups[-1].append(part)
-    return groups
+def refuse_unlike(store: Path, part: Part, head: dict[str, Any]) -> None:
+    """Raise UserError if a part beside this part, finished or begun, is of another input or other settings.
 
-
-@dataclass(frozen=True)
-class JoinJob:
-    """Parts to join to a shard, and the files that hold them."""
-
-    store: Path
-    parts: tuple[Part, ...]
-    files: tuple[PartFile, ...]
-    vocabulary_size: int
-
-
-def join_parts(job: JoinJob) -> PartFile:
-    """Write a shard of these parts, and delete the files that held them alone."""
-    joined = write_parts(job.store, job.parts, list(PartArrays(job.store, job.parts, job.files, job.vocabulary_size)))
-    for file in job.files:
-        if all(part in job.parts for part in file.parts):
-            shard_file(job.store, file.name).unlink()
-    return joined
-
-
-def number_shards(store: Path, files: Sequence[PartFile]) -> list[dict[str, Any]]:
-    """Rename files in this order to shard-00000 and so on, delete all other shards; returns the manifest's entries."""
-    names = {shard_file(store, file.name) for file in files}
-    for path in store.glob("shard-*"):
-        if path not in names:
-            path.unlink()
-    shard_entries = []
-    for number, file in enumerate(files):
-        name = f"shard-{number:05d}"
-        os.rename(shard_file(store, file.name), shard_file(store, name))
-        shard_entries.append(file.entry | {"name": name})
-    sync(store)
-    return shard_entries
-
-
-class PartArrays(Sequence[Shard]):
-    """The arrays of parts, in order, mapped where they are asked for; `files` hold them."""
-
-    def __init__(self, store: Path, parts: Sequence[Part], files: Iterable[PartFile], vocabulary_size: int) -> None:
-        self.store, self.parts, self.files = store, list(parts), list(files)
-        self._vocabulary_size = vocabulary_size
-        places = {(part.task, part.number): (file, i) for file in self.files for i, part in enumerate(file.parts)}
-        self._places = [places[part.task, part.number] for part in parts]
-        self._files = {key: file for key, (file, _) in places.items()}
-        entries = {file.name: file.entry for file in self.files}
-
-        @functools.lru_cache(1)
-        def split(name: str) -> list[Shard]:
-            return map_shard(store, entries[name], vocabulary_size).split()
-
-        self._split = split
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, number: int) -> Shard:  # type: ignore[override]  # no slices
-        file, place = self._places[number]
-        return self._split(file.name)[place]
-
-    def replaced(self, number: int, part: Part, shard: Shard) -> "PartArrays":
-        """Write a part's file anew with other arrays of this part; returns the parts after that."""
-        file, place = self._places[number]
-        parts, shards = list(file.parts), list(self._split(file.name))
-        parts[place], shards[place] = part, shard
-        written = write_parts(self.store, parts, shards)
-        files = [written if other is file else other for other in self.files]
-        return PartArrays(
-            self.store, [*self.parts[:number], part, *self.parts[number + 1 :]], files, self._vocabulary_size
-        )
-
-    def joined(self, parts: Sequence[Part]) -> "PartFile | JoinJob":
-        """The file that holds exactly these parts, or the job that makes one."""
-        files = {file.name: file for file in (self._files[part.task, part.number] for part in parts)}
-        [*others, file] = files.values()
-        if not others and len(file.parts) == len(parts):
-            return file
-        return JoinJob(self.store, tuple(parts), tuple(files.values()), self._vocabulary_size)
-
-
-def parts_by_task(files: Iterable[PartFile]) -> dict[str, list[Part]]:
-    """The parts in these files by task, in order."""
-    parts: dict[str, dict[int, Part]] = {}
-    for file in files:
-        for part in file.parts:
-            parts.setdefault(part.task, {})[part.number] = part
-    return {task: [of_task[number] for number in sorted(of_task)] for task, of_task in parts.items()}
-
-
-def in_order(files: Iterable[PartFile], tasks: Iterable[ShardTask]) -> list[Part]:
-    """All parts of these tasks, in order."""
-    parts = parts_by_task(files)
-    return [part for task in tasks for part in parts[task.key]]
-
-
-def missing_parts(whole: Sequence[Part]) -> list[tuple[int, Position, int | None]]:
-    """The runs of parts that a task lacks: (first number, position where it begins, number of the next part or None).
-
-    `whole` are those that it has, in order. None: no part comes after the run, which ends with the task.
+    `head`: the part's, as part_head makes it.
     """
-    runs: list[tuple[int, Position, int | None]] = []
-    begin, expected = Position(), 0
-    for part in whole:
-        if part.number > expected:
-            runs.append((expected, begin, part.number))
-        begin, expected = Position(*part.end), part.number + 1
-    if not whole or not whole[-1].last:
-        runs.append((expected, begin, None))
-    return runs
+    for path, of, _ in _directories(store):
+        heads = {other.number: (file, record["head"]) for other, (file, record) in _records([path]).items()}
+        for file in path.glob("part-*/plan.json"):
+            if plan := destination.read_plan(file.parent):
+                heads.setdefault(int(plan["head"]["settings"]["part"].partition("/")[0]), (file, plan["head"]))
+        for number, (file, other) in sorted(heads.items()):
+            expected = {**head, "settings": {**head["settings"], "part": str(Part(number, of))}}
+            if number != part.number and (changed := destination.differences(other, expected)):
+                raise UserError(
+                    f"--part {part} would not fit to part {number}/{of} ({'; '.join(changed[:3])}; {_lasting(file)}); "
+                    f"expected the same command but for --part, or another --output_dir; or, if part {number}/{of} is "
+                    f"the wrong one, remove {_lasting(path)}/part-{number} and part-{number}.json"
+                )
 
 
-def _read_parts(path: Path) -> PartFile | None:
-    """The parts of a file; None if it is damaged."""
+def _lasting(path: Path) -> Path:
+    """The name that a path in a directory of parts has after a failed join."""
+    return Path(re.sub(r"(/parts-of-\d+)\.joining-\d+", r"\1", str(path)))
+
+
+def claimant(store: Path) -> Part | None:
+    """The part that joins, or was joining when it was killed; number 0: a call with --join."""
+    return next((Part(by, of) for _, of, by in _directories(store) if by is not None), None)
+
+
+def claim(store: Path, part: Part) -> bool:
+    """Try to become the one that joins."""
     try:
-        described, record = describe(path)
-        check_type(record["parts"], list[Part], "parts")
-        parts = tuple(Part(**{**each, "end": tuple(each["end"])}) for each in record["parts"])
-        for part in parts:
-            check_type(part.totals, ShardTotals, "totals")
-            if part.counts.keys() != set(COUNTS) or part.totals.keys() != _TOTALS:
-                raise ValueError("its counts are others")
-        counts = {name: sum(part.counts[name] for part in parts) for name in COUNTS}
-        found = PartFile(parts, counts | {"parts": len(parts)} | described)
-        if path.name != f"{found.name}{SUFFIX}" and not _FINISHED.fullmatch(path.name):
-            raise ValueError("its name is that of other parts")
-        return PartFile(parts, {"name": found.name} | found.entry)
-    except (OSError, ValueError, LookupError):
+        os.rename(store / f"parts-of-{part.of}", store / f"parts-of-{part.of}.joining-{part.number}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_parts(store: Path) -> None:
+    """Remove the directories of parts, because the store is finished."""
+    for path, _, _ in _directories(store):
+        shutil.rmtree(path)
+
+
+@dataclass
+class Gathered:
+    """Undamaged files of parts: (where it lies, the file); and the hashes of their records."""
+
+    files: list[tuple[Path, BlockFile]] = field(default_factory=list)
+    hashes: dict[SourceFile, str] = field(default_factory=dict)
+
+
+@contextmanager
+def claimed(store: Path, told: list[Path]) -> Iterator[list[Path]]:
+    """Yield the directories of parts: the store's, which are claimed until an error comes, and those told.
+
+    Raises UserError if there is none, or one that was told has no record of a part.
+    """
+    for _, of, by in _directories(store):
+        if by is None:
+            claim(store, Part(0, of))
+    own = _directories(store)
+    directories = [path for path, _, _ in own]
+    for directory in told:
+        inside = [*directory.glob("parts-of-*"), directory]
+        if not (found := [path for path in inside if any(path.glob("part-*.json"))]):
+            raise UserError(
+                f"--join {directory} holds no finished part; expected an --output_dir of prepare --part K/N, or its "
+                "parts-of-N with part-K and part-K.json"
+            )
+        directories += found
+    if not directories:
+        raise UserError(
+            f"--output_dir {store} holds no parts to join; expected calls with --part 1/N to N/N first, or the "
+            "directories that hold parts: --join DIR DIR"
+        )
+    try:
+        yield directories
+    except BaseException:
+        for path, of, _ in own:
+            with suppress(OSError):
+                os.rename(path, store / f"parts-of-{of}")
+        raise
+
+
+def gather(
+    store: Path,
+    directories: list[Path],
+    plan: Plan,
+    head: dict[str, Any],
+    sources: list[SourceFile],
+    command: str,
+) -> Gathered:
+    """Find and check the parts of a plan in these directories and in the store itself, where a join was interrupted.
+
+    Raises UserError if parts were made otherwise, DamagedData that names the ones that are missing or damaged, with
+    the command that makes them: `command` and --part.
+    """
+    records = _records(directories)
+    of = {part.of for part in records}
+    if len(of) != 1:
+        numbers = f"parts of {' and of '.join(map(str, sorted(of)))}" if of else "damaged records"
+        raise UserError(
+            f"{numbers} in {', '.join(str(_lasting(path)) for path in directories)}; expected parts of one number"
+        )
+    parts = [Part(number + 1, of) for of in of for number in range(of)]
+    expected = part_head(head, parts[0], sources)
+    for part, (file, record) in records.items():
+        expected["settings"]["part"] = str(part)
+        if changed := destination.differences(record["head"], expected):
+            raise UserError(
+                f"{_lasting(file)}: part {part} was made otherwise ({'; '.join(changed[:3])}); expected the same "
+                "command but for --part and --join"
+            )
+    _warn_of_changes(records, sources)
+    gathered = Gathered()
+    top = find_blocks(store, plan.tasks)
+    gathered.files = [(shard_file(store, found.name), found) for found in top]
+    folders = {part: file.with_suffix("") for part, (file, _) in records.items()}
+    paths = {part: sorted(folder.glob("shard-*")) for part, folder in folders.items()}
+    found_at = read_files([path for of_part in paths.values() for path in of_part])
+    lacking = {}
+    for part, mine in zip(parts, part_plan(plan, len(parts)), strict=True):
+        of_key = {task.key: task for task in mine.tasks}
+        files = [(path, found) for path in paths.get(part, []) if (found := found_at[path]) is not None]
+        files = [
+            (path, found)
+            for path, found in files
+            if all(is_of(block, of_key.get(block.task)) for block in found.blocks)
+        ]
+        blocks = blocks_by_task([*(found for _, found in files), *top])
+        hashes = _hashes(records[part][1], sources) if part in records else {}
+        if part not in records:
+            lacking[part] = "is not there"
+        elif any(missing_blocks(blocks.get(key, [])) for key in of_key) or not hashes.keys() >= set(mine.to_hash):
+            lacking[part] = f"in {_lasting(folders[part])} is damaged"
+        gathered.files += files
+        gathered.hashes |= hashes
+    for part in lacking:
+        for directory in directories:
+            if directory.is_relative_to(store):  # so that its --part makes it again
+                (directory / f"part-{part.number}.json").unlink(missing_ok=True)
+    if lacking:
+        raise DamagedData(
+            f"{store}: {len(lacking)} of {counted(len(parts), 'part')} cannot be joined: "
+            + some([f"{part} {reason}" for part, reason in lacking.items()], _SHOWN)
+            + "; make them with:\n"
+            + "".join(f"    {command} --part {part}\n" for part in list(lacking)[:_SHOWN])
+            + "and then run this command again"
+        )
+    return gathered
+
+
+def take_files(store: Path, gathered: Gathered) -> list[BlockFile]:
+    """Bring the files that have text into the store: renamed from within it, linked or copied from elsewhere."""
+    for path, found in gathered.files:
+        target = shard_file(store, found.name)
+        if not found.entry["tokens"] or path == target or target.exists():
+            continue
+        if path.is_relative_to(store):
+            os.rename(path, target)
+            continue
+        temporary = target.with_name(f".{target.name}.partial")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # on another file system, or on one without hard links
+            shutil.copyfile(path, temporary)
+            sync(temporary)
+        os.rename(temporary, target)
+    sync(store)
+    return list({found.name: found for _, found in gathered.files}.values())
+
+
+def _directories(store: Path) -> list[tuple[Path, int, int | None]]:
+    """Directories of parts in a store: the path, of how many, and the number of the part that joins them, if any."""
+    matches = [(path, re.fullmatch(destination.PARTS, path.name)) for path in sorted(store.glob("parts-of-*"))]
+    return [(path, int(match[1]), int(match[2]) if match[2] else None) for path, match in matches if match]
+
+
+def _records(directories: Iterable[Path]) -> dict[Part, tuple[Path, dict[str, Any]]]:
+    """The undamaged records in these directories; of a part in several, the first."""
+    records: dict[Part, tuple[Path, dict[str, Any]]] = {}
+    for file in (file for directory in directories for file in sorted(directory.glob("part-*.json"))):
+        if record := _read_record(file):
+            number, of = map(int, record["head"]["settings"]["part"].split("/"))
+            records.setdefault(Part(number, of), (file, record))
+    return records
+
+
+def _hashes(record: dict[str, Any], sources: list[SourceFile]) -> dict[SourceFile, str]:
+    return _of_sources(record["hashes"], sources)
+
+
+def _of_sources(by_number: dict[Any, Any], sources: list[SourceFile]) -> dict[SourceFile, Any]:
+    return {source: by_number[str(i)] for i, source in enumerate(sources) if str(i) in by_number}
+
+
+def _warn_of_changes(records: dict[Part, tuple[Path, dict[str, Any]]], sources: list[SourceFile]) -> None:
+    """Say which file may have been another one for one part than for another: a copy has another time of change."""
+    first: dict[SourceFile, tuple[Part, list[Any]]] = {}
+    for part, (_, record) in records.items():
+        for source, state in _of_sources(record["sources"], sources).items():
+            other, before = first.setdefault(source, (part, state))
+            if before != state:
+                print(
+                    f"warning: {source.name} had another time of change when part {part} read it than "
+                    f"for part {other}: if that was no copy of the same file, make the parts anew",
+                    file=sys.stderr,
+                )
+                return
+
+
+def _read_record(file: Path) -> dict[str, Any] | None:
+    """None if it is missing or damaged."""
+    try:
+        record: dict[str, Any] = read_record(file, _Record)
+        number = file.stem.removeprefix("part-")
+        if not re.fullmatch(rf"{number}/[1-9]\d{{0,8}}", str(record["head"]["settings"].get("part"))):
+            raise ValueError("it is of another part")
+        return record
+    except (OSError, ValueError):
         return None

@@ -18,7 +18,7 @@ from bert_horovod.errors import UserError
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
 # Bytes of text per compressed byte on the disk, a rough estimate: it only makes tasks of similar size.
 _COMPRESSED_TEXT = 3
-_MOST_SHARDS = 1000  # of more parts, several make a shard
+_MOST_SHARDS = 1000  # of more blocks, several make a shard
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTas
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of making a store's shards, or a share of it."""
+    """The work of making a store's shards, or a part of it."""
 
-    runs: list[list[ShardTask]]  # of consecutive tasks, whose parts make shards of their own
-    together: int  # parts of a shard, at most
+    runs: list[list[ShardTask]]  # of consecutive tasks, whose blocks make shards of their own
+    together: int  # blocks of a shard, at most
     to_hash: list[SourceFile]  # sources that are read in pieces, whose hashes no task yields
 
     @property
@@ -120,30 +120,30 @@ class Plan:
 def plan_shards(sources: list[SourceFile], head: dict[str, Any]) -> Plan:
     """Cut sources into tasks, and these into runs, for about a thousand shards at most.
 
-    The plan alone decides which parts share a shard, so that shards of any run can be made without the others.
+    The plan alone decides which blocks share a shard, so that shards of any run can be made without the others.
     """
     tasks = plan_tasks(sources, head)
-    expected_parts = [max(1, -(-task.text_bytes // head["settings"]["shard_bytes"])) for task in tasks]
-    together = -(-sum(expected_parts) // _MOST_SHARDS)
+    expected_blocks = [max(1, -(-task.text_bytes // head["settings"]["shard_bytes"])) for task in tasks]
+    together = -(-sum(expected_blocks) // _MOST_SHARDS)
     runs: list[list[ShardTask]] = []
-    parts_of_run = 0
-    for task, parts in zip(tasks, expected_parts, strict=True):
-        if not runs or parts_of_run + parts > together:
+    blocks_of_run = 0
+    for task, blocks in zip(tasks, expected_blocks, strict=True):
+        if not runs or blocks_of_run + blocks > together:
             runs.append([])
-            parts_of_run = 0
+            blocks_of_run = 0
         runs[-1].append(task)
-        parts_of_run += parts
+        blocks_of_run += blocks
     cut = (piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
     return Plan(runs, together, list(dict.fromkeys(cut)))
 
 
-_MOST_SHARES = 10_000
+_MOST_PARTS = 10_000
 _HASHED_BYTES = 64  # are read to hash a file in the time in which one byte becomes tokens
 
 
 @dataclass(frozen=True)
-class Share:
-    """Share `number`, from 1, of `of`."""
+class Part:
+    """Part `number`, from 1, of `of`."""
 
     number: int
     of: int
@@ -152,7 +152,7 @@ class Share:
         return f"{self.number}/{self.of}"
 
 
-def find_share(given: str | bool, environment: Mapping[str, str]) -> Share:
+def find_part(given: str | bool, environment: Mapping[str, str]) -> Part:
     """What --part names: "3/16"; True, for no value, in a SLURM array, "/16" in an Indexed Job of Kubernetes.
 
     In these two, variables tell K, and this function prints it. Raises UserError for anything else.
@@ -182,15 +182,15 @@ def find_share(given: str | bool, environment: Mapping[str, str]) -> Share:
             number, source = int(index) + 1, f"JOB_COMPLETION_INDEX={index}"
     else:
         raise UserError(f"--part {given}: {expected}")
-    if not 1 <= number <= of <= _MOST_SHARES:
-        raise UserError(f"--part: part {number} of {of}; expected 1 to N of at most {_MOST_SHARES:,}")
+    if not 1 <= number <= of <= _MOST_PARTS:
+        raise UserError(f"--part: part {number} of {of}; expected 1 to N of at most {_MOST_PARTS:,}")
     if source:
         print(f"--part {number}/{of} ({source})", flush=True)
-    return Share(number, of)
+    return Part(number, of)
 
 
-def share_plan(plan: Plan, of: int) -> list[Plan]:
-    """The shares of a plan, about equal in work: whole runs of tasks and files to hash, the largest dealt out first."""
+def part_plan(plan: Plan, of: int) -> list[Plan]:
+    """The parts of a plan, about equal in work: whole runs of tasks and files to hash, the largest dealt out first."""
     runs = len(plan.runs)
     costs = [sum(task.text_bytes for task in run) for run in plan.runs]
     costs += [source.bytes // _HASHED_BYTES for source in plan.to_hash]

@@ -9,25 +9,25 @@ from typing import Any
 
 from bert_horovod.corpus.manifest import FORMAT
 from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.blocks import in_order
 from bert_horovod.corpus.preparing.finishing import finish
 from bert_horovod.corpus.preparing.making_shards import Made, join_shards, make_shards
-from bert_horovod.corpus.preparing.parts import in_order
-from bert_horovod.corpus.preparing.planning import Plan, Settings, Share, plan_shards, share_plan
-from bert_horovod.corpus.preparing.shares import (
+from bert_horovod.corpus.preparing.parts import (
     claim,
     claimant,
     claimed,
     gather,
+    part_directory,
+    part_head,
     refuse_others,
     refuse_unlike,
-    remove_shares,
-    share_directory,
-    share_head,
+    remove_parts,
     take_files,
     take_hashes,
     unfinished,
     write_record,
 )
+from bert_horovod.corpus.preparing.planning import Part, Plan, Settings, part_plan, plan_shards
 from bert_horovod.corpus.preparing.summary import Result, SharedResult
 from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT, find_sources, standard_input
@@ -45,7 +45,7 @@ _MAXIMUM_WORKERS = 4096
 
 @dataclass(frozen=True)
 class Preparation:
-    """A store to make, whole, by shares, or of shares.
+    """A store to make, whole, by parts, or of parts.
 
     Raises UserError for every mistake in input, settings or directory, DamagedData for damaged input, RunError for a
     full disk or a worker that died. Shards that are finished by then are kept, and the same call continues from them;
@@ -73,7 +73,7 @@ class Preparation:
         with destination.own(path), standard_input(self.inputs, path) as files:
             sources = self._find(files)
             finished, unchanged = destination.finished_store(path, self._head, sources)
-            remove_shares(path)  # a join that was killed may have left them
+            remove_parts(path)  # a join that was killed may have left them
             if finished is not None:
                 return Result(path, finished.manifest, _size(path), 0.0, None)
             self._look(sources)
@@ -85,38 +85,38 @@ class Preparation:
                 manifest = finish(path, self._head, sources, plan.tasks, made)
             return _result(path, manifest, made, start)
 
-    def make_share(self, share: Share, command: str) -> Result | SharedResult:
-        """Make a share of the store, and join all if the others are complete; a message shows `command` and --part."""
+    def make_part(self, part: Part, command: str) -> Result | SharedResult:
+        """Make a part of the store, and join all if the others are complete; a message shows `command` and --part."""
         path, was_there = self.path, self.path.is_dir()
         if (path / "manifest.json").exists():
             destination.require_same(path, self._head)
-            return SharedResult(path, share, None, [], None)
-        refuse_others(path, share)
+            return SharedResult(path, part, None, [], None)
+        refuse_others(path, part)
         sources = self._find()
-        head = share_head(self._head, share, sources)
-        refuse_unlike(path, share, head)
+        head = part_head(self._head, part, sources)
+        refuse_unlike(path, part, head)
         other = claimant(path)
-        if other is not None and other != share:
-            return SharedResult(path, share, None, [], other)
+        if other is not None and other != part:
+            return SharedResult(path, part, None, [], other)
         result = None
-        if other is None and unfinished(path, share.of):
+        if other is None and unfinished(path, part.of):
             try:
-                result = self._make_share(share, head, sources)
+                result = self._make_part(part, head, sources)
             except BaseException:
-                with suppress(OSError):  # it holds other shares
-                    (path / f"parts-of-{share.of}").rmdir()
+                with suppress(OSError):  # it holds other parts
+                    (path / f"parts-of-{part.of}").rmdir()
                     if not was_there:
                         path.rmdir()
                 raise
-            missing = unfinished(path, share.of)
+            missing = unfinished(path, part.of)
             if missing and claimant(path) is None:
-                return SharedResult(path, share, result, missing, None)
-        if other is None and not claim(path, share):
-            return SharedResult(path, share, result, [], claimant(path))
+                return SharedResult(path, part, result, missing, None)
+        if other is None and not claim(path, part):
+            return SharedResult(path, part, result, [], claimant(path))
         return self.join([], command)
 
     def join(self, told: list[Path], command: str) -> Result:
-        """Make the store of its shares, which lie in it or in the directories told; see make_share."""
+        """Make the store of its parts, which lie in it or in the directories told; see make_part."""
         path = self.path
         if (path / "manifest.json").exists():
             return self.make()
@@ -131,26 +131,26 @@ class Preparation:
                 shards = join_shards(path, files, plan, len(self.vocabulary))
                 made = Made(in_order(files, plan.tasks), shards, gathered.hashes)
                 manifest = finish(path, self._head, sources, plan.tasks, made)
-            remove_shares(path)
+            remove_parts(path)
             return _result(path, manifest, made, start)
 
-    def _make_share(self, share: Share, head: dict[str, Any], sources: list[SourceFile]) -> Result:
-        """Make the shards and the record of a share."""
-        path = share_directory(self.path, share)
+    def _make_part(self, part: Part, head: dict[str, Any], sources: list[SourceFile]) -> Result:
+        """Make the shards and the record of a part."""
+        path = part_directory(self.path, part)
         with destination.own(path):
             self._look(sources)
             start = time.monotonic()
             with disk_errors(path):
                 plan = plan_shards(sources, self._head)
-                mine = share_plan(plan, share.of)[share.number - 1]
+                mine = part_plan(plan, part.of)[part.number - 1]
                 untrusted = self._begin(path, head, sources, unchanged=False)
-                refuse_unlike(self.path, share, head)  # of two calls that begin at once, one at least finds the other
-                known = take_hashes(self.path, share, sources)
+                refuse_unlike(self.path, part, head)  # of two calls that begin at once, one at least finds the other
+                known = take_hashes(self.path, part, sources)
                 kept = {source: known[source] for source in mine.to_hash if source in known.keys() - untrusted}
                 to_hash = [source for source in mine.to_hash if source not in kept]
                 made = self._make_shards(path, replace(mine, to_hash=to_hash), untrusted)
                 made.hashes |= kept
-                write_record(self.path, share, head, sources, mine, made)
+                write_record(self.path, part, head, sources, mine, made)
             return _result(path, {}, made, start)
 
     @functools.cached_property

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.preparing.making_shards import Made
-from bert_horovod.corpus.preparing.planning import Share
+from bert_horovod.corpus.preparing.planning import Part
 from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources
@@ -38,19 +38,19 @@ class Result:
 
 @dataclass(frozen=True)
 class SharedResult:
-    """The result of a prepare command that made a share and left the join to another."""
+    """The result of a prepare command that made a part and left the join to another."""
 
     store: Path
-    share: Share
-    made: Result | None  # None: the share was finished before
-    missing: list[int]  # shares that are not finished
-    joining: Share | None  # the share whose call joins them; number 0: a call with --join; None: the store is finished
+    part: Part
+    made: Result | None  # None: the part was finished before
+    missing: list[int]  # parts that are not finished
+    joining: Part | None  # the part whose call joins them; number 0: a call with --join; None: the store is finished
 
 
-def share_summary(shared: SharedResult) -> str:
+def part_summary(shared: SharedResult) -> str:
     """The text that prepare --part prints at its end."""
-    of = shared.share.of
-    lines = [f"{shared.store}: part {shared.share} is finished"]
+    of = shared.part.of
+    lines = [f"{shared.store}: part {shared.part} is finished"]
     if shared.made and shared.made.made:
         lines.append(_speed(shared.made.made, shared.made.seconds))
     if shared.missing:
@@ -106,7 +106,7 @@ def summary(prepared: Result, start: str | None = None, given: str = "") -> str:
     silent = silent_sources(sources)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(sources)} files gave no text: {some(silent)}")
-    if prepared.made and prepared.made.workers:  # none has only joined shares
+    if prepared.made and prepared.made.workers:  # none has only joined parts
         lines.append(_speed(prepared.made, prepared.seconds))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
         lines.append(
@@ -131,7 +131,7 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
 
 def _speed(made: Made, seconds: float) -> str:
     rate = made.made_bytes / max(made.worker_seconds, 1e-9)
-    kept_text = f"; finished before: {counted(made.kept_parts, 'shard')}" if made.kept_parts else ""
+    kept_text = f"; finished before: {counted(made.kept_blocks, 'shard')}" if made.kept_blocks else ""
     before, peak = map(megabytes, made.memory)
     return (
         f"{megabytes(made.made_bytes)} of text in {seconds:.1f} s by {counted(made.workers, 'worker')}, "

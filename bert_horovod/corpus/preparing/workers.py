@@ -1,4 +1,4 @@
-"""A worker's job: read a task's pieces and write its shards, from any part on."""
+"""A worker's job: read a task's pieces and write its shards, from any block on."""
 
 import functools
 import os
@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_horovod.corpus.preparing.blocks import BlockFile, JoinJob, join_blocks, write_block
 from bert_horovod.corpus.preparing.builder import ShardBuilder
-from bert_horovod.corpus.preparing.parts import JoinJob, PartFile, join_parts, write_part
 from bert_horovod.corpus.preparing.planning import Position, Settings, ShardTask
 from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import piece_reader
@@ -26,36 +26,36 @@ Report = Callable[[int, int], None]  # takes the bytes read on the disk and the 
 
 
 @dataclass(frozen=True)
-class PartsJob:
-    """A run of parts to make."""
+class BlocksJob:
+    """A run of blocks to make."""
 
     store: Path
     task: ShardTask
-    number: int  # of the first part
-    begin: Position  # where the first part begins
-    stop_before: int | None  # number of the next part that exists; None: go on to the task's end
+    number: int  # of the first block
+    begin: Position  # where the first block begins
+    stop_before: int | None  # number of the next block that exists; None: go on to the task's end
     settings: Settings
 
 
 @dataclass(frozen=True)
 class Done:
-    """A worker's result: its parts' files, its time, and its memory in bytes, before the first text and at its peak."""
+    """A worker's result: its blocks' files, its time, and its memory in bytes, before the first text and at most."""
 
-    files: list[PartFile]
+    files: list[BlockFile]
     seconds: float  # without its start
     memory_before: int
     memory_peak: int
 
 
-def do(job: PartsJob | SourceFile | JoinJob, report: Report) -> Done | str | PartFile:
-    """Do a job: make parts, hash a file that is read in pieces, or join parts to a shard."""
+def do(job: BlocksJob | SourceFile | JoinJob, report: Report) -> Done | str | BlockFile:
+    """Do a job: make blocks, hash a file that is read in pieces, or join blocks to a shard."""
     if isinstance(job, JoinJob):
-        return join_parts(job)
-    return make_parts(job, report) if isinstance(job, PartsJob) else hash_source(job)
+        return join_blocks(job)
+    return make_blocks(job, report) if isinstance(job, BlocksJob) else hash_source(job)
 
 
-def make_parts(job: PartsJob, report: Report) -> Done:
-    """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
+def make_blocks(job: BlocksJob, report: Report) -> Done:
+    """Make the blocks of a job; raises ReportedError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / VOCABULARY_FILE, job.settings.tokenizer)
     memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
@@ -68,7 +68,7 @@ def make_parts(job: PartsJob, report: Report) -> Done:
         joint=tokenizer.joint,
     )
     with disk_errors(job.store):
-        files = list(_parts(job, builder, report))
+        files = list(_blocks(job, builder, report))
     return Done(files, time.monotonic() - start, memory_before, _peak_memory())
 
 
@@ -95,8 +95,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[PartFile]:
-    """Yield the files of the job's parts as they are written."""
+def _blocks(job: BlocksJob, builder: ShardBuilder, report: Report) -> Iterator[BlockFile]:
+    """Yield the files of the job's blocks as they are written."""
     reading = _Reading(job, report)
     number = job.number
     for section, piece in reading.sections():
@@ -109,9 +109,9 @@ def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Par
 
 
 class _Reading:
-    """Reads the pieces of a job's task from the job's first part on, and collects the fields of the next Part."""
+    """Reads the pieces of a job's task from the job's first block on, and collects the fields of the next Block."""
 
-    def __init__(self, job: PartsJob, report: Report):
+    def __init__(self, job: BlocksJob, report: Report):
         self._job, self._report = job, report
         self._position = job.begin
         self._reader: SourceReader | None = None
@@ -131,11 +131,11 @@ class _Reading:
                 self._drain()
             self._position = Position(number + 1)
 
-    def write(self, builder: ShardBuilder, number: int, last: bool) -> PartFile:
-        """Write the builder's shard as a part that ends here."""
+    def write(self, builder: ShardBuilder, number: int, last: bool) -> BlockFile:
+        """Write the builder's shard as a block that ends here."""
         shard, totals = builder.take()
         self._drain()
-        part = write_part(
+        block = write_block(
             self._job.store,
             shard,
             totals,
@@ -147,7 +147,7 @@ class _Reading:
             hashes=self._hashes,
         )
         self._passed_over, self._hashes = Counter(), {}
-        return part
+        return block
 
     def _sections_of_piece(self, reader: SourceReader) -> Iterator[Section]:
         begin = self._position

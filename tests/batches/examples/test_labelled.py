@@ -14,6 +14,7 @@ from bert_horovod.batches.examples.labelled import (
     LabelledTokens,
     tokenised,
     truncated,
+    truncated_longest_first,
 )
 from bert_horovod.batches.layout import SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
@@ -97,6 +98,18 @@ def test_a_long_pair_loses_tokens_as_google_takes_them():
         counts = np.array([(first, second) for first in range(9) for second in range(9)])
         expected = [google(first, second, room) for first, second in counts.tolist()]
         assert truncated(counts, room).tolist() == [list(pair) for pair in expected]
+
+
+def test_the_longest_first_is_cut_as_transformers_fast_tokenizers_do():
+    tokenizers = pytest.importorskip("tokenizers")
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    counts = np.array([(first, second) for first in range(9) for second in range(9)])
+    for room in (5, 6):
+        library.enable_truncation(room, strategy="longest_first")
+        pairs = [library.encode("a " * first, "a " * second).sequence_ids for first, second in counts.tolist()]
+        expected = [[ids.count(0), ids.count(1)] for ids in pairs]
+        assert truncated_longest_first(counts, room).tolist() == expected
 
 
 def test_a_dataset_tokenises_each_split_with_its_labels():

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from bert_horovod.corpus.preparing.planning import Settings, Share
+from bert_horovod.corpus.preparing.planning import Part, Settings
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.sources import SourceReader
@@ -153,7 +153,7 @@ def test_parts_of_the_work_are_made_from_text_elsewhere(texts, make_store, vocab
     settings = Settings(tokenizer=TokenizerSettings(True), shard_bytes=9000)
     inputs = [f"{texts.url('s3')}/"]
     for number in (2, 1):
-        Preparation(inputs, vocabulary, tmp_path / "store", tokens, settings, 1).make_share(Share(number, 2), "CALL")
+        Preparation(inputs, vocabulary, tmp_path / "store", tokens, settings, 1).make_part(Part(number, 2), "CALL")
     assert without_origins(tmp_path / "store") == tree(tmp_path / "local")
 
 

@@ -65,7 +65,7 @@ def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path)
     for entry in prepared.manifest["shards"]:
         (prepared.path / f"{entry['name']}.safetensors").write_bytes(b"damaged")
         again = make_store(path, held_out=1e-9, shard_bytes=300)
-        assert again.made.kept_parts == len(prepared.manifest["shards"]) - 1
+        assert again.made.kept_blocks == len(prepared.manifest["shards"]) - 1
         assert tree(prepared.path) == before
 
 

@@ -77,7 +77,7 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     assert before
     assert not (store / "manifest.json").exists()
     prepared = make_store(many_files, output=store, shard_bytes=20_000)
-    assert prepared.made.kept_parts >= 3
+    assert prepared.made.kept_blocks >= 3
     assert set(before.values()) <= set(inodes(store).values())  # renamed, not made again
     make_store(many_files, shard_bytes=20_000)
     assert tree(store) == tree(tmp_path / "store")
@@ -98,7 +98,7 @@ def test_an_endless_document_makes_many_shards_and_goes_on_in_its_middle(make_st
         data[len(data) // 2] ^= 1
         damaged.write_bytes(data)
         prepared = make_store(source, **settings)
-        assert prepared.made.kept_parts == len(shards) - 1
+        assert prepared.made.kept_blocks == len(shards) - 1
         assert tree(tmp_path / "store") == before
 
 
@@ -166,7 +166,7 @@ def test_an_unfinished_store_made_otherwise_is_refused(make_store, many_files, t
     (store / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"unfinished store that was made otherwise \(held_out: 0.01 -> 0.1"):
         make_store(many_files, held_out=0.1)
-    assert make_store(many_files).made.kept_parts == 0  # plan.json has no sources, so any may have changed
+    assert make_store(many_files).made.kept_blocks == 0  # plan.json has no sources, so any may have changed
 
 
 def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, tmp_path):
@@ -200,7 +200,7 @@ def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_pat
     (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
     with pytest.raises(DamagedData, match=r"duplicates\.npy is missing or damaged"):
         verify(tmp_path / "store")
-    assert make_store(tmp_path / "a.jsonl").made.kept_parts == 1
+    assert make_store(tmp_path / "a.jsonl").made.kept_blocks == 1
     assert tree(tmp_path / "store") == before
 
 
@@ -214,7 +214,7 @@ def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
 
 
 @pytest.mark.full
-def test_ranks_of_a_launcher_are_told_of_parts(many_files, vocabulary, tmp_path):
+def test_ranks_of_a_launcher_are_told_of_blocks(many_files, vocabulary, tmp_path):
     for launcher, rank, size in (
         ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
         ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -238,7 +238,7 @@ def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp
     files[0].write_text("The sat. " * 10, encoding="utf-8")
     os.utime(files[0], ns=(1, 1))
     write_json_lines(bad, ["One. " * 20])
-    assert make_store(*files, bad, shard_bytes=95).made.kept_parts == 1
+    assert make_store(*files, bad, shard_bytes=95).made.kept_blocks == 1
     make_store(*files, bad, shard_bytes=95, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
@@ -268,7 +268,7 @@ def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_sto
     damaged = tmp_path / "store" / "shard-00001.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     made = make_store(many_files, shard_bytes=20_000)
-    assert made.made.kept_parts == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
+    assert made.made.kept_blocks == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
     assert tree(tmp_path / "store") == before
     assert [name for name, inode in inodes(tmp_path / "store").items() if first[name] != inode] == [damaged.name]
 
@@ -277,24 +277,24 @@ def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_sto
 def test_after_an_end_while_joining_the_call_goes_on(
     make_store, many_files, tmp_path, few_shards, monkeypatch, deleted
 ):
-    from bert_horovod.corpus.preparing import parts
+    from bert_horovod.corpus.preparing import blocks
 
-    write = parts.write_parts
+    write = blocks.write_blocks
 
-    def fail(store, of_parts, shards):
-        if len(of_parts) > 1 and list(store.glob("shard-*+*")):
+    def fail(store, of_blocks, shards):
+        if len(of_blocks) > 1 and list(store.glob("shard-*+*")):
             raise OSError(errno.ENOSPC, "No space left on device")
-        written = write(store, of_parts, shards)
-        if len(of_parts) > 1 and not deleted:
+        written = write(store, of_blocks, shards)
+        if len(of_blocks) > 1 and not deleted:
             raise OSError(errno.ENOSPC, "No space left on device")  # before the files of its parts are deleted
         return written
 
-    monkeypatch.setattr(parts, "write_parts", fail)
+    monkeypatch.setattr(blocks, "write_blocks", fail)
     with pytest.raises(RunError, match="no room left for"):
         make_store(many_files, shard_bytes=20_000)
-    monkeypatch.setattr(parts, "write_parts", write)
+    monkeypatch.setattr(blocks, "write_blocks", write)
     resumed = make_store(many_files, shard_bytes=20_000)
-    assert resumed.made.kept_parts == sum(entry["parts"] for entry in resumed.manifest["shards"])
+    assert resumed.made.kept_blocks == sum(entry["parts"] for entry in resumed.manifest["shards"])
     make_store(many_files, shard_bytes=20_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 

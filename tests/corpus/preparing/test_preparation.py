@@ -221,7 +221,7 @@ def test_bad_input_after_finished_shards_keeps_those_and_the_mended_file_makes_t
     assert not (tmp_path / "store" / "manifest.json").exists()
     (tmp_path / "a.txt.gz").write_bytes(data)
     mended = make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000)
-    assert mended.made.kept_parts == 0  # the shards that were there are of another file
+    assert mended.made.kept_blocks == 0  # the shards that were there are of another file
     make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
@@ -244,7 +244,7 @@ def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, t
         make_store(text)
     monkeypatch.undo()
     assert not (tmp_path / "store" / "manifest.json").exists()
-    assert make_store(text).made.kept_parts == 1
+    assert make_store(text).made.kept_blocks == 1
     make_store(text, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
@@ -263,7 +263,7 @@ def test_after_a_full_disk_the_same_command_goes_on(make_store, small_disk, tmp_
         make_store(tmp_path / "a.txt", output=small_disk / "store", **settings)
     assert not (small_disk / "store" / "manifest.json").exists()
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    assert make_store(tmp_path / "a.txt", output=small_disk / "store", **settings).made.kept_parts > 0
+    assert make_store(tmp_path / "a.txt", output=small_disk / "store", **settings).made.kept_blocks > 0
     make_store(tmp_path / "a.txt", **settings)
     assert tree(small_disk / "store") == tree(tmp_path / "store")
 

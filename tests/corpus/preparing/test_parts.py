@@ -1,4 +1,4 @@
-"""Shares of a store, made by calls that know nothing of each other: together the bytes of one call."""
+"""Parts of a store, made by calls that know nothing of each other: together the bytes of one call."""
 
 import itertools
 import os
@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from bert_horovod.corpus.preparing import shares
-from bert_horovod.corpus.preparing.planning import Settings, Share, find_share, plan_shards, share_plan
+from bert_horovod.corpus.preparing import parts as parts_module
+from bert_horovod.corpus.preparing.planning import Part, Settings, find_part, part_plan, plan_shards
 from bert_horovod.corpus.preparing.preparation import Preparation
-from bert_horovod.corpus.preparing.summary import Result, SharedResult, share_summary, summary
+from bert_horovod.corpus.preparing.summary import Result, SharedResult, part_summary, summary
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import verify
@@ -54,30 +54,30 @@ def preparation(inputs, vocabulary, tmp_path):
     return make
 
 
-def make_shares(preparation, of=OF, numbers=None):
-    return [preparation.make_share(Share(number, of), "CALL") for number in numbers or range(1, of + 1)]
+def make_parts(preparation, of=OF, numbers=None):
+    return [preparation.make_part(Part(number, of), "CALL") for number in numbers or range(1, of + 1)]
 
 
 @pytest.mark.parametrize("of", [1, 3, 40])
-def test_shares_make_the_bytes_of_one_call(preparation, tmp_path, of):
+def test_parts_make_the_bytes_of_one_call(preparation, tmp_path, of):
     whole = preparation("whole").make()
     assert any(entry["parts"] > 1 for entry in whole.manifest["shards"])
-    *before, last = make_shares(preparation(), of, numbers=[*range(of, 0, -2), *range(of - 1, 0, -2)])
+    *before, last = make_parts(preparation(), of, numbers=[*range(of, 0, -2), *range(of - 1, 0, -2)])
     assert all(isinstance(shared, SharedResult) for shared in before)
     assert isinstance(last, Result)
     assert "next: bert-horovod pretrain" in summary(last)
     assert tree(tmp_path / "shared") == tree(tmp_path / "whole")
-    [after] = make_shares(preparation(), of, numbers=[1])  # such as a task that a scheduler starts again
-    assert share_summary(after).endswith("and so is the store")
+    [after] = make_parts(preparation(), of, numbers=[1])  # such as a task that a scheduler starts again
+    assert part_summary(after).endswith("and so is the store")
 
 
 def test_joining_moves_no_arrays_and_hashes_no_source(preparation, tmp_path, monkeypatch):
-    make_shares(preparation(), numbers=[1, 3])
+    make_parts(preparation(), numbers=[1, 3])
     made = {path.stat().st_ino for path in (tmp_path / "shared").rglob("shard-*")}
     monkeypatch.setattr("bert_horovod.corpus.preparing.preparation.claim", lambda *_: False)
-    [last] = make_shares(preparation(), numbers=[2])
+    [last] = make_parts(preparation(), numbers=[2])
     made |= {path.stat().st_ino for path in (tmp_path / "shared").rglob("shard-*")}
-    assert "joins the parts" not in share_summary(last)
+    assert "joins the parts" not in part_summary(last)
     monkeypatch.setattr("bert_horovod.corpus.preparing.workers.hash_source", None)
     store = verify(preparation().join([], "").path)
     assert {path.stat().st_ino for path in store.path.glob("shard-*")} <= made
@@ -86,7 +86,7 @@ def test_joining_moves_no_arrays_and_hashes_no_source(preparation, tmp_path, mon
 def test_parts_may_lie_in_other_directories_which_stay(preparation, tmp_path):
     preparation("whole").make()
     for number in range(1, OF + 1):
-        make_shares(preparation(f"machine-{number}"), numbers=[number])
+        make_parts(preparation(f"machine-{number}"), numbers=[number])
     shutil.move(tmp_path / "machine-3" / f"parts-of-{OF}", tmp_path / "copied")
     told = [tmp_path / "machine-1", tmp_path / "machine-2", tmp_path / "copied"]
     before = [tree(directory) for directory in told]
@@ -101,7 +101,7 @@ def test_parts_may_lie_in_other_directories_which_stay(preparation, tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "record"])
 def test_a_damaged_part_is_named_with_the_command_that_makes_it(preparation, tmp_path, damage):
     preparation("whole").make()
-    make_shares(preparation(), numbers=[1, 2])
+    make_parts(preparation(), numbers=[1, 2])
     parts = tmp_path / "shared" / f"parts-of-{OF}"
     shard = max((parts / "part-2").glob("shard-*"))
     content = bytearray(shard.read_bytes())
@@ -113,35 +113,35 @@ def test_a_damaged_part_is_named_with_the_command_that_makes_it(preparation, tmp
     else:
         shard.write_bytes(content if damage == "flip" else content[:-1])
     with pytest.raises(DamagedData, match=rf"2/{OF} (in \S+ is damaged|is not there); make .*\n +CALL --part 2/{OF}\n"):
-        make_shares(preparation(), numbers=[3])
-    make_shares(preparation(), numbers=[2])
+        make_parts(preparation(), numbers=[3])
+    make_parts(preparation(), numbers=[2])
     assert tree(tmp_path / "shared") == tree(tmp_path / "whole")
 
 
 def test_what_does_not_fit_together_is_refused(preparation, tmp_path, inputs, capsys):
-    make_shares(preparation(), numbers=[1])
+    make_parts(preparation(), numbers=[1])
     with pytest.raises(UserError, match=rf"holds parts-of-3, made with --part; expected --part K/{OF}, or --join"):
-        make_shares(preparation(), of=4, numbers=[1])
+        make_parts(preparation(), of=4, numbers=[1])
     with pytest.raises(UserError, match="holds parts-of-3, made with --part"):
         preparation().make()
     with pytest.raises(UserError, match=r"made otherwise \(held_out: 0.1 -> 0.2\)"):
-        make_shares(preparation(held_out=0.2), numbers=[1])
+        make_parts(preparation(held_out=0.2), numbers=[1])
     (inputs / "more.txt").write_text("More.", encoding="utf-8")
     with pytest.raises(UserError, match=r"made otherwise \(input: 10 files .* -> 11 files "):
-        make_shares(preparation(), numbers=[1])
+        make_parts(preparation(), numbers=[1])
     with pytest.raises(UserError, match=r"not fit to part 1/3 \(input: 10 files .*/part-1\.json\); expected"):
-        make_shares(preparation(), numbers=[2])
+        make_parts(preparation(), numbers=[2])
     with pytest.raises(UserError, match=r"/parts-of-3/part-1\.json: part 1/3 was made otherwise \(input: 10 files "):
         preparation().join([], "CALL")
     (inputs / "more.txt").unlink()
     with pytest.raises(UserError, match="expected files, because each call looks at all"):
-        make_shares(preparation("other", files=["-"]), numbers=[1])
+        make_parts(preparation("other", files=["-"]), numbers=[1])
     assert not (tmp_path / "other").exists()
     with pytest.raises(UserError, match="holds no parts to join; expected calls with --part"):
         preparation("other").join([], "")
     with pytest.raises(UserError, match=r"--join .*inputs holds no finished part; expected an --output_dir"):
         preparation("other").join([inputs], "")
-    make_shares(preparation("four"), of=4, numbers=[1])
+    make_parts(preparation("four"), of=4, numbers=[1])
     with pytest.raises(UserError, match="parts of 3 and of 4 in"):
         preparation("other").join([tmp_path / "shared", tmp_path / "four"], "")
 
@@ -150,27 +150,27 @@ def test_what_does_not_fit_together_is_refused(preparation, tmp_path, inputs, ca
 @pytest.mark.parametrize("other", [{"held_out": 0.2}, {"tokenizer": TokenizerSettings(False)}], ids=list)
 def test_a_part_that_would_not_fit_is_refused_before_work(preparation, tmp_path, state, other, monkeypatch):
     parts = tmp_path / "shared" / f"parts-of-{OF}"
-    make_shares(preparation(), numbers=[1])
+    make_parts(preparation(), numbers=[1])
     if state == "begun":  # as after a kill
         (parts / "part-1.json").unlink()
     if state == "joining":
         parts.rename(parts.with_suffix(".joining-1"))
     before = tree(tmp_path / "shared")
-    looks = iter([None, shares.refuse_unlike])  # the second look, of calls that began at once, finds it too
-    for look in (shares.refuse_unlike, lambda *words: (next(looks) or (lambda *_: None))(*words)):
+    looks = iter([None, parts_module.refuse_unlike])  # the second look, of calls that began at once, finds it too
+    for look in (parts_module.refuse_unlike, lambda *words: (next(looks) or (lambda *_: None))(*words)):
         monkeypatch.setattr("bert_horovod.corpus.preparing.preparation.refuse_unlike", look)
-        if state != "joining" or look is shares.refuse_unlike:
+        if state != "joining" or look is parts_module.refuse_unlike:
             with pytest.raises(
                 UserError, match=rf"({next(iter(other))}|lowercase): .*; or, if part 1/{OF} is the wrong one, remove"
             ):
-                make_shares(preparation(**other), numbers=[2])
+                make_parts(preparation(**other), numbers=[2])
         assert tree(tmp_path / "shared") == before
 
 
 def test_a_source_of_another_time_is_told(preparation, tmp_path, inputs, capsys):
-    make_shares(preparation(), numbers=[1, 2])
+    make_parts(preparation(), numbers=[1, 2])
     os.utime(inputs / "z.jsonl", ns=(1, 1))
-    make_shares(preparation(), numbers=[3])
+    make_parts(preparation(), numbers=[3])
     assert "warning: z.jsonl had another time of change when part 3/3 read it than" in capsys.readouterr().err
 
 
@@ -201,7 +201,7 @@ def test_after_kills_the_same_calls_go_on(preparation, inputs, vocabulary, tmp_p
 
 RUN = """
 import os, signal, sys
-from bert_horovod.corpus.preparing import planning, shares
+from bert_horovod.corpus.preparing import parts as parts_module, planning
 planning._MOST_SHARDS = 4
 from bert_horovod.__main__ import main
 left = int(os.environ.get("KILL", "-1"))
@@ -239,9 +239,9 @@ SLURM = {"ID": "7", "MIN": "1", "MAX": "15", "STEP": "2", "COUNT": "8"}
 def test_a_scheduler_tells_the_part(given, environment, expected, capsys):
     if isinstance(expected, str):
         with pytest.raises(UserError, match=re.escape(expected)):
-            find_share(given, environment)
+            find_part(given, environment)
         return
-    assert find_share(given, environment) == Share(*expected)
+    assert find_part(given, environment) == Part(*expected)
     assert ("--part {}/{} (".format(*expected) in capsys.readouterr().out) == bool(environment)
 
 
@@ -251,8 +251,8 @@ def test_shares_are_whole_shards_of_about_equal_work(tmp_path, monkeypatch):
     sizes = [100_000, 1, 0, 40_000, *range(300, 900)]
     sources = [SourceFile(tmp_path / f"{i}.txt", f"{i}.txt", size) for i, size in enumerate(sizes)]
     plan = plan_shards(sources, head)
-    shares = share_plan(plan, 7)
-    assert sorted(itertools.chain(*(share.tasks for share in shares)), key=plan.tasks.index) == plan.tasks
-    loads = [sum(task.text_bytes for task in share.tasks) for share in shares]
+    parts = part_plan(plan, 7)
+    assert sorted(itertools.chain(*(part.tasks for part in parts)), key=plan.tasks.index) == plan.tasks
+    loads = [sum(task.text_bytes for task in part.tasks) for part in parts]
     assert max(loads) - min(loads) <= max(sum(t.text_bytes for t in run) for run in plan.runs)
     assert max(loads[1:]) < 1.2 * min(loads[1:])
