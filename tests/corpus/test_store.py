@@ -1,16 +1,13 @@
 """The keys of a store: its hash, of every byte, and its text's, of what is learned."""
 
-import dataclasses
 import hashlib
 import json
 
-import numpy as np
 import pytest
 
-from bert_horovod.corpus.store import open_store, sum_of_hashes, verify, write_manifest
+from bert_horovod.corpus.store import open_store, verify, write_manifest
 from bert_horovod.errors import DamagedData
 from tests.corpus.preparing.test_preparation import write_json_lines
-from tests.toys import toy_shard, write_store
 
 TEXTS = [f"Number {i} is here." for i in range(60)]
 
@@ -37,15 +34,3 @@ def test_the_key_of_a_text_is_the_same_in_other_files_orders_and_shards(make_sto
     (one.path / "manifest.json").write_text(json.dumps(one.manifest | {"text": "x"}), encoding="utf-8")
     with pytest.raises(DamagedData, match="text is 'x', expected 32 hexadecimal digits"):
         open_store(one.path)
-
-
-def test_the_key_of_a_text_is_the_same_in_the_earlier_format(tmp_path):
-    random = np.random.default_rng(3)
-    shards = [toy_shard(random, 5, 2, 3, 5, 0.2, 99) for _ in range(3)]
-    hashes = random.integers(0, 2**64, (3, 5, 2), np.uint64)
-    shards = [dataclasses.replace(shard, document_hashes=of) for shard, of in zip(shards, hashes, strict=True)]
-    stores = [write_store(tmp_path / str(earlier), shards, earlier=earlier) for earlier in (False, True)]
-    assert stores[0].text_key == stores[1].text_key
-    assert stores[0].hash != stores[1].hash
-    total = sum(int(low) + (int(high) << 64) for low, high in hashes.reshape(-1, 2))
-    assert sum_of_hashes(stores[1].shards) == f"{total % 2**128:032x}"

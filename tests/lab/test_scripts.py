@@ -9,8 +9,8 @@ from tests.lab.scripts import DIRECTORY, imported_by_help, run_here, run_script
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
 SCRIPTS = sorted(path.stem for path in DIRECTORY.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
-# gpu_parts.py has no flags, the rest import what reads runs.
-OTHERS = ("gpu_kernels", "gpu_parts", "reference_curve")
+# gpu_parts.py and timed_pretrain.py have no flags, the rest import what reads runs.
+OTHERS = ("gpu_kernels", "gpu_parts", "reference_curve", "timed_pretrain")
 PEERS = ("peers/plain_horovod", "peers/distributed_data_parallel")
 
 

@@ -50,7 +50,8 @@ def test_a_run_that_lives_is_described_with_the_time_that_is_left(run, sign, cap
     assert status.last_checkpoint == str(run / "checkpoints" / "step-00000008")
     state = run / "checkpoints" / "step-00000008" / "training" / "state.json"
     state.parent.mkdir()
-    state.write_text(json.dumps({"time": time.time() - 3600}))  # its files are young, as those of a copy
+    written = {"progress": {}, "position": {}, "recipe": {}, "store": "", "version": "", "time": time.time() - 3600}
+    state.write_text(json.dumps(written))  # its files are young, as those of a copy
     assert run_status(run).checkpoint_age_s == pytest.approx(3600, abs=60)
     assert status.left_s == pytest.approx(12 * 2.0 + 10 * 2.0 / 4)
     text = said(run, capsys)
