@@ -172,7 +172,8 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
-    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, "--json"])[0])
+    length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
+    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, *length, "--json"])[0])
     metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     line = {
         "key": run.key,

@@ -1,9 +1,11 @@
 """The ladder: what is trained next follows from the lines that are kept, and so does what is taken."""
 
+import argparse
+
 import pytest
 
 from bert_horovod.recipe_files.loading import load_recipe
-from lab import ladder
+from lab import curves, ladder
 from lab.curve_recipes import RECIPES
 
 TABLE = ladder.read_ladder()
@@ -82,3 +84,24 @@ def test_each_row_makes_a_recipe(row):
 @pytest.mark.parametrize("after", TABLE.after, ids=lambda after: after.name)
 def test_each_run_behind_the_ladder_makes_a_recipe(after):
     load_recipe(RECIPES / TABLE.recipe, after.set)
+
+
+def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch, tmp_path):
+    """A directory with a mean records no length, and `evaluate` takes rows of 128 then."""
+    said = []
+
+    def answer(words: list) -> tuple[str, float]:
+        said.append(list(map(str, words)))
+        if words[0] == "pretrain":
+            run = tmp_path / "key"
+            run.mkdir()
+            (run / "metrics.jsonl").write_text('{"step": 1, "loss": 9.0, "step_s": 0.1}\n')
+        return '{"held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.4}', 1.0
+
+    monkeypatch.setattr(curves, "_answer", answer)
+    monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
+    run = ladder.Run("mean", 1, {}, load_recipe(RECIPES / TABLE.recipe, []), "key mean 5", mean=5)
+    curves.climb_with(run, argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None))
+    assert said[-1][:2] == ["evaluate", str(tmp_path / "mean")]
+    assert " ".join(said[-1]).endswith("--sequence_length 64 --json")
+    assert ladder.kept()["key mean 5"]["loss"] == 3.0
