@@ -33,6 +33,7 @@ first parameters. A run that was stopped goes on where it was: its directory in 
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -57,6 +58,7 @@ from lab.curve_recipes import CURVES, RANKS, RECIPES, Curve, keep, kept, key_of
 from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
+DIVERGED = "would diverge again"  # what `pretrain` says then
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
     "behind": ("behind, nats", "{:+.4f}".format),
@@ -159,32 +161,40 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
 
 
 def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
-    """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it."""
+    """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it.
+
+    A run that diverged is kept with an infinite loss.
+    """
     table_of_rows = ladder.read_ladder()
     directory, data_dir = arguments.work / run.key.split()[0], arguments.fresh_dir if run.fresh else arguments.data_dir
     say(f"{run.row}, seed {run.seed}: training in {directory}")
     words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", data_dir]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
-    _, processor_s = _answer(words)
+    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}
+    try:
+        _, processor_s = _answer(words)
+    except RunError as error:
+        if DIVERGED not in str(error):
+            raise
+        ladder.keep(line | {"loss": math.inf, "accuracy": 0.0, "processor_s": math.nan})
+        say(f"{run.row}, seed {run.seed}: {error}")
+        shutil.rmtree(directory)
+        return
     checkpoint = directory
     if run.mean:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
-    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, "--json"])[0])
+    length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
+    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, *length, "--json"])[0])
     metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    line = {
-        "key": run.key,
-        "row": run.row,
-        "seed": run.seed,
-        "settings": run.settings,
+    line |= {
         "loss": judged["held_out_mlm_loss"],
         "accuracy": judged["held_out_mlm_accuracy"],
         "processor_s": processor_s,
-        "step_s": statistics.fmean(line["step_s"] for line in metrics if "step_s" in line),
-        "training_loss": [(line["step"], line["loss"]) for line in metrics if "loss" in line],
-        "commit": _commit(),
+        "step_s": statistics.fmean(each["step_s"] for each in metrics if "step_s" in each),
+        "training_loss": [(each["step"], each["loss"]) for each in metrics if "loss" in each],
     }
     ladder.keep(line)
     say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
