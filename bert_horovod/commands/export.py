@@ -14,7 +14,7 @@ attention_mask and, of a BERT or an ALBERT, token_type_ids; outputs have Hugging
     BertForMaskedLM                 logits
     BertModel                       last_hidden_state, pooler_output; of a checkpoint of vectors sentence_embedding
 
-With label attention (objective.label_attention) the inputs are [documents, windows, length], the outputs logits of each
+With label attention (finetuning.head) the inputs are [documents, windows, length], the outputs logits of each
 document. ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
 
 Before the command ends, a fresh process loads the export and compares its outputs on padded rows with those of the

@@ -332,6 +332,7 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
         around = sections.Recipe(
             model=model,
             objective=Objective(pair="none"),
+            finetuning=sections.Head(),
             optimizer=sections.Optimizer(),
             exchange=sections.ExchangeMethod(),
         )

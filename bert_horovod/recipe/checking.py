@@ -221,7 +221,7 @@ def idle_settings(recipe: Recipe, task: str, usual: Recipe | None = None) -> dic
     for name, section, standard, alone in _sections(recipe, usual):
         for entry in dataclasses.fields(section):
             condition: ReadIf | None = entry.metadata.get("read_if")
-            default = getattr(standard, entry.name, entry.default) if standard else entry.default
+            default = getattr(standard, entry.name, entry.metadata.get("usual", entry.default))
             value = getattr(section, entry.name)
             if condition is None or value == default:
                 continue

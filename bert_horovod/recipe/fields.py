@@ -67,9 +67,13 @@ def setting(
     )
 
 
-def named(name: str) -> Any:
-    """The field of a section that names its dataclass: the setting by which OneOf chooses."""
-    return fixed(name)
+def named(name: str, read_if: ReadIf | None = None, usual: str = "") -> Any:
+    """The field of a section that names its dataclass: the setting by which OneOf chooses.
+
+    `read_if`: when this choice changes anything; `usual`: the one that is expected elsewhere.
+    """
+    metadata = {"read_if": read_if, "usual": usual} if read_if else None
+    return dataclasses.field(default=name, init=False, metadata=metadata)
 
 
 def fixed(value: Any) -> Any:

@@ -32,7 +32,7 @@ from bert_horovod.storage.reading import read_json
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
 _SEED = "data.seed"
-_SECTIONS = tuple(section for section in WHAT_SECTIONS if section != "numerics")
+_SECTIONS = tuple(section for section in WHAT_SECTIONS if section not in ("finetuning", "numerics"))
 
 
 class Bounds(NamedTuple):
@@ -133,7 +133,7 @@ def references_of_settings(recipe: Recipe) -> list[Reference]:
 
 
 def curve_settings(recipe: Recipe) -> dict[str, Any]:
-    """All settings that decide a run's result, except data.seed and [numerics], by section.key; values are hashable."""
+    """The settings that decide a run's result, except data.seed and [numerics], by section.key; values are hashable."""
     table = recipe_to_table(recipe)
     settings = flat({section: table[section] for section in _SECTIONS})
     del settings[_SEED]

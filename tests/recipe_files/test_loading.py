@@ -188,7 +188,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
 @pytest.mark.parametrize(
     ("table", "parts"),
     [
-        ({"modle": {}}, ("unknown key modle", "known are: card, data, exchange, execution, model, numerics")),
+        ({"modle": {}}, ("unknown key modle", "known are: card, data, exchange, execution, finetuning, model")),
         ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
         ({"model": 3}, ("model = 3", "expected a table [model]")),
