@@ -217,7 +217,7 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
         ),
         *more_rows("rows.RANKS_DIFFER"),
         ("execution.replay_steps=2", "execution.replay_steps = 2: a micro-batch of --task embedding cannot"),
-        ("objective.heads=2", "objective.heads = 2: an embedding does not read it"),
+        ("finetuning.class_weights=balanced", "class_weights = 'balanced': an embedding does not read it"),
     ],
 )
 def test_settings_with_which_vectors_of_a_step_cannot_be_compared_are_refused(checkpoint, tmp_path, setting, message):

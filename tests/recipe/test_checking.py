@@ -82,10 +82,10 @@ LANS = '[optimizer]\nname = "lans"\n'
 IDLE = [
     ("", "numerics.initial_loss_scale=1024", "numerics.initial_loss_scale = 1024.0: it is read only with"),
     ("", "numerics.loss_scale_growth_steps=7", "'float16'; expected 2000, or that"),
-    ("", "objective.orthogonality=0.5", "objective.orthogonality = 0.5: pre-training does not read it; expected 1.0"),
-    ("", "objective.heads=3", "objective.heads = 3: pre-training does not read it; expected 1"),
-    ("", "objective.class_weights=balanced", "objective.class_weights = 'balanced': pre-training does not read it"),
-    ("", "objective.label_attention=2", "objective.label_attention = 2: pre-training does not read it"),
+    ("", "finetuning.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
+    ("", "objective.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
+    ("", "objective.label_attention=2", "finetuning.windows = 2: pre-training does not read it"),
+    ("", "finetuning.head=label_attention", "'label_attention': pre-training does not read it; expected 'classifier'"),
     ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "which 'sgd' and some exchanges have not"),
     (LANS, "optimizer.max_grad_norm=0.5", "optimizer.max_grad_norm = 0.5: it is read only with a rule that clips"),
     (LANS + "max_grad_norm = 0.5\n", "phase.0.steps=7", "optimizer.max_grad_norm = 0.5: it is read only with"),
@@ -93,7 +93,7 @@ IDLE = [
     ("[[phase]]\nwarmup = 0.5\nhold = 0.5\n", "phase.0.end_learning_rate=1e-5", "= 1e-05: it is read only with a"),
     (COSINE, "phase.0.decay_power=0.5", "it is read only with decay = 'power'"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay=one_minus_sqrt", "a decay: phase.N.warmup"),
-    ("[objective]\nlabel_attention = 2\n", "data.packing=false", "it is read only with objective.label_attention = 0"),
+    ("[finetuning]\nhead = 'label_attention'\n", "data.packing=false", "it is read only with finetuning.head other"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay_power=0.5", "in a phase whose warmup + hold is below 1"),
 ]
 
