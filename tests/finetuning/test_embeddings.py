@@ -77,6 +77,10 @@ def test_each_passage_of_a_list_has_all_wrong_ones_of_its_row(tmp_path):
     expected = (["a", "a", "f", "g"], ["[b]", "c", "[1]", "h"], ["d", "d", "", "i"], ["e", "e", "", ""])
     for split in (kind.data.train, kind.data.dev[""], kind.data.test["test"]):
         assert split.examples.texts == expected
+    (tmp_path / "dev.csv").write_text("query,pos\na,b\nf,g\n")  # needs no wrong passages
+    files = Files(None, tmp_path / "pairs.jsonl", (tmp_path / "dev.csv",))
+    judged = Embeddings.read("embedding", files, {"text_columns": "query,pos,neg"}).data.dev[""]
+    assert judged.examples.texts == (["a", "f"], ["b", "g"])
     tokens = kind.tokens(kind.data.train, Tokenizer([*WORDS, *"abcdefghi"], UNCASED))
     assert (tokens.numbers > 0).sum(1).tolist() == [4, 4, 2, 3]  # an empty text is no candidate
     kind = read(tmp_path, [{"q": "a", "p": "b", "x": "c", "y": ""}, {"q": "d", "p": "e", "x": "", "y": "f"}], "q,p,x,y")

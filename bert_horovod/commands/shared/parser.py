@@ -90,7 +90,7 @@ _ORDER = (
     *("vocab", "prepare", "inspect", "verify", "import"),  # text and vocabulary
     *("recipes", "plan", "hosts", "doctor", "tune"),  # before a run
     *("pretrain", "launch", "status", "report", "resume"),
-    *("evaluate", "fill_mask", "probe", "finetune", "predict", "score", "export"),  # with its checkpoints
+    *("evaluate", "fill_mask", "probe", "finetune", "predict", "mine", "score", "export"),  # with its checkpoints
 )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
 from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import JsonList, read_table, table_text
+from bert_horovod.corpus.reading.table_files import JsonList, read_table, require_columns, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
@@ -102,14 +102,18 @@ class Embeddings(Kind):
         options = _options(flags, form)
         train = _read(files.train, form)
         fraction = flags.get("dev_fraction")
-        train, dev = (train, _read(files.dev[0], dev_form)) if fraction is None else two_parts(train, fraction)
+        train, dev = (
+            (train, _read(files.dev[0], _judging(files.dev[0], dev_form)))
+            if fraction is None
+            else two_parts(train, fraction)
+        )
         if form.label_column:
             refuse_one_label(train, form)
         else:
             _refuse_equal(train, form, 1 if len(form.columns) > 2 else 0)  # queries may be equal beside wrong passages
         if not dev_form.label_column and len(dev_form.columns) > 1:
             _refuse_equal(dev, dev_form, 0)
-        test = {"test": _texts(files.test[0], dev_form)} if files.test else {}
+        test = {"test": _texts(files.test[0], _judging(files.test[0], dev_form))} if files.test else {}
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
         return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **options))
 
@@ -298,6 +302,12 @@ def _read(path: Path, form: LabelFormat) -> Split:
     return (read_labelled if form.label_column else _texts)(path, form)
 
 
+def _judging(path: Path, form: LabelFormat) -> LabelFormat:
+    """The format of a file to judge by, which need not have the columns of wrong passages: no score reads them."""
+    there = require_columns(path, (), "", form.dialect) if len(form.columns) > 2 else ()
+    return replace(form, columns=(*form.columns[:2], *(name for name in form.columns[2:] if name in there)))
+
+
 def _texts(path: Path, form: LabelFormat) -> Split:
     """The texts of a file's items: of a row one, or in JSON Lines one for each passage of a list of right ones.
 
@@ -309,7 +319,7 @@ def _texts(path: Path, form: LabelFormat) -> Split:
     table = read_table(path, form.columns, form.dialect, form.columns[1:])
     places, items = table.places(form.columns, "--text_columns"), []
     for line, fields in table.rows:
-        query, right, *more = (_passages(fields[place]) for place in places)
+        query, right, *more = (passages_of(fields[place]) for place in places)
         wrong = [passage for each in more for passage in each if passage.strip()]
         if not right:
             raise UserError(f"{path}, line {line}: no passage in the column {form.columns[1]!r}; expected at least one")
@@ -319,7 +329,7 @@ def _texts(path: Path, form: LabelFormat) -> Split:
     return Split(path, LabelledTexts(tuple(map(list, texts)), [0] * len(items)), 0)
 
 
-def _passages(field: str) -> list[str]:
+def passages_of(field: str) -> list[str]:
     """The texts of a field, of JSON's list several; null in a list is none."""
     return [passage for passage in json.loads(field) if passage] if isinstance(field, JsonList) else [field]
 
