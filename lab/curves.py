@@ -70,7 +70,7 @@ COLUMNS = {
     "behind": ("behind, nats", "{:+.4f}".format),
     "steps": ("steps to its loss", "{:,.0f}".format),
     "tera_flops": ("TFLOP to its loss", "{:,.0f}".format),
-    "wire_gb": ("GB sent by a rank", "{:.3g}".format),
+    "wire_gb": ("GB sent to its loss, else in all", "{:.3g}".format),
     "step_s": ("step s", "{:.3f}".format),
     "hours": ("hours to its loss", "{:.2f}".format),
     "hours_whole": ("hours of all steps", "{:.2f}".format),
