@@ -120,17 +120,17 @@ def read_toml(path: str | Path, name: str, if_missing: str = "") -> dict[str, An
         raise UserError(f"{name} {path} is not valid TOML: {error}") from error
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_table(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables and lists of tables as one, by names with points.
 
-    >>> flat({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
+    >>> flat_table({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
     {'model.hidden_size': 8, 'phase.0.steps': 2}
     """
     entries: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             value = {str(number): item for number, item in enumerate(value)}
-        entries |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        entries |= flat_table(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return entries
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import ReadIf, named, setting
-from bert_horovod.recipe.heads import Head
+from bert_horovod.recipe.finetuning_heads import Head
 from bert_horovod.recipe.settings import Card, Data, Execution, Numerics, Objective, Phase
 
 Shape = tuple[int, ...]

@@ -13,8 +13,8 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
-from bert_horovod.recipe.fields import OneOf, Removed, flat, parse_toml, read_toml, sections_from_table
-from bert_horovod.recipe.heads import HEADS
+from bert_horovod.recipe.fields import OneOf, Removed, flat_table, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.finetuning_heads import HEADS
 from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
@@ -213,7 +213,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
     """
     tables = map(recipe_to_table, (old, new))
-    a, b = (flat({section: table[section] for section in WHAT_SECTIONS}) for table in tables)
+    a, b = (flat_table({section: table[section] for section in WHAT_SECTIONS}) for table in tables)
     # Other methods have other settings: the line of the method's name says it.
     lines = [f"{key}: {a[key]!r} -> {b[key]!r}" for key in a if key in b and a[key] != b[key]]
     if len(old.phase) != len(new.phase):

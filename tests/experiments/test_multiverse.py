@@ -24,7 +24,7 @@ from bert_horovod.inference.options import Options
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, initial_values
-from bert_horovod.recipe.heads import Classifier
+from bert_horovod.recipe.finetuning_heads import Classifier
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_of_record
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.opening import find_checkpoint

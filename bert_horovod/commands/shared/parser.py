@@ -14,7 +14,7 @@ from absl.flags import argparse_flags
 from bert_horovod import __version__, commands
 from bert_horovod.errors import UserError
 from bert_horovod.storage.places import is_url
-from bert_horovod.storage.places import parse as parse_place
+from bert_horovod.storage.places import parse_place as parse_place
 from bert_horovod.wording import did_you_mean, nearest
 
 _OTHER_NAMES = {  # other programs' names, and earlier ones of this

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_horovod.recipe.fields import ReadIf, fixed, named, setting
-from bert_horovod.recipe.heads import PLAIN, Head
+from bert_horovod.recipe.finetuning_heads import PLAIN, Head
 from bert_horovod.recipe.settings import CLASSIFICATION
 
 _CLASSIFIES = ReadIf("a classification", tasks=(CLASSIFICATION,))
