@@ -187,11 +187,16 @@ def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
     objective, now = table.get("objective"), table.get("finetuning", {})
     if not isinstance(objective, dict) or not isinstance(now, dict) or not MOVED.keys() & objective.keys():
         return table
-    moved = {key: value for key, value in objective.items() if key in MOVED and value != MOVED[key][0]}
+    # A default of another type, as in heads = true, is moved too, and then refused there.
+    kept = {key: value for key, value in objective.items() if key not in MOVED}
+    moved = {
+        key: objective[key]
+        for key, (usual, _) in MOVED.items()
+        if key in objective and (type(objective[key]), objective[key]) != (type(usual), usual)
+    }
     settings = {_name_now(key): value for key, value in moved.items()}
     if heads := [MOVED[key][1] for key in moved if MOVED[key][1]]:
         settings["head"] = heads[0]
-    kept = {key: value for key, value in objective.items() if key not in MOVED}
     return table | {"objective": kept, "finetuning": settings | now}
 
 
