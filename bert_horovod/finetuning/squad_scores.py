@@ -30,7 +30,7 @@ def word_f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
 
     `both_empty`: the score if neither text has a word: 1 in version 2.0, 0 in version 1.1.
 
-    >>> f1("eiffel tower in paris", "eiffel tower")  # precision 2 / 4, recall 2 / 2
+    >>> word_f1("eiffel tower in paris", "eiffel tower")  # precision 2 / 4, recall 2 / 2
     0.6666666666666666
     """
     predicted, expected = prediction.split(), answer.split()

@@ -123,7 +123,7 @@ def read_toml(path: str | Path, name: str, if_missing: str = "") -> dict[str, An
 def flat_table(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables and lists of tables as one, by names with points.
 
-    >>> flat({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
+    >>> flat_table({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
     {'model.hidden_size': 8, 'phase.0.steps': 2}
     """
     entries: dict[str, Any] = {}
