@@ -152,6 +152,8 @@ def run(arguments: argparse.Namespace) -> None:
         total = miner.write(found, right, output)
     negatives, mean = total["negatives"], total["scores"] / max(1, total["negatives"])
     of_negatives = f", {mean:.4f} of negatives" if negatives else ""
+    if not negatives:
+        print("warning: no pair has a negative; expected a lower --margin or first of --ranks, or more --corpus")
     names = ",".join([*columns, *negative_columns(output, choice.per_query)])
     print(
         f"read        {counted(len(pairs.query), 'pair')} of {len(pairs.queries.first):,} queries, with "

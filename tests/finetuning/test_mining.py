@@ -174,7 +174,7 @@ def test_a_command_that_was_killed_goes_on_and_writes_the_same(toy, monkeypatch)
     assert not [*toy.glob(".out*")]
 
 
-def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_fewer(tmp_path):
+def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_fewer(tmp_path, capsys):
     (tmp_path / "in.csv").write_text("query,passage\na,b\na,c\nd,e\n")
     np.save(tmp_path / "q.npy", np.eye(3, 4)[[0, 0, 1]])
     np.save(tmp_path / "p.npy", np.float16([[1, 0, 0, 0], [0.5, 0.25, 0, 0], [0.25, 1, 0, 0]]))
@@ -185,6 +185,9 @@ def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_f
         'query,passage,negative_1,negative_2,scores\na,b,e,,"[1.0, 0.25]"\na,c,e,,"[0.5, 0.25]"\n'
         'd,e,c,b,"[1.0, 0.25, 0.0]"\n'
     )
+    assert "\nnegatives   4; 2 pairs with fewer than 2, 0 of them with none\n" in capsys.readouterr().out
+    assert dispatch(parse(["bert-horovod", "mine", *map(str, words), "--max_score", "-2"])) == 0
+    assert "warning: no pair has a negative" in capsys.readouterr().out
 
 
 def test_vectors_that_are_not_finite_are_refused_and_leave_nothing(tmp_path, capsys):
