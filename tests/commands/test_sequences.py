@@ -1,7 +1,9 @@
 """From FASTA to a checkpoint that judges bases, as the commands are typed."""
 
 import csv
+import importlib.util
 import json
+import math
 import random
 import shlex
 
@@ -11,6 +13,7 @@ import pytest
 from bert_horovod.corpus.store import open_store
 from tests.commands.conftest import command
 from tests.corpus.preparing.test_preparation import tree
+from tests.horovod_runs import PROJECT
 from tests.toy_runs import newest, train_recipe
 from tests.toys import TOY_MODEL, toy_recipe
 
@@ -143,3 +146,19 @@ def test_what_does_not_fit_together_is_refused(genome, capsys, tmp_path, words, 
     assert command(name, "--input", "genome.fa", *flags, *output) == 2
     assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_organism_of_the_tutorial_has_codons_and_pairs_of_one_wrong_letter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("organism", PROJECT / "docs" / "tutorials" / "organism.py")
+    organism = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(organism)
+    organism.make(40_000)
+    text = "".join((tmp_path / "held_out.fa").read_text().upper().splitlines()[1:])
+    assert organism.markov(text, 0) < math.log(4)
+    assert organism.markov(text, 3) < organism.markov(text, 0) - 0.02
+    with open("pairs.csv", encoding="ascii", newline="") as file:
+        [_, *pairs] = csv.reader(file)
+    assert all(right in text and sum(map(str.__ne__, right, bad)) == 1 for right, bad in pairs)
+    (tmp_path / "organism.fa").rename("genome.fa")
+    assert prepare("letters").vocabulary[5:] == list("ACGT")
