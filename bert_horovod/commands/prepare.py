@@ -204,8 +204,8 @@ def _require_split(documents: str, settings: "TokenizerSettings", arguments: arg
 
     if not isinstance(settings, JsonTokenizer):
         raise UserError(
-            f"--split {arguments.split} with --vocab {arguments.vocab}, which cuts words; expected --tokenizer DIR: "
-            f"make one with bert-horovod vocab --split {arguments.split} --input ... --output DIR/tokenizer.json"
+            f"--split {arguments.split}: {arguments.tokenizer or arguments.vocab} cuts words; expected --tokenizer DIR "
+            f"made with bert-horovod vocab --split {arguments.split} --input ... --output DIR/tokenizer.json"
         )
     cut = cut_letters(json.loads(settings.text).get("pre_tokenizer"))
     if cut and cut != token_letters(documents):

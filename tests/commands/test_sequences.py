@@ -121,7 +121,7 @@ def test_the_next_command_prepares_the_same_sequences(genome, capsys):
     [
         ("prepare --tokenizer split3", "genome.fa is FASTA"),
         ("prepare --tokenizer split3 --split 2", "the tokenizer cuts sequences otherwise; expected --split 3"),
-        ("prepare --vocab vocab.txt --split 3", "which cuts words; expected --tokenizer DIR"),
+        ("prepare --vocab vocab.txt --split 3", "--split 3: vocab.txt cuts words; expected --tokenizer DIR made"),
         ("prepare --tokenizer split3 --split word", "--split 'word': expected letters"),
         ("prepare --tokenizer split3 --split 3 --documents blank_line", "it is read only without --split"),
         ("prepare --tokenizer split3 --split 3 --input prose.txt", "prose.txt begins with 'A cat.'; expected FASTA"),
