@@ -10,6 +10,7 @@ again on a finished store checks it.
 
 import argparse
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -52,8 +53,8 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to do with a line or row that cannot be read; the manifest counts skipped ones (default: "
         "stop among the first 1,000 of a file, then skip)",
     )
-    parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
-    parser.add_argument(
+    cased = parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
+    documents = parser.add_argument(
         "--documents",
         choices=("file", "blank_line", "paragraph_lines"),
         default="file",
@@ -61,6 +62,21 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "line ends a document and a line is a sentence; paragraph_lines: a blank line ends a document and a line is a "
         "paragraph, as in CC-100. A line of JSON Lines or a row of a table is a document (default: %(default)s)",
     )
+    parser.add_argument(
+        "--split",
+        metavar="letters|K",
+        help="the texts are sequences (DNA, RNA, proteins), plain files are FASTA: cut them into letters, or into "
+        "k-mers of K letters",
+    )
+    for action in (cased, documents):
+        read_with(action, "without --split", lambda arguments: arguments.split is None)
+
+
+def documents_of(arguments: argparse.Namespace) -> str:
+    """What --split says, or else --documents."""
+    from bert_horovod.corpus.reading.sequences import read_split
+
+    return arguments.documents if arguments.split is None else read_split(arguments.split)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,10 +165,13 @@ def run(arguments: argparse.Namespace) -> None:
         path, vocabulary, tokenizer_settings = _of_directory(Path(arguments.tokenizer), arguments.cased)
     else:
         path, vocabulary, tokenizer_settings = named_tokenizer(arguments.vocab, arguments.cased)
+    documents = documents_of(arguments)
+    if arguments.split:
+        _require_split(documents, tokenizer_settings, arguments)
     if recipe:  # a mistake in it is told before hours of work
         check_vocabulary(recipe, Store(Path(arguments.output_dir), {}, (), vocabulary, tokenizer_settings), padded=True)
     settings = Settings(
-        documents=arguments.documents,
+        documents=documents,
         held_out=arguments.held_out,
         shard_bytes=arguments.shard_bytes,
         text_field=arguments.text_field,
@@ -176,6 +195,24 @@ def run(arguments: argparse.Namespace) -> None:
             _make_indexes(prepared.path, recipe, arguments.workers)
     finally:  # the store is finished, whatever becomes of the index
         print(summary(prepared, _start(arguments.tokenizer or arguments.vocab), _recipe_flags(arguments)))
+
+
+def _require_split(documents: str, settings: "TokenizerSettings", arguments: argparse.Namespace) -> None:
+    """Raise UserError for a tokenizer that does not cut sequences, or that cuts them otherwise than --split says."""
+    from bert_horovod.corpus.reading.sequences import LETTERS, cut_letters, token_letters
+    from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer
+
+    if not isinstance(settings, JsonTokenizer):
+        raise UserError(
+            f"--split {arguments.split}: {arguments.tokenizer or arguments.vocab} cuts words; expected --tokenizer DIR "
+            f"made with bert-horovod vocab --split {arguments.split} --input ... --output DIR/tokenizer.json"
+        )
+    cut = cut_letters(json.loads(settings.text).get("pre_tokenizer"))
+    if cut and cut != token_letters(documents):
+        raise UserError(
+            f"--split {arguments.split}: the tokenizer cuts sequences otherwise; expected --split "
+            f"{LETTERS if cut == 1 else cut}"
+        )
 
 
 def _command() -> str:

@@ -1,7 +1,8 @@
-"""Learn a WordPiece vocabulary from text, or extend one by the words of a domain.
+"""Learn a WordPiece vocabulary from text, extend one by the words of a domain, or make a tokenizer of sequences.
 
 bert-horovod vocab --input corpus.txt --size 30522 --output vocab.txt
 bert-horovod vocab --extend bert-base --input reports.txt --output vocab.txt
+bert-horovod vocab --input genome.fa --split 6 --output kmers/tokenizer.json
 
 The same text gives the same file, byte for byte. Use the same --cased and --documents as for `prepare`. --extend adds
 the pieces that save most tokens on the text and keeps the ids of all old tokens; `import --vocab` then gives a
@@ -9,22 +10,25 @@ checkpoint embeddings for them.
 """
 
 import argparse
+import json
 import shlex
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bert_horovod.commands.prepare import add_text_arguments, named_tokenizer
+from bert_horovod.commands.prepare import add_text_arguments, documents_of, named_tokenizer
 from bert_horovod.commands.shared.flags import CHECKPOINT
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.places import is_url
+from bert_horovod.wording import counted
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.reading.sources import SourceFile
     from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 
 _SIZE = 30522
+_TOKENIZER = "tokenizer.json"
 _MOST_INPUTS = 5  # listed in the next command; of more, as of a glob pattern without quotes, the line would be too long
 _NAMED = 10  # new pieces that are printed
 
@@ -33,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_text_arguments(parser)
     parser.add_argument("--size", type=int, help=f"tokens in the vocabulary (default: {_SIZE})")
-    parser.add_argument("--output", required=True, type=Path, help="the file to write, such as vocab.txt")
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        help="the file to write, such as vocab.txt; with --split DIR/tokenizer.json",
+    )
     parser.add_argument(
         "--extend", metavar="BASE", help=f"keep this vocabulary and add pieces: a vocab.txt, or {CHECKPOINT}"
     )
@@ -58,6 +67,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--add: expected --extend BASE too; --size sets the size of a new vocabulary")
     if arguments.size is not None and arguments.extend is not None:
         raise UserError("--size with --extend: expected --add N, the number of pieces to add")
+    documents = documents_of(arguments)
+    if arguments.split and arguments.extend is not None:
+        raise UserError("--split with --extend: expected one of them; a vocabulary of sequences is made anew")
+    if arguments.split and arguments.output.name != _TOKENIZER:
+        raise UserError(f"--output {arguments.output}: expected DIR/{_TOKENIZER} with --split")
     base = None if arguments.extend is None else _base(arguments)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
@@ -67,7 +81,9 @@ def run(arguments: argparse.Namespace) -> None:
             _refuse_within(arguments.output, Path(arguments.extend))
         files_here = [source.path for source in sources if isinstance(source.path, Path)]
         require_output_file(arguments, more_inputs=files_here, makes_parent=True)
-        if base is None:
+        if arguments.split:
+            _make_sequence_tokenizer(arguments, documents, sources, start)
+        elif base is None:
             _learn(arguments, sources, start)
         else:
             _extend(arguments, sources, start, base)
@@ -106,6 +122,32 @@ def _learn(arguments: argparse.Namespace, sources: "list[SourceFile]", start: fl
             f"the text has too few different words for --size {size}; this vocabulary works, more text gives a fuller "
             "one"
         )
+    print(f"next: {_next_command(arguments)}")
+
+
+def _make_sequence_tokenizer(
+    arguments: argparse.Namespace, split: str, sources: "list[SourceFile]", start: float
+) -> None:
+    """Make and write the tokenizer of sequences, and what transformers reads beside it."""
+    from bert_horovod.corpus.reading.sequence_tokenizer import learn_sequence_tokenizer
+    from bert_horovod.interchange.any_tokenizer import general_config
+    from bert_horovod.storage.writing import write_output
+
+    config = arguments.output.with_name("tokenizer_config.json")
+    if not arguments.output.exists() and config.exists():
+        raise UserError(f"--output {arguments.output}: {config} is there, of another tokenizer; name a new directory")
+    size = _SIZE if arguments.size is None else arguments.size
+    settings = learn_sequence_tokenizer(sources, split, size, arguments.text_field, arguments.bad_lines)
+    try:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, f"cannot write {arguments.output}: {error.strerror}") from error
+    write_output(config, json.dumps(general_config(settings), indent=2) + "\n")
+    write_output(arguments.output, settings.text)
+    print(
+        f"{arguments.output}: {len(settings.facts.vocabulary):,} tokens from {counted(len(sources), 'file')} in "
+        f"{time.monotonic() - start:.1f} s"
+    )
     print(f"next: {_next_command(arguments)}")
 
 
@@ -164,7 +206,11 @@ def _next_command(arguments: argparse.Namespace) -> str:
     """The command that prepares the same text, as it can be typed in any directory."""
     inputs = [name if name == "-" or is_url(name) else str(Path(name).absolute()) for name in arguments.input]
     words = ["bert-horovod", "prepare", "--input", *(inputs if len(inputs) <= _MOST_INPUTS else ["..."])]
-    words += ["--vocab", str(Path(arguments.output).absolute()), "--output_dir", "STORE"]
+    output = Path(arguments.output).absolute()
+    words += (
+        ["--split", arguments.split, "--tokenizer", str(output.parent)] if arguments.split else ["--vocab", str(output)]
+    )
+    words += ["--output_dir", "STORE"]
     words += ["--cased"] if arguments.cased else []
     for flag, default in (("documents", "file"), ("text_field", "text"), ("bad_lines", None)):
         if (value := getattr(arguments, flag)) != default:

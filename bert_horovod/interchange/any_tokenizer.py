@@ -85,8 +85,8 @@ def json_tokenizer(
     return settings
 
 
-def general_config(settings: JsonTokenizer, max_length: int) -> dict[str, Any]:
-    """The content of tokenizer_config.json beside a tokenizer.json; max_length in tokens."""
+def general_config(settings: JsonTokenizer, max_length: int | None = None) -> dict[str, Any]:
+    """The content of tokenizer_config.json beside a tokenizer.json; max_length in tokens, None: of no model."""
     tokens, cut = settings.special_tokens._asdict(), json.loads(settings.text).get("pre_tokenizer") or {}
     # transformers 4 obeys this key, 5 tokenizer.json.
     prefix = {"add_prefix_space": cut["add_prefix_space"]} if cut.get("type") == "ByteLevel" else {}
@@ -94,6 +94,6 @@ def general_config(settings: JsonTokenizer, max_length: int) -> dict[str, Any]:
         "tokenizer_class": GENERAL,
         **prefix,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": max_length,
+        **({"model_max_length": max_length} if max_length else {}),
         **{key: tokens[role] for role, key in ROLES.items() if tokens[role]},
     }

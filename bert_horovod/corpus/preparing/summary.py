@@ -8,6 +8,7 @@ from typing import Any
 from bert_horovod.corpus.preparing.making_shards import Made
 from bert_horovod.corpus.preparing.planning import Part
 from bert_horovod.corpus.reading.formats import BAD_LINES
+from bert_horovod.corpus.reading.sequences import token_letters
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources
 from bert_horovod.corpus.store import read_sources
@@ -23,6 +24,7 @@ _RECIPES = (
     (4_000_000, "bert-mini-fast", 30522),
     (0, "quickstart", 4096),
 )
+_LONG_ROWS = "--set phase.0.sequence_length=512"  # of sequences
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def summary(prepared: Result, start: str | None = None, given: str = "") -> str:
     recipe = given or fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
     if not given and "tokenizer" in manifest["vocabulary"]:  # which may make other rows of two texts
         recipe += " --set objective.pair=none"
+    if not given and token_letters(manifest["settings"]["documents"]):
+        recipe = f"modernbert-mini --set model.vocab_size={manifest['vocabulary']['size']} {_LONG_ROWS}"
     if start is not None:
         recipe = f"{given or 'domain'} --init_checkpoint {shlex.quote(start)}"
     store = shlex.quote(str(prepared.path.absolute()))

@@ -62,7 +62,7 @@ def make_blocks(job: BlocksJob, report: Report) -> Done:
         tokenizer,
         len(tokenizer.vocabulary),
         tokenizer.unknown_id,
-        lines=job.settings.documents == "blank_line",
+        lines=job.settings.documents not in ("file", "paragraph_lines"),
         held_out=job.settings.held_out,
         shard_bytes=job.settings.shard_bytes,
         joint=tokenizer.joint,

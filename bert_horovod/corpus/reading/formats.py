@@ -282,8 +282,9 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
     `documents`: with "file" a plain file is a document, and a blank line ends a paragraph; with "blank_line" a blank
     line ends a document, and a line is a sentence; with "paragraph_lines" likewise, but a line is a paragraph. In JSON
     Lines and tables, every line or row is a document in any case, and its text is read by the same rule. An article of
-    a Wikipedia dump and a page of a WET file are documents in any case; a page's line is a paragraph. The documents to
-    skip at the beginning are not counted, and not parsed where that is possible.
+    a Wikipedia dump and a page of a WET file are documents in any case; a page's line is a paragraph. With what
+    sequences.read_split gives, a plain file is FASTA, and a document is a sequence: lines of upper-case letters. The
+    documents to skip at the beginning are not counted, and not parsed where that is possible.
     """
     section_iterators = format_of(reader.source).documents(reader, documents)
     for _ in islice(section_iterators, skip_documents):

@@ -6,6 +6,7 @@ each character when it is first seen.
 - byte level: letters, numbers and other characters, as GPT-2's pattern has them, and its contractions ("'s").
 - words: parts of words, and characters that BERT's pre-tokenizer and its like take from words, such as punctuation.
 - spaces: all that is between two spaces; so Metaspace and others take words, with their punctuation.
+- letters: so many letters, of a sequence.
 """
 
 import json
@@ -14,6 +15,8 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from bert_horovod.corpus.reading.sequences import cut_letters
 
 if TYPE_CHECKING:
     import tokenizers
@@ -205,6 +208,30 @@ class SpacesRule(SplitRule):
         return _WORD if kept and unicodedata.category(character)[0] in "LMNPS" else _ODD
 
 
+class LettersRule(SplitRule):
+    """So many letters from a sentence's begin, and what is left behind the last of these by letters."""
+
+    def __init__(self, library: "tokenizers.Tokenizer", letters: int):
+        super().__init__(library)
+        self._letters, self._plain = letters, bytes(np.flatnonzero(self._classes[:128] == _WORD).tolist())
+
+    def excludes(self, text: str) -> bool:
+        return bool(text.encode().translate(None, self._plain)) or super().excludes(text)
+
+    def begins(self, text: bytes, is_ascii: bool) -> np.ndarray:
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        starts = np.append(0, ends[:-1] + 1)
+        places = np.arange(len(text)) - np.repeat(starts, ends - starts + 1)
+        whole = np.repeat((ends - starts) // self._letters * self._letters, ends - starts + 1)
+        return np.flatnonzero((places % self._letters == 0) | (places >= whole))
+
+    def pre_tokens(self, piece: str) -> list[str] | None:
+        return [self._normalise(piece)]
+
+    def _class_of(self, character: str) -> int:
+        return _WORD if len(self._normalise(character)) == 1 else _ODD
+
+
 def rule_of(library: "tokenizers.Tokenizer") -> SplitRule | None:
     """The rule for a tokenizer; None if no rule is known to hold for it."""
     from tokenizers import models
@@ -220,6 +247,12 @@ def rule_of(library: "tokenizers.Tokenizer") -> SplitRule | None:
     rule: SplitRule | None = None
     if _is_gpt2(pre_tokenizers) and names <= {"NFC"}:
         rule = ByteLevelRule(library, pre_tokenizers[-1]["add_prefix_space"])
+    elif (
+        len(pre_tokenizers) == 1
+        and (letters := cut_letters(pre_tokenizers[0]))
+        and all(map(_is_by_letters, normalizers))
+    ):
+        rule = LettersRule(library, letters)
     elif _cuts_at_spaces(pre_tokenizers) and all(map(_is_by_words, normalizers)):
         by_character = names <= _NORMALISE_CHARACTERS and all(part["type"] != "Metaspace" for part in pre_tokenizers)
         rule = (
@@ -265,6 +298,14 @@ def _is_plain(pre_tokenizers: list[dict[str, Any]], normalizers: list[dict[str, 
         and metaspace.get("prepend_scheme") == "always"
         and not any(part["type"] == "Replace" and part["pattern"].get("String", " ").strip(" ") for part in normalizers)
     )
+
+
+def _is_by_letters(component: dict[str, Any]) -> bool:
+    """Whether a normalizer takes white space away, or changes a letter into one."""
+    if component["type"] != "Replace":
+        return False
+    blanks = component["pattern"] == {"Regex": r"\s"} and not component["content"]
+    return blanks or len(component["pattern"].get("String", "")) == len(component["content"]) == 1
 
 
 def _is_by_words(component: dict[str, Any]) -> bool:

@@ -1,10 +1,11 @@
-"""Documents, cut into sections, from paragraphs, records or lines of plain text; memory holds a few sections."""
+"""Documents, cut into sections, from paragraphs, records or lines of plain text, or sequences; memory holds a few."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bert_horovod.corpus.reading.other_formats import refuse_content
 from bert_horovod.corpus.reading.sentences import split_sentences
+from bert_horovod.corpus.reading.sequences import fasta_records, refuse_fasta, sequence_parts, token_letters
 from bert_horovod.corpus.reading.sources import SourceReader
 
 DOCUMENTS = ("file", "blank_line", "paragraph_lines")
@@ -33,8 +34,12 @@ def utf8_bytes(text: str) -> int:
 
 def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     """The documents of plain text; see formats.read_sections."""
+    if token_letters(documents):
+        for name, sequence in fasta_records(reader):
+            yield _sequence_sections(sequence, documents, f"{reader.source.path}, >{name}", name)
+        return
     if reader.begin == 0:
-        reader.look = refuse_content
+        reader.look = _refuse_content
     if documents == "file":
         yield document_sections(_paragraphs(reader.lines()), documents, reader)
         return
@@ -49,11 +54,26 @@ def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Se
             reader.passed_over = counted
 
 
+def _refuse_content(where: str, head: bytes) -> None:
+    refuse_content(where, head)
+    refuse_fasta(where, head)
+
+
 def record_sections(number: int, text: str, title: str, documents: str, reader: SourceReader) -> Iterator[Section]:
     """The sections of the text of a record, which begins at line or row `number` of the source."""
+    if token_letters(documents):
+        yield from _sequence_sections([text.encode()], documents, reader.place(number), title)
+        return
     inner = ((number, line) for line in text.split("\n"))
     paragraphs = _paragraphs(inner) if documents == "file" else _whole_lines(inner)
     yield from document_sections((paragraph for paragraph in paragraphs if paragraph), documents, reader, title)
+
+
+def _sequence_sections(sequence: Iterable[bytes], documents: str, where: str, title: str) -> Iterator[Section]:
+    """The sections of a sequence: each is a line, cut between tokens."""
+    letters = token_letters(documents)
+    for text, is_last in sequence_parts(sequence, SECTION_BYTES // letters * letters, where):
+        yield Section(text, len(text), is_last, title)
 
 
 def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
