@@ -79,7 +79,9 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None, ranks
     for section in WHAT_SECTIONS:
         pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
         pairs = pairs or [(settings[section], defaults[section])]
-        changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
+        changes = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
+        if section != "finetuning" or any(changes):  # a section that kept lines do not know
+            changed[section] = changes
     decided_by = [changed, store_hash, ranks, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
     text = json.dumps(decided_by, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -136,3 +136,9 @@ def test_a_run_that_diverged_is_kept_and_any_other_failure_ends_the_ladder(monke
     said["text"] = "step 30: the loss is nan. The same command would diverge again: give another recipe"
     curves.climb_with(run, arguments)
     assert ladder.kept()["key"]["loss"] == math.inf
+
+
+def test_kept_lines_are_found_under_todays_keys():
+    store_hash = "34465f2376b447bf0673f9f774fad104a144fe96783d9dcbc9c453c0377ee947"  # of what they were trained on
+    verdicts = [each for each in ladder.walk(TABLE, ladder.kept(), store_hash) if isinstance(each, ladder.Verdict)]
+    assert [verdict.row for verdict in verdicts[:4]] == [ladder.BASE, *(row.name for row in TABLE.rows[:3])]
