@@ -37,8 +37,8 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.storage.reading import read_given_json
-from bert_horovod.training import overlap
-from bert_horovod.training.overlap import measure_profile
+from bert_horovod.training import building
+from bert_horovod.training.building import measure_profile
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
 from lab.rounds import reported
@@ -92,7 +92,7 @@ class DelayedStep(TrainStep):
         """See TrainStep; the gradients of a block are ready after its delay."""
         delays = self._delays
         token = _sleep(delays["forward_s"], inputs.learning_rate)
-        sums = tf.fill([len(self._task.sum_names)], tf.cast(token, tf.float64))
+        sums = tf.fill([len(self.task.sum_names)], tf.cast(token, tf.float64))
         gradients = {}
         for names, seconds in zip(
             backward_blocks(list(self.shapes)),
@@ -101,7 +101,7 @@ class DelayedStep(TrainStep):
         ):
             token = _sleep(seconds, token)
             with tf.control_dependencies([token]):  # parameters serve as gradients, as in the peers: no copies
-                gradients |= {name: self._state.parameters[name].read_value() for name in names}
+                gradients |= {name: self.state.parameters[name].read_value() for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
         row_gradients = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
         return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(row_gradients, ids)}, sums
@@ -133,12 +133,12 @@ def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
 @contextlib.contextmanager
 def delayed(delays: dict[str, float | list[float]]) -> Iterator[None]:
     """Inside this context steps that are built sleep."""
-    classes = overlap.TrainStep, overlap.Updater
-    overlap.TrainStep, overlap.Updater = partial(DelayedStep, delays), partial(DelayedUpdater, delays)
+    classes = building.TrainStep, building.Updater
+    building.TrainStep, building.Updater = partial(DelayedStep, delays), partial(DelayedUpdater, delays)
     try:
         yield
     finally:
-        overlap.TrainStep, overlap.Updater = classes
+        building.TrainStep, building.Updater = classes
 
 
 def measured_delays(recipe: Recipe, steps: int) -> dict[str, float | list[float]]:

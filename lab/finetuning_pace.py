@@ -77,9 +77,9 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.costs.buckets import by_size
     from bert_horovod.model.forward import as_arrays
     from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.training.building import build_step
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.opening_state import first_state
-    from bert_horovod.training.overlap import build_step
 
     use_devices(0, 1, shape["threads"])
     overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]
@@ -100,7 +100,7 @@ def run_ours(shape: dict[str, Any]) -> None:
             rows = source.assemble(positions)
             counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
             inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
-            result = step.run([as_arrays(rows)], [first_row], inputs)
+            result = step.start([as_arrays(rows)], [first_row], inputs).result()
             state.progress.count(result.finite, recipe.numerics)
             seconds.append((time.perf_counter() - started) / counts[counted])
             number += 1

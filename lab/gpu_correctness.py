@@ -149,7 +149,7 @@ def train(recipe: Recipe, device: str, steps: int) -> Trained:
 def _train_step(step: TimedStep) -> float:
     """One optimizer step; its loss."""
     inputs = step_inputs(step.recipe, step.state.progress.step, {}, step.rows.counts, LEARNING_RATE)
-    result = step.step.run(step.rows.micro_batches, [ROWS * k for k in range(MICRO_BATCHES)], inputs)
+    result = step.step.start(step.rows.micro_batches, [ROWS * k for k in range(MICRO_BATCHES)], inputs).result()
     step.state.progress.count(result.finite, step.recipe.numerics)
     sums, counts = result.sums, step.rows.counts
     return sums["mlm_loss"] / counts["masked_tokens"] + sums["nsp_loss"] / counts["sequences"]

@@ -57,6 +57,16 @@ def command_lines() -> list[str]:
     return found
 
 
+def test_one_step_is_read_in_as_many_lines_as_it_says():
+    listed = re.findall(r"\((bert_horovod/[\w/]+\.py)\) (\d+)", README)
+    lines = {name: len((PROJECT / name).read_text(encoding="utf-8").splitlines()) for name, _ in listed}
+    assert [name for name, said in listed if abs(int(said) - lines[name]) > 10] == []
+    said = int(re.search(r"One optimizer step in ([\d,]+) lines:", README)[1].replace(",", ""))
+    assert said == sum(int(length) for _, length in listed)
+    assert sum(lines.values()) <= 1650
+    assert {f"bert_horovod/training/{name}.py" for name in ("loop", "ahead", "step")} <= set(lines)
+
+
 def test_every_command_is_named_and_every_line_parses():
     assert [name for name in command_names(commands) if f"`{name.replace('_', '-')}`" not in README] == []
     lines = [line for line in command_lines() if line.startswith("bert-horovod")]

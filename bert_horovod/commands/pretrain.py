@@ -75,11 +75,10 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.initial import Initial
-    from bert_horovod.training.job import check_recipe, pretraining_job
+    from bert_horovod.training.job import check_size, pretraining_job
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
     store = open_store(arguments.data_dir)
-    check_recipe(recipe, store, launched.size, padded=start is not None)
     job = pretraining_job(
         recipe,
         store,
@@ -88,6 +87,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),
         **options,
     )
+    check_size(recipe, job.task, launched.size)
     if start and launched.rank == 0:  # rank 0 sends its parameters to the others
 
         def load(checkpoint: "OpenCheckpoint") -> Initial:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs.exchanges import Link, fit
+from bert_horovod.costs.exchanges import NUMBER_BYTES, Link, fit
+from bert_horovod.exchange.dense.reducer import ENCODINGS
+from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.runtime import lazy_tensorflow as tf
 
 SMALLEST, LARGEST = 1 << 14, 1 << 24  # range of the bytes on the wire
@@ -58,3 +60,14 @@ def measure_link(
     link, (size, _) = fit(seconds), seconds[-2]  # so that all together send as much as the largest did
     times = median_s(size, _AT_ONCE) / (_AT_ONCE * link.seconds(size))
     return Link(times * link.latency_s, times * link.s_per_byte)
+
+
+def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
+    """Measure the link with sums by `reduction` on this wire; equal on all ranks. `largest`: see measure_link."""
+
+    def two_step(numbers: tf.Tensor, name: str) -> tf.Tensor:
+        return TwoStep(world, numbers.shape[0], name).sum_encoded(numbers, ENCODINGS[wire])[0]
+
+    collective = two_step if reduction == "two_step" else world.all_reduce
+    dtype = tf.float32 if wire == "int8" else tf.as_dtype(wire)
+    return measure_link(world, collective, dtype, NUMBER_BYTES[wire], largest)

@@ -15,13 +15,13 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.inference.outputs import NotFiniteError, RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import HuggingFace
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.runs.checkpoint import BEST, Best, best_record, path_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.divergence import Diverged
 from bert_horovod.training.run import FIRST_STEP_S, Run
-from bert_horovod.training.step import compute_policy
 
 
 class Answered(NamedTuple):

@@ -44,8 +44,8 @@ from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes, use_devices
 from bert_horovod.runtime.host import busy_share, core_ticks, keep_freed_memory
+from bert_horovod.training.building import Expectation, plan_by_measurement, plan_is_measured
 from bert_horovod.training.hooks.timeline import StepTimeline
-from bert_horovod.training.overlap import Expectation, plan_by_measurement, plan_is_measured
 from bert_horovod.training.step_results import StepResult, StepTimes
 
 COMMUNICATION = ("off", "on", "held_back")  # none; overlapped with backward; all of it after backward

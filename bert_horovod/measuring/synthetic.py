@@ -29,8 +29,8 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.agreement import agree_on_products
+from bert_horovod.training.building import build_step
 from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
-from bert_horovod.training.overlap import build_step
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StartedStep, StepInputs, StepResult
 
@@ -144,7 +144,7 @@ def synthetic_step(
     """A step of the recipe's first phase (Recipe.of_phase for others); all its `micro_batches` have the same rows.
 
     The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one, `plan` follows
-    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.overlap.build_step.
+    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.building.build_step.
     """
     rows = repeated_rows(recipe, batch, micro_batches)
     return timed_step(recipe, rows, world or World(), plan, state, **options)
@@ -155,8 +155,7 @@ def timed_step(
 ) -> TimedStep:
     """A step on these rows; see synthetic_step."""
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
-    shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
-    plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
+    plan = plan or by_size(state.shapes, recipe.execution.bucket_bytes)
     agree_on_products(recipe, state.progress, world)
     step = build_step(recipe, task, state, world, plan, len(rows.micro_batches), **options)
     step.exchange.begin(1, recipe.phase[0].steps)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_horovod.model.parameters import Shapes
-from bert_horovod.optimizers.applying import next_loss_scale
+from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.settings import Numerics
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -33,7 +33,7 @@ class Progress:
     jumped_in_a_row: int = 0  # steps since the loss jumped; 0: it is not far above the mean
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches skipped after rollbacks
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/dense/reducer.py
-    plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
+    plan: dict[str, Any] = field(default_factory=dict)  # see training/building.py
     products: str = ""  # dtype of the optimizer's matrix products; "": it has none, or none was agreed on yet
     exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
@@ -84,6 +84,11 @@ class TrainingState:
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}
         self.restored: dict[str, np.ndarray] = {}  # values of a checkpoint for `own`
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the parameters that train, by name."""
+        return {name: tuple(variable.shape) for name, variable in self.trained.items()}
 
     def own(self, name: str, shape: tuple[int, ...], first: tf.Variable | None = None) -> tf.Variable:
         """A float32 variable of this rank alone, by name.

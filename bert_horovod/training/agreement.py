@@ -24,6 +24,7 @@ from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.recipe.fields import flat
 from bert_horovod.recipe.methods_found import package_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -189,7 +190,7 @@ def described(jobs: Sequence[Job]) -> dict[str, Any]:
             f"package of {name}": package_of(type(method))
             for name, method in (("optimizer.name", job.recipe.optimizer), ("exchange.method", job.recipe.exchange))
         }
-        of_job = _flat({**table, **packages, "task": type(job.task).__name__, "--max_steps": job.max_steps})
+        of_job = flat({**table, **packages, "task": type(job.task).__name__, "--max_steps": job.max_steps})
         settings |= (
             {f"{job.output_dir.name}: {key}": value for key, value in of_job.items()} if len(jobs) > 1 else of_job
         )
@@ -214,15 +215,3 @@ def disagreement(everyone: list[tuple[str, dict[str, Any]]]) -> str | None:
         f"rank {differing[0]} on {host} differs from rank 0 on {first_host}: {differences}{more}.{also} "
         "Every host needs the same recipe, flags, program and packages; bring that host up to date"
     )
-
-
-def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of a nested table, by their keys joined with dots."""
-    if isinstance(table, list) and table and isinstance(table[0], dict):
-        table = dict(enumerate(table))
-    if not isinstance(table, dict):
-        return {prefix: table}
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat

@@ -1,22 +1,18 @@
 """The start of a run: the stages between a command, which only makes jobs, and the first optimizer step.
 
-stage                   ranks      why it stands there
-claim the directory     rank 0     nothing is written before; and nobody waits yet for a rank that is refused, or that
-                                   waits until an earlier run's ranks have ended
-announce                each       if the ranks cannot join, because their recipes ask for different groups of ranks,
-                                   this alone tells why
-join the ranks          all        from here on a rank that ends ends them all; then each takes its device
-agree                   all        the first thing that they exchange: ranks that differ would wait for each other in
-                                   collectives that do not match
-bring what is newest    rank 0     the recipe is now known to be that of all ranks; and the state is that of the newest
-                                   checkpoint
-share the lock          all        the directory is locked until the last of its ranks ends, not only rank 0
-open the state          all        its progress says which phase, and which rows of it, come next
-open the rows           all        once a phase; the state grows, if the phase has more layers, and is compared
-build the step          all        once a phase, with its first rows: by them buckets are planned, and programs compiled
+claim the directories   rank 0: before anything is written, and before others wait for a rank that is refused, or that
+                        waits until an earlier run's ranks have ended
+announce                if the ranks cannot join, because recipes ask for other groups of ranks, this alone tells why
+join the ranks          from here on a rank that ends ends them all; then each takes its device
+agree                   before all else: ranks that differ would wait for each other in collectives that do not match
+bring what is newest    rank 0: the recipe is now known to be that of all ranks; and the next stage loads the newest
+share the locks         the directories are locked until the last rank ends, not only rank 0
+open the state          the progress in it says which phase, and which rows of it, come next
+open the rows           once a phase; the state grows, if the phase has more layers, and is compared over ranks
+build the step          once a phase, with its first rows: by them buckets are planned, and programs compiled
 
 `enter` is the list. What it trains begins with `open_state`, and each phase with `open_rows`; the loop builds the step
-(training/overlap.py).
+(training/building.py).
 """
 
 import atexit
@@ -34,6 +30,7 @@ from bert_horovod.collectives.starting import connect
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.runs.directory import LOCK_PATIENCE_S, RunRecord, claim, give_up, share
 from bert_horovod.runs.mirror import bring_newest
 from bert_horovod.runs.reference_curves import text_key_of
@@ -53,7 +50,6 @@ from bert_horovod.training.agreement import (
 from bert_horovod.training.job import Job
 from bert_horovod.training.opening_state import first_state, grown_state
 from bert_horovod.training.run import FIRST_STEP_S, OpenPhase, Run
-from bert_horovod.training.step import compute_policy
 
 _INDEXED_PER_S = 1e6  # tokens of a dataset that are indexed per second with a slow disk and processor
 
@@ -72,7 +68,7 @@ def enter(
         require_agreement(jobs, world)
         bring_newest_checkpoint(jobs, world)
     locks = [share(job.output_dir, lock, world) for job, lock in zip(jobs, locks, strict=True)]
-    train_jobs(jobs, world)  # training.loop.train: open_state; for each phase open_rows, and planned_step
+    train_jobs(jobs, world)  # training.loop.train: open_state; for each phase open_rows, and build_phase_step
     world.shutdown()
     for lock in locks:
         if lock is not None:

@@ -19,8 +19,9 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
 from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.building import build_step
 from bert_horovod.training.inputs import StepBatch
-from bert_horovod.training.overlap import build_step
+from bert_horovod.training.rechecking import Recheck
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
@@ -37,10 +38,10 @@ def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainSte
     if run.world.size > 1:
         if run.world.rank == 0:
             if step is None:
-                recipe, shapes = run.phase.recipe, {name: tuple(each.shape) for name, each in run.state.trained.items()}
-                plan = by_size(shapes, recipe.execution.bucket_bytes)
+                recipe = run.phase.recipe
+                plan = by_size(run.state.shapes, recipe.execution.bucket_bytes)
                 step = build_step(recipe, run.task, run.state, World(), plan, 1)
-            step.not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
+            Recheck(step).not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
         devices.add_choices(from_rank_0(devices.choices(), run.world, "choices.tuned"))
 
 

@@ -65,11 +65,13 @@ def load_initial(start: OpenCheckpoint, model: Model, task: Task, dataset: Datas
     """
     pretrained = start.reader.read(task)
     theirs, ours = family_of(pretrained.model), family_of(model)
+    shapes = task.parameters(model)
+    of_checkpoint = "leave [model] out, which is then the checkpoint's"
     if theirs is not ours:
         settings = [f"model.{name} = {getattr(model, name)}" for name in (ours.chosen_by or theirs.chosen_by)]
         raise UserError(
             f"--init_checkpoint {start} is {theirs.title}, the recipe's {' and '.join(settings)} make "
-            f"{ours.title}; start from {ours.title}, or leave [model] out, which is then the checkpoint's"
+            f"{ours.title}; start from {ours.title}, or {of_checkpoint}"
         )
     if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
         pairs = enumerate(zip_longest(pretrained.vocabulary, dataset.vocabulary))
@@ -83,26 +85,23 @@ def load_initial(start: OpenCheckpoint, model: Model, task: Task, dataset: Datas
             f"--init_checkpoint {start} has another tokenizer ({pretrained.tokenizer_settings}) than the data in "
             f"{dataset.path} ({dataset.tokenizer_settings}); prepare the data with --vocab {start}"
         )
-    shapes = task.parameters(model)
     for name, array in pretrained.parameters.items():
         if name in shapes and shapes[name] != array.shape:
             raise UserError(
                 f"--init_checkpoint {start}: {name} has shape {list(array.shape)}, the recipe's [model] "
-                f"makes it {list(shapes[name])}; leave [model] out, which is then the checkpoint's"
+                f"makes it {list(shapes[name])}; {of_checkpoint}"
             )
-    if (
-        pretrained.model.layer_groups != model.layer_groups
-        and pretrained.model.num_hidden_layers == model.num_hidden_layers
-    ):
+    groups, depth = pretrained.model.layer_groups, pretrained.model.num_hidden_layers
+    if groups != model.layer_groups and depth == model.num_hidden_layers:
         raise UserError(
-            f"--init_checkpoint {start} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
-            f"model.shared_layers = {model.shared_layers}; leave [model] out, which is then the checkpoint's"
+            f"--init_checkpoint {start} has {groups} layers with parameters, the recipe has "
+            f"model.shared_layers = {model.shared_layers}; {of_checkpoint}"
         )
     for key in family_of(model).unseen_in_shapes:
         theirs, ours = getattr(pretrained.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
                 f"--init_checkpoint {start} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
-                "leave [model] out, which is then the checkpoint's"
+                f"{of_checkpoint}"
             )
     return {name: array for name, array in pretrained.parameters.items() if name in shapes}

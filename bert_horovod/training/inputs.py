@@ -1,9 +1,9 @@
 """The inputs of optimizer steps: a rank's micro-batches as arrays, made in the background ahead of each step."""
 
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -95,37 +95,19 @@ T = TypeVar("T")
 def prefetch(make: Callable[[int], T], first: int, last: int, depth: int) -> Iterator[tuple[T, float]]:
     """Yield make(t) for t in [first, last), in order, made ahead by a thread that starts with the first `next`.
 
-    The thread makes one item at a time and `depth` items ahead, the one being made included. With each item come the
-    seconds that the consumer waited for it. What `make` raises is raised at the consumer, in place of the item. Closing
-    the iterator (or dropping it) stops the thread after its current call of `make`.
+    The thread makes `depth` items ahead, the one being made included. With each item come the seconds that the consumer
+    waited for it. What `make` raises is raised at the consumer, in place of the item. Closing the iterator (or dropping
+    it) stops the thread after its current call of `make`.
     """
-    finished: queue.SimpleQueue = queue.SimpleQueue()
-    room = threading.Semaphore(depth)
-    closed = threading.Event()
-
-    def work() -> None:
-        for step in range(first, last):
-            room.acquire()
-            if closed.is_set():
-                return
-            try:
-                finished.put((make(step), None))
-            except BaseException as error:  # whatever it is, the consumer must not wait forever
-                finished.put((None, error))
-                return
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    maker = ThreadPoolExecutor(1, "prefetch")
     try:
-        for _ in range(first, last):
+        ahead = deque(maker.submit(make, step) for step in range(first, min(first + depth, last)))
+        for step in range(first + depth, last + depth):
             began = time.perf_counter()
-            prepared, error = finished.get()
+            prepared = ahead.popleft().result()
             waited_s = time.perf_counter() - began
-            if error is not None:
-                raise error
-            room.release()
+            if step < last:
+                ahead.append(maker.submit(make, step))
             yield prepared, waited_s
     finally:
-        closed.set()
-        room.release()
-        thread.join()
+        maker.shutdown(cancel_futures=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.batches.source import Dataset
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.corpus.store import Store
@@ -45,15 +44,6 @@ def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: P
     """Pre-training on a token store; `options` are further fields of Job."""
     dataset = StoreDataset(store, recipe, index_dir)
     return Job(recipe, Pretraining(recipe.objective.pairs, recipe.objective.pair_name), dataset, output_dir, **options)
-
-
-def check_recipe(recipe: Recipe, store: Store, world_size: int, padded: bool = False) -> None:
-    """Raise UserError if the recipe does not fit the store, the number of ranks or this host's memory.
-
-    `padded`: as in check_vocabulary.
-    """
-    check_vocabulary(recipe, store, padded)
-    check_size(recipe, Pretraining(recipe.objective.pairs), world_size)
 
 
 def check_size(recipe: Recipe, task: Task, world_size: int) -> None:

@@ -8,12 +8,11 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs import choices
 from bert_horovod.costs.derived import describe
 from bert_horovod.costs.gpus import TERA, gpu_peak
-from bert_horovod.model.gpu_kernels.choice import capability
+from bert_horovod.model.gpu_kernels.choice import capability, compute_policy
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.step import compute_policy
 
 _MEASURED_ROWS = 2048
 _MEASURE_S = 0.4  # seconds of measured products, after the first ones

@@ -21,6 +21,14 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 _READER = ThreadPoolExecutor(1, "results")
 
 
+Named = dict[tuple[str, ...], "tf.Tensor"]  # one entry: the names of a tensor's numbers, and the tensor
+
+
+def named(numbers: dict[str, tf.Tensor], dtype: tf.DType) -> Named:
+    """Scalars as one tensor; in a graph, which returns the keys of a dict as they are, names need no other way."""
+    return {tuple(numbers): tf.stack([tf.cast(number, dtype) for number in numbers.values()])}
+
+
 class StepTimes(NamedTuple):
     """Times of events in a step on this rank, in seconds since the epoch."""
 
@@ -42,7 +50,7 @@ class StepResult(NamedTuple):
     finite: bool  # False: the update was skipped
     scalars: dict[str, float]  # by name: exchange.base.Update.scalars
     times: StepTimes | None  # None: not asked for
-    checksums: np.ndarray | None = None  # of a micro-batch's gradient: int64 [TrainStep.checksum_names]; None likewise
+    checksums: np.ndarray | None = None  # of a micro-batch's gradient: int64 [tensors]; None likewise
 
 
 class StartedStep:
@@ -51,26 +59,27 @@ class StartedStep:
     def __init__(
         self,
         sum_names: Sequence[str],
-        scalar_names: Sequence[str],
-        outputs: tuple[tf.Tensor, ...],
+        outputs: tuple[Named, tf.Tensor, tf.Tensor],
         spans: list[tf.Tensor] | None,
-        checksums: tf.Tensor | None = None,
+        checksums: Named | None = None,
     ) -> None:
-        self._sum_names, self._scalar_names, self._spans = sum_names, scalar_names, spans
-        self._outputs: Future = _READER.submit(lambda: [part.numpy() for part in (*outputs, *(spans or ()))])
-        self._checksums = checksums
+        self._sum_names, self._spans, self._checksums = sum_names, spans, checksums
+        ((self._names, numbers),) = outputs[0].items()
+        self._outputs: Future = _READER.submit(
+            lambda: [part.numpy() for part in (numbers, *outputs[1:], *(spans or ()))]
+        )
 
     def result(self) -> StepResult:
         """The step's result; raises what its programs raised."""
         numbers, ready_s, done_s, *spans = (part.tolist() for part in self._outputs.result())
-        sums = dict(zip(self._sum_names, numbers, strict=False))
-        scalars = dict(zip(self._scalar_names, numbers[len(sums) :], strict=True))
+        scalars = dict(zip(self._names, numbers, strict=True))
+        sums = {name: scalars.pop(name) for name in self._sum_names}
         finite, reduced_s, updated_s = (scalars.pop(name) for name in ("finite", "reduced_s", "updated_s"))
         times = None
         if self._spans is not None:
             all_reduces = list(zip(ready_s, done_s, strict=True))
             times = StepTimes([tuple(span) for span in spans], all_reduces, reduced_s, updated_s)
-        checksums = None if self._checksums is None else self._checksums.numpy()
+        checksums = None if self._checksums is None else next(iter(self._checksums.values())).numpy()
         return StepResult(sums, bool(finite), scalars, times, checksums)
 
 

@@ -18,6 +18,7 @@ import ranks
 
 arguments, recipe = ranks.parse(__doc__, ("float32",))
 
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.runtime.quiet import import_tensorflow
 
 import_tensorflow()
@@ -31,7 +32,6 @@ from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule
-from bert_horovod.training.step import compute_policy
 
 
 def main() -> None:

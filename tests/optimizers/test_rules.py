@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.model.parameters import decays
-from bert_horovod.optimizers.applying import clip_factor, next_loss_scale, next_loss_scale_on_device, update
+from bert_horovod.optimizers.applying import clip_factor, update
 from bert_horovod.optimizers.base import Rule, slot_shapes
+from bert_horovod.optimizers.loss_scale import next_loss_scale, next_loss_scale_on_device
 from bert_horovod.optimizers.rules import RULES
 from tests.toys import more_rows, optimizer_of, recipe_of
 

@@ -23,7 +23,7 @@ from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
 from bert_horovod.tasks.embedding import Embedding
-from bert_horovod.training.overlap import build_step
+from bert_horovod.training.building import build_step
 from bert_horovod.training.step_results import StepInputs, flat, together
 from tests.model.architectures.lines import LINES, SIZES
 from tests.toy_glue import MODEL, WORDS, write_checkpoint

@@ -7,7 +7,7 @@ import re
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.collectives.launched import Launch
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.training import entering, loop
+from bert_horovod.training import ahead, entering, loop
 from bert_horovod.training.initial import Initial
 from bert_horovod.training.job import pretraining_job
 from tests.horovod_runs import PROJECT
@@ -29,7 +29,7 @@ def test_a_run_starts_stage_by_stage_as_the_page_says(store, tmp_path, monkeypat
 
         return call
 
-    for module in (entering, loop):
+    for module in (entering, loop, ahead):
         for name in set(told) & vars(module).keys():
             monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 2}, execution={"log_steps": 1})

@@ -9,7 +9,7 @@ from tests.horovod_runs import PATIENCE_S
 
 
 def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

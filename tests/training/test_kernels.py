@@ -6,8 +6,8 @@ from bert_horovod.errors import RunError
 from bert_horovod.measuring.synthetic import TimedStep, synthetic_batch, synthetic_step
 from bert_horovod.model import encoder
 from bert_horovod.model.gpu_kernels import choice, programs
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.recipe_files.loading import recipe_from_table
-from bert_horovod.training.step import compute_policy
 
 ROWS, LENGTH = 2, 64
 MODEL = {"vocab_size": 100, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -39,7 +39,7 @@ def test_kernels_that_do_not_compile_are_reported_once_and_not_used(pretended_gp
     model, policy = automatic.recipe.model, compute_policy(automatic.recipe)
     assert choice.used(model, policy, LENGTH)
     for _ in range(2):
-        automatic.step._try_kernels(ROWS, LENGTH)
+        automatic.step.try_kernels(ROWS, LENGTH)
     warnings = [line for line in capsys.readouterr().err.splitlines() if "the Triton kernels failed" in line]
     assert len(warnings) == 1
     assert 'execution.kernels = "xla"' in warnings[0]

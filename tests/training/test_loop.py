@@ -10,7 +10,7 @@ from bert_horovod.batches.text.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import read_sign
-from bert_horovod.training import loop
+from bert_horovod.training import ahead
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
 from bert_horovod.training.initial import Initial
@@ -167,7 +167,7 @@ def test_results_that_are_read_one_step_late_change_nothing_but_the_order_of_wor
     recipe = toy_recipe(phase={"steps": 9}, numerics=numerics, execution=execution)
     with_a_gpu = tmp_path / "late"
     train_recipe(recipe, store, tmp_path / "at once")
-    monkeypatch.setattr(loop, "has_gpu", lambda: True)
+    monkeypatch.setattr(ahead, "has_gpu", lambda: True)
     train_recipe(recipe, store, with_a_gpu, hooks=(Listening,))
     # The first step compiles; the state is read after steps 4 and 8 (evaluation) and 6 (checkpoint).
     ends = [number for number in range(1, 9) if order.index(f"end {number}") < order.index(f"begin {number + 1}")]

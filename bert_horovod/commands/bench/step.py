@@ -77,16 +77,19 @@ def run(arguments: argparse.Namespace) -> None:
 
         store = open_store(arguments.data_dir)
 
+    from bert_horovod.batches.layout import check_vocabulary
     from bert_horovod.collectives.starting import connect
     from bert_horovod.measuring.bench import Bench, parts
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.synthetic import LoneRank
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
     from bert_horovod.runtime.host import OUT_OF_MEMORY, end_above
-    from bert_horovod.training.job import check_recipe
+    from bert_horovod.tasks.pretraining import Pretraining
+    from bert_horovod.training.job import check_size
 
     if store:
-        check_recipe(recipe, store, launched.size)
+        check_vocabulary(recipe, store)
+        check_size(recipe, Pretraining(recipe.objective.pairs), launched.size)
     if arguments.memory and not host_has_gpu():
         end_above(parse_bytes(arguments.memory, "--memory"))
     world = connect(launched, recipe, bool(arguments.trace))

@@ -1,4 +1,4 @@
-"""What the Triton kernels serve, whether a model's layers are computed with them, and why not."""
+"""What the Triton kernels serve, whether a model's layers are computed with them, and why not; the compute policy."""
 
 import functools
 
@@ -6,8 +6,9 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.model.gpu_kernels import catalogue
-from bert_horovod.recipe.sections import Model
-from bert_horovod.runtime.devices import gpu_details
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.devices import gpu_details, has_gpu
 
 _failed: set[tuple[Model, int]] = set()  # models and lengths whose programs did not compile or run
 
@@ -18,11 +19,21 @@ def capability() -> tuple[int, int] | None:
     return (gpu_details() or {}).get("compute_capability")
 
 
-def chosen(setting: str, model: Model, lengths: tuple[int, ...], precision: str, xla: str) -> str:
-    """Whether "triton" or "xla" computes, from execution.kernels and this rank's GPU; the rest as in limits.why_not.
+def compute_policy(recipe: Recipe) -> ComputePolicy:
+    """The recipe's compute policy for this rank's device, which decides "auto" in execution.xla and execution.kernels.
 
-    Raises UserError if the setting is "triton" and the kernels cannot be used.
+    Raises UserError if execution.kernels is "triton" and the kernels cannot be used.
     """
+    precision, xla = recipe.numerics.precision, recipe.execution.xla
+    if xla == "auto":
+        xla = "layers" if has_gpu() else "elementwise"
+    lengths = tuple(phase.sequence_length for phase in recipe.phase)
+    kernels = chosen(recipe.execution.kernels, recipe.model, lengths, precision, xla)
+    return ComputePolicy(tf.as_dtype(precision), xla, recipe.execution.recompute, kernels)
+
+
+def chosen(setting: str, model: Model, lengths: tuple[int, ...], precision: str, xla: str) -> str:
+    """Whether "triton" or "xla" computes, from execution.kernels and this rank's GPU; the rest as in why_not."""
     if setting == "xla":
         return "xla"
     reason = why_not(capability(), model, lengths if setting == "triton" else (), precision, xla)

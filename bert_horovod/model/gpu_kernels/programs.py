@@ -6,9 +6,11 @@ Their first calls come before training needs them.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from bert_horovod.errors import RunError
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import ComputePolicy, DropoutState
 from bert_horovod.model.gpu_kernels.call import with_lookups
@@ -56,20 +58,20 @@ def kernel_programs(model: Model, policy: ComputePolicy, capability: tuple[int, 
     return KernelPrograms(compiled(forward_layer), compiled(backward_layer))
 
 
-def try_layers(
-    model: Model, policy: ComputePolicy, weights: list[dict[str, tf.Tensor]], rows: int, length: int
-) -> str | None:
-    """Compile and run each kind of layer, forward and backward, if the kernels are to be used for this shape.
+def try_kernels(
+    setting: str,
+    model: Model,
+    policy: ComputePolicy,
+    weights: list[dict[str, tf.Tensor]],
+    table: tuple[int, int] | None,
+    rows: int,
+    length: int,
+) -> bool:
+    """Whether each kind of layer compiles and runs, forward and backward, if the kernels are to be used for this shape.
 
-    If that fails, the layers of this model and length are computed without kernels from now on.
-
-    Args:
-        model, policy: of the run.
-        weights: the layers' cast weights; see weights.layer_weights.
-        rows, length: of a micro-batch.
-
-    Returns:
-        What failed, one line; None if nothing did.
+    If not, it says so, and the layers of this model and length are computed without kernels from now on; with the
+    `setting` "triton" of execution.kernels it raises RunError. `weights`: cast ones (weights.layer_weights). `table`:
+    the shape of the word embeddings, if a kernel adds looked-up rows to their gradient. `rows`: of a micro-batch.
     """
 
     def run() -> tf.Tensor:
@@ -92,13 +94,19 @@ def try_layers(
     failure = _failure(run) if used(model, policy, length) else None
     if failure:
         give_up_kernels(model, length)
-    return failure
-
-
-def try_table(entries: int, width: int, lookups: int, dtype: tf.DType) -> str | None:
-    """Compile and run table.with_lookups for these sizes; returns what failed, one line, or None."""
-    found = tf.IndexedSlices(tf.zeros([lookups, width]), tf.zeros([lookups], tf.int32))
-    return _failure(lambda: with_lookups(tf.zeros([entries, width], dtype), found, dtype))
+    elif table:
+        found = tf.IndexedSlices(tf.zeros([rows * length, table[1]]), tf.zeros([rows * length], tf.int32))
+        failure = _failure(lambda: with_lookups(tf.zeros(table, policy.dtype), found, policy.dtype))
+    if failure and setting == "triton":
+        raise RunError(f'the Triton kernels failed: {failure}; execution.kernels = "xla" does without them')
+    if failure:
+        print(
+            f"bert-horovod: warning: the Triton kernels failed for sequence length {length} ({failure}); this run goes "
+            'on without them, as with execution.kernels = "xla"',
+            file=sys.stderr,
+            flush=True,
+        )
+    return not failure
 
 
 def _failure(run: Callable[[], tf.Tensor]) -> str | None:

@@ -1,16 +1,21 @@
-"""Detects divergence of the training, and finds the micro-batches whose values are not finite."""
+"""Detects divergence of the training, goes back, and finds the micro-batches whose values are not finite."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.collectives.world import World, from_all_ranks
+from bert_horovod.collectives.world import World, from_all_ranks, from_rank_0
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.settings import Numerics, Phase
+from bert_horovod.runs.checkpoint import paths
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.entering import open_state
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.rechecking import Recheck
+from bert_horovod.training.run import Run
 
 MEAN_DECAY = 0.95  # decay of the moving mean of losses
 _SHOWN = 5  # micro-batches of a step that are reported as not finite, at most
@@ -18,6 +23,7 @@ _OTHER_PRECISION = "set numerics.precision to bfloat16 or float32"  # of float16
 _PASS_OVER = 'let the run pass over such rows: numerics.on_divergence = "rollback"'
 SETTLED = 20  # updates before losses are compared with the moving mean: early losses may rise
 JUMP_STEPS = 10  # so many steps in a row a loss that has jumped must stay up to be divergence; else it was a spike
+MOST_ROLLBACKS = 3  # to the same checkpoint
 
 
 class Diverged(UserError):
@@ -47,6 +53,7 @@ class DivergenceHook(Hook):
     """Checks every step; all ranks check the same numbers, so all raise the same error."""
 
     def phase(self) -> None:
+        self._recheck: Recheck | None = None
         progress = self.run.state.progress
         if progress.jumped_in_a_row and progress.mean_loss is None:  # the model has grown: no losses to come back to
             raise Diverged(
@@ -74,7 +81,8 @@ class DivergenceHook(Hook):
 
     def _report(self, event: StepEvent) -> None:
         run, batch = self.run, event.batch
-        not_finite = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs, event.loss_scale)
+        self._recheck = self._recheck or Recheck(event.train_step)
+        not_finite = self._recheck.not_finite(batch.micro_batches, batch.first_rows, event.inputs, event.loss_scale)
         phase, micro_batch = run.phase, run.recipe.execution.micro_batch
         rows = phase.settings.global_batch
         bad = bad_batches(not_finite, batch.number, rows, micro_batch, phase.source.count, run.world)
@@ -195,3 +203,40 @@ def bad_batches(
         epoch, row = divmod(positions[0], rows_per_epoch) if positions else (0, 0)
         own_batches.append(BadBatch(world.rank, epoch, row, len(positions), names[0], len(names) - 1))
     return [BadBatch(*fields) for fields in from_all_ranks(own_batches, world, "bad_batches")]
+
+
+def roll_back(run: Run, error: Diverged) -> None:
+    """Load the last checkpoint and go on with rows that no step has used yet.
+
+    Raises UserError if numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
+    """
+    if run.recipe.numerics.on_divergence == "stop":
+        run.settle()
+        saved = from_rank_0([str(path) for path in paths(run.job.output_dir)[-1:]], run.world, "last checkpoint")
+        begin = [f"; --init_checkpoint {path} begins before it" for path in saved if isinstance(run.task, Pretraining)]
+        raise UserError(
+            f"{error}. The same command would diverge again: give another recipe and another --output_dir"
+            + "".join(begin)
+        ) from error
+    diverged = run.state.progress
+    for hook in run.hooks:
+        hook.wait()
+    run.console.clear()  # a damaged checkpoint is told on standard error
+    open_state(run)
+    progress = run.state.progress
+    step, count = run.rollbacks
+    run.rollbacks = (progress.step, count + 1 if step == progress.step else 1)
+    if run.rollbacks[1] > MOST_ROLLBACKS:
+        raise UserError(
+            f"{error}. The run has gone back to step {progress.step} {MOST_ROLLBACKS} times and diverged each time"
+        )
+    pass_over(progress, diverged, run.recipe.phase)
+    run.exchange = None
+    for hook in run.hooks:
+        hook.rolled_back()
+    if run.journal is not None:
+        run.journal.incident(
+            progress.step,
+            f"{error}. Back to step {progress.step}; passing over the rows of the {diverged.step - progress.step} "
+            f"steps since (rollback {run.rollbacks[1]} of at most {MOST_ROLLBACKS} from there)",
+        )

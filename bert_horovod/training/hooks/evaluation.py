@@ -7,6 +7,7 @@ import numpy as np
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runs.reference_curves import references_of, text_key_of
@@ -14,7 +15,6 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import FIRST_STEP_S, Run
-from bert_horovod.training.step import compute_policy
 
 
 class Evaluator:

@@ -18,6 +18,7 @@ from bert_horovod.runs.saving import put_aside
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.inputs import StepBatch, micro_batch_of
+from bert_horovod.training.rechecking import Recheck
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
@@ -64,7 +65,7 @@ class ReplayHook(Hook):
     def replay(self, step: int, train_step: TrainStep, batch: StepBatch, inputs: StepInputs) -> int | None:
         run = self.run
         if self._groups is None:
-            self._train_step, self._common = train_step, (*self._micro_batch(0, 0, batch.number), inputs)
+            self._recheck, self._common = Recheck(train_step), (*self._micro_batch(0, 0, batch.number), inputs)
             self._groups = self._tried_groups()
         if not self._every or not self._is_due(step):
             return None
@@ -72,8 +73,8 @@ class ReplayHook(Hook):
         self._checks += 1
         owners = owners_of(self._groups, run.world.size, turn)
         micro_batch = self._micro_batch(owners[run.world.rank], k, batch.number)
-        parameters = train_step.parameters_now() if any(len(group) > 1 for group in self._groups) else {}
-        checksums = train_step.replay(*micro_batch, inputs)
+        parameters = self._recheck.parameters_now() if any(len(group) > 1 for group in self._groups) else {}
+        self._names, checksums = self._recheck.replay(*micro_batch, inputs)
         self._replayed = _Replayed(batch.number, k, owners, checksums, parameters, run.state.progress.loss_scale)
         return k
 
@@ -127,7 +128,9 @@ class ReplayHook(Hook):
         return tuple(everyone.swapaxes(0, 1))
 
     def _tries_of_common(self) -> tuple[np.ndarray, ...]:
-        return self._of_all_ranks(*(self._train_step.replay(*self._common).numpy() for _ in range(2)))
+        tries = [self._recheck.replay(*self._common) for _ in range(2)]
+        self._names = tries[0][0]
+        return self._of_all_ranks(*(checksums for _, checksums in tries))
 
     def _tried_groups(self) -> list[list[int]]:
         """The ranks that compute the common micro-batch alike, largest group first."""
@@ -164,15 +167,15 @@ class ReplayHook(Hook):
 
         Raises WrongDevice on all ranks, unless no device can be at fault.
         """
-        step, progress, owners, votes = event.train_step, self.run.state.progress, replayed.owners, {}
+        recheck, progress, owners, votes = self._recheck, self.run.state.progress, replayed.owners, {}
         others = [owners[rank] for rank in differing if owners[rank] != rank][:_MOST_REPEATED]
         if others:
-            now = step.parameters_now()
-            step.set_back(replayed.parameters, event.loss_scale)
+            now = recheck.parameters_now()
+            recheck.set_back(replayed.parameters, event.loss_scale)
             for owner in others:
                 micro_batch = self._micro_batch(owner, replayed.k, replayed.batch)
-                (votes[owner],) = self._of_all_ranks(step.replay(*micro_batch, event.inputs))
-            step.set_back(now, progress.loss_scale)
+                (votes[owner],) = self._of_all_ranks(recheck.replay(*micro_batch, event.inputs)[1])
+            recheck.set_back(now, progress.loss_scale)
         found = verdict(self._groups or [], owners, differing, trained, tries, votes)
         if found is None:
             self._give_up("on every rank the gradient that was trained differs from its repetitions, which agree")
@@ -182,7 +185,7 @@ class ReplayHook(Hook):
     def _end(self, step: int, wrong: set[int], unsure: set[int], tensors: np.ndarray) -> None:
         """Put aside the checkpoints since the last good check, and raise WrongDevice."""
         run = self.run
-        names = [name for name, differs in zip(self._train_step.checksum_names, tensors, strict=True) if differs]
+        names = [name for name, differs in zip(self._names, tensors, strict=True) if differs]
         more = f" (and in {len(names) - 1} more)" if len(names) > 1 else ""
         run.settle()
         for hook in run.hooks:

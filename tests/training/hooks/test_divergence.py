@@ -15,6 +15,7 @@ from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.training import loop
+from bert_horovod.training.hooks import divergence
 from bert_horovod.training.hooks.divergence import (
     JUMP_STEPS,
     MEAN_DECAY,
@@ -167,7 +168,7 @@ def test_a_run_does_not_end_well_with_parameters_that_are_not_finite(faulty, opt
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_diverging_stops(faulty, monkeypatch):
-    monkeypatch.setattr(loop, "MOST_ROLLBACKS", 2)
+    monkeypatch.setattr(divergence, "MOST_ROLLBACKS", 2)
     numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}
     error, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
     assert "The run has gone back to step 5 2 times and diverged each time" in error

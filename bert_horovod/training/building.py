@@ -1,6 +1,7 @@
-"""Builds the step of a phase, with buckets planned from measured times of backward and of the link between ranks.
+"""Builds the step of a phase: the plan of its buckets, what each rank kept alone, the step.
 
-Also chooses the way to sum gradients over ranks, if the recipe leaves it open.
+Buckets are planned from measured times of backward and of the link between ranks. They also choose the way to sum
+gradients over ranks, if the recipe leaves it open.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from bert_horovod.costs import buckets, choices
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size, computed_profile
 from bert_horovod.costs.exchanges import NUMBER_BYTES, Link, measured_buckets
 from bert_horovod.costs.planner import PRODUCT_SHARE
-from bert_horovod.exchange.dense.reducer import ENCODINGS
-from bert_horovod.exchange.link_measurement import LARGEST, measure_link
+from bert_horovod.exchange.link_measurement import measure_reduction
 from bert_horovod.exchange.owed import OwedLayout
-from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.model.gpu_kernels.call import width_served
+from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import optimizer_slot_shapes
@@ -35,7 +34,7 @@ from bert_horovod.tasks.base import Task
 from bert_horovod.training.agreement import agree_on_products
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import TrainStep, compute_policy
+from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StepInputs
 from bert_horovod.wording import megabytes
 
@@ -97,82 +96,87 @@ def build_step(
     policy = compute_policy(recipe)
     trained = state
     if recipe.exchange.trains_copies:
-        shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
-        trained = state.copy_to_train(optimizer_slot_shapes(recipe, shapes))
+        trained = state.copy_to_train(optimizer_slot_shapes(recipe, state.shapes))
     cast = CastWeights(trained.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     by_layer = recipe.execution.layer_norms
     updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
     updater.rule = recipe.optimizer.rule_in(state.progress.products or "float32")
     exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
-    step = TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
-    # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
-    step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
-    return step
+    return TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)
 
 
-def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
-    """Build the step of the run's phase, with buckets as execution.bucket_bytes says; sets run.exchange.
+def build_phase_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
+    """Build the step of the run's phase, whose exchange is the run's from now on, by the plan that the progress keeps.
 
-    The progress stores the plan, so that a resumed run has the same buckets.
+    A resumed run has the same plan. All ranks call it together, with the phase's first rows.
     """
-    recipe, state, world = run.phase.recipe, run.state, run.world
-    shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
-    wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
-    made_for = {
-        "phase": run.phase.number,
-        "world_size": world.size,
-        "inside": world.join_hosts().inside.size,
-        "bucket_bytes": setting,
-        "wire": wire,
-        "reduction": recipe.execution.reduction,
-    }
-    copies = recipe.exchange.trains_copies
+    recipe, state, world, phase = run.phase.recipe, run.state, run.world, run.phase
     if run.exchange is not None:  # of the phase before: what its ranks owe is dropped
         run.exchange.to_progress()
-        if not copies:
+        if not recipe.exchange.trains_copies:
             state.per_rank.clear()
-
     if about_products := agree_on_products(recipe, state.progress, world):
         run.say(about_products)
-    expectation, resumed = None, state.progress.plan.get("made_for") == made_for
-    if not plan_is_measured(recipe, world):
-        plan = by_size(shapes, setting)
-    elif resumed:
-        plan_before = state.progress.plan
-        plan = BucketPlan(plan_before["buckets"], plan_before["rows"], plan_before["reduction"])
-    else:
-        step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
-        expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
-        plan = expectation.plan
-    before, layout = state.progress.plan, OwedLayout(world.size, world.join_hosts().inside.size, plan.buckets)
-    same_phase = before.get("made_for", {}).get("phase") == run.phase.number
-    if state.progress.ranks_with_parts and (same_phase or copies) and not state.per_rank:
-        saved = OwedLayout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
-        checkpoint = path_of(run.job.output_dir, state.progress.step)
-        if copies:
-            state.restored = restore_copies(checkpoint, saved.ranks, world)
-        else:
-            state.restored = restore(checkpoint, saved, layout, shapes, world)
-        if saved.ranks != layout.ranks:
-            begin = "each begins with the mean of what they kept" if copies else "what they owed is shared out anew"
-            run.say(
-                f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: {begin}; with this exchange the "
-                "number of ranks changes later losses more than by rounding"
-            )
-    step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
+    made_for = {
+        "phase": phase.number,
+        "world_size": world.size,
+        "inside": world.join_hosts().inside.size,
+        "bucket_bytes": recipe.execution.bucket_bytes,
+        "wire": recipe.numerics.wire,
+        "reduction": recipe.execution.reduction,
+    }
+    resumed = state.progress.plan.get("made_for") == made_for
+    plan, expectation = _plan_of(run, batch, inputs, resumed)
+    _restore_own(run, plan)
+    step = build_step(recipe, run.task, state, world, plan, phase.micro_batches)
     # The exchange's plan: the exchange may sum in another way than a plan by size says.
     state.progress.plan = {"made_for": made_for, **dataclasses.asdict(step.exchange.plan)}
     run.exchange = step.exchange
-    run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
+    run.exchange.begin(phase.begin + 1, phase.begin + phase.settings.steps)
     if expectation:
         run.say(expectation.describe(run.exchange.wire_bytes(sum(expectation.profile.rows.values()))))
     elif world.size > 1:
         by = run.exchange.plan.reduction
         run.say(f"sums by {by}: {len(plan.buckets)} bucket(s), {run.exchange.bytes_reduced():,.0f} bytes a step")
-    if not resumed and (warning := fast_link_warning(run, shapes, expectation)):
+    if not resumed and (warning := fast_link_warning(run, state.shapes, expectation)):
         run.say(warning)
     return step
+
+
+def _plan_of(run: Run, batch: StepBatch, inputs: StepInputs, resumed: bool) -> tuple[BucketPlan, Expectation | None]:
+    """The plan of the run's buckets, as execution.bucket_bytes says, with its measurements if it was measured now."""
+    recipe, state, world = run.phase.recipe, run.state, run.world
+    by_bytes = by_size(state.shapes, recipe.execution.bucket_bytes)
+    if not plan_is_measured(recipe, world):
+        return by_bytes, None
+    if resumed:
+        before = state.progress.plan
+        return BucketPlan(before["buckets"], before["rows"], before["reduction"]), None
+    step = build_step(recipe, run.task, state, world, by_bytes, 1)
+    expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
+    return expectation.plan, expectation
+
+
+def _restore_own(run: Run, plan: BucketPlan) -> None:
+    """Give the state what this rank kept alone in the checkpoint; the exchange takes it (TrainingState.own)."""
+    state, world, before, copies = run.state, run.world, run.state.progress.plan, run.recipe.exchange.trains_copies
+    same_phase = before.get("made_for", {}).get("phase") == run.phase.number
+    if not state.progress.ranks_with_parts or not (same_phase or copies) or state.per_rank:
+        return
+    saved = OwedLayout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
+    checkpoint = path_of(run.job.output_dir, state.progress.step)
+    if copies:
+        state.restored = restore_copies(checkpoint, saved.ranks, world)
+    else:
+        layout = OwedLayout(world.size, world.join_hosts().inside.size, plan.buckets)
+        state.restored = restore(checkpoint, saved, layout, state.shapes, world)
+    if saved.ranks != world.size:
+        begin = "each begins with the mean of what they kept" if copies else "what they owed is shared out anew"
+        run.say(
+            f"{saved.ranks} ranks saved this run, now there are {world.size}: {begin}; with this exchange the "
+            "number of ranks changes later losses more than by rounding"
+        )
 
 
 def plan_is_measured(recipe: Recipe, world: World) -> bool:
@@ -228,17 +232,6 @@ def plan_by_measurement(
         expected.append(expect(plan, step.shapes, wire, profile, link))
     best, *slower = sorted(expected, key=lambda expectation: expectation.exposed_s)
     return dataclasses.replace(best, others=tuple(slower))
-
-
-def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
-    """Measure the link with sums by `reduction` on this wire; equal on all ranks. `largest`: see measure_link."""
-
-    def two_step(numbers: tf.Tensor, name: str) -> tf.Tensor:
-        return TwoStep(world, numbers.shape[0], name).sum_encoded(numbers, ENCODINGS[wire])[0]
-
-    collective = two_step if reduction == "two_step" else world.all_reduce
-    dtype = tf.float32 if wire == "int8" else tf.as_dtype(wire)
-    return measure_link(world, collective, dtype, NUMBER_BYTES[wire], largest)
 
 
 def measure_profile(step: TrainStep, batch: dict[str, np.ndarray], inputs: StepInputs, world: World) -> BackwardProfile:

@@ -16,7 +16,7 @@ from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.overlap import expect, fast_link_warning, measure_profile
+from bert_horovod.training.building import expect, fast_link_warning, measure_profile
 from tests.toy_runs import losses, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
