@@ -24,7 +24,7 @@ from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.gpus import gpu_peak
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.recipe.fields import flat
+from bert_horovod.recipe.fields import flat_table
 from bert_horovod.recipe.methods_found import package_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -190,7 +190,7 @@ def described(jobs: Sequence[Job]) -> dict[str, Any]:
             f"package of {name}": package_of(type(method))
             for name, method in (("optimizer.name", job.recipe.optimizer), ("exchange.method", job.recipe.exchange))
         }
-        of_job = flat({**table, **packages, "task": type(job.task).__name__, "--max_steps": job.max_steps})
+        of_job = flat_table({**table, **packages, "task": type(job.task).__name__, "--max_steps": job.max_steps})
         settings |= (
             {f"{job.output_dir.name}: {key}": value for key, value in of_job.items()} if len(jobs) > 1 else of_job
         )
