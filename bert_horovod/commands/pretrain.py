@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE
+from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE, add_data_dirs
 from bert_horovod.commands.shared.opened_flags import opens_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, metavar="FILE", help=RECIPE)
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
-    )
+    add_data_dirs(parser)
     start = parser.add_argument(
         "--init_checkpoint",
         type=Path,
@@ -60,32 +58,36 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.batches.layout import check_vocabulary
+    from bert_horovod.batches.text.mixture import check_mixtures
     from bert_horovod.batches.words import read_priority_words
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
     from bert_horovod.runs.trackers import require_trackers
 
     recipe = _recipe(arguments)
     require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
-        store = open_store(arguments.data_dir)
+        stores = open_stores(arguments.data_dir)
+        check_mixtures(recipe, stores)
+        store = next(iter(stores.values()))
         check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
         _probes(recipe, arguments.probe_dir, store)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.initial import Initial
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
-    store = open_store(arguments.data_dir)
+    stores = open_stores(arguments.data_dir)
+    store = next(iter(stores.values()))
     check_recipe(recipe, store, launched.size, padded=start is not None)
     job = pretraining_job(
         recipe,
-        store,
+        stores,
         arguments.output_dir,
         arguments.index_dir,
         hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.source import Dataset
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.mixture import dataset_of
 from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.stores import Stores
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
@@ -29,7 +30,10 @@ class Job:
     hooks: tuple[Callable[..., Any], ...] = ()  # further hooks, each called with the Run (hooks.base.Hook)
 
 
-def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:
-    """Pre-training on a token store; `options` are further fields of Job."""
-    dataset = StoreDataset(store, recipe, index_dir)
-    return Job(recipe, Pretraining(recipe.objective.pairs, recipe.objective.pair_name), dataset, output_dir, **options)
+def pretraining_job(
+    recipe: Recipe, stores: Store | Stores, output_dir: Path, index_dir: Path | None = None, **options
+) -> Job:
+    """Pre-training on a token store, or on several by name; `options` are further fields of Job."""
+    stores = {"": stores} if isinstance(stores, Store) else stores
+    task = Pretraining(recipe.objective.pairs, recipe.objective.pair_name, tuple(filter(None, stores)))
+    return Job(recipe, task, dataset_of(stores, recipe, index_dir), output_dir, **options)
