@@ -78,8 +78,8 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.model.forward import as_arrays
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.inputs import step_inputs
+    from bert_horovod.training.opening_state import first_state
     from bert_horovod.training.overlap import build_step
-    from bert_horovod.training.start import first_state
 
     use_devices(0, 1, shape["threads"])
     overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]

@@ -23,7 +23,7 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
-from bert_horovod.training.start import first_state
+from bert_horovod.training.opening_state import first_state
 from lab.finetuning_pace import EXAMPLES, PEER, padded
 
 NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")

@@ -45,3 +45,12 @@ class Source(Protocol):
         With L positions per row, the arrays are at least, int32 [rows, L] each: input_ids, token_type_ids, position_ids
         and sequence_ids (0: padding; a token attends only to tokens with its own number).
         """
+
+
+def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
+    """Open a phase's rows. All ranks make missing files; one process per host checks them, then the others read."""
+    dataset.make_files(phase, world)
+    if world.local_rank == 0:
+        dataset.open(phase, split)
+    world.barrier()
+    return dataset.open(phase, split, build=False)

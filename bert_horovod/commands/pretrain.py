@@ -61,10 +61,8 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.batches.text.mixture import check_mixtures
     from bert_horovod.batches.words import read_priority_words
     from bert_horovod.corpus.stores import open_stores
-    from bert_horovod.runs.trackers import require_trackers
 
     recipe = _recipe(arguments)
-    require_trackers(recipe.execution.trackers)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
         stores = open_stores(arguments.data_dir)
         check_mixtures(recipe, stores)
@@ -78,8 +76,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.stores import open_stores
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.initial import Initial
-    from bert_horovod.training.job import pretraining_job
-    from bert_horovod.training.start import check_recipe
+    from bert_horovod.training.job import check_recipe, pretraining_job
 
     recipe, start = _recipe(arguments), arguments.init_checkpoint
     stores = open_stores(arguments.data_dir)

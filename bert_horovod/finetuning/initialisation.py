@@ -20,8 +20,7 @@ from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.tasks.base import PredictingTask
 from bert_horovod.training.initial import Initial
-from bert_horovod.training.job import Job
-from bert_horovod.training.start import check_size
+from bert_horovod.training.job import Job, check_size
 
 # Settings that may differ from the checkpoint's.
 _MAY_DIFFER = (

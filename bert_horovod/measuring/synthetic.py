@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.source import open_source_once
 from bert_horovod.batches.text.mixture import dataset_of
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.stores import Stores
@@ -30,7 +31,6 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.agreement import agree_on_products
 from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
 from bert_horovod.training.overlap import build_step
-from bert_horovod.training.start import open_source_once
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StartedStep, StepInputs, StepResult
 

@@ -18,15 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.batches.source import Dataset
 from bert_horovod.collectives.launched import Launch
 from bert_horovod.collectives.starting import RendezvousBoard
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.costs.gpus import gpu_peak
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.methods_found import package_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.state import Progress
+from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.children import installed_version, source_hash
 from bert_horovod.runtime.devices import fast_products, gpu_details
@@ -104,6 +105,26 @@ def require_agreement(jobs: Sequence[Job], world: World) -> None:
     warning = check_kinds(hosts, kinds, jobs[0].recipe.numerics.precision)
     if warning and world.rank == 0:
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
+
+
+def require_same_data(dataset: Dataset, world: World) -> None:
+    """Raise UserError, on all ranks, if the data differ between ranks."""
+    different = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
+    if different:
+        raise UserError(
+            f"the data of ranks {different} are not those of rank 0: every host needs the same copy of them "
+            "and the same version of this program"
+        )
+
+
+def require_same_state(state: TrainingState, world: World) -> None:
+    """Raise RunError, on all ranks, if parameters or slots differ between ranks."""
+    different = ranks_that_differ(world, state.hash(), "state")
+    if different:
+        raise RunError(
+            f"the parameters of ranks {different} are not those of rank 0. Memory, a device or the network of a host "
+            "has changed numbers: look at that host before going on. The same command resumes from the last checkpoint"
+        )
 
 
 def agree_on_products(recipe: Recipe, progress: Progress, world: World) -> str:

@@ -1,14 +1,17 @@
 """The checkpoint that a run starts from: its parameters are read once, and must fit the recipe and the data."""
 
+import os
+from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
 
 from bert_horovod.batches.source import Dataset
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import ReportedError, RunError, UserError, file_error
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs.checkpoint import is_removed
+from bert_horovod.runs.directory import Start
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.tasks.base import Task
 
@@ -19,6 +22,15 @@ class Initial:
     def __init__(self, checkpoint: OpenCheckpoint) -> None:
         self.checkpoint = checkpoint
         self._loaded: dict[str, np.ndarray] | None = None
+
+    @cached_property
+    def start(self) -> Start:
+        """What run.json records of the checkpoint; raises ReportedError if its files cannot be read."""
+        checkpoint = self.checkpoint
+        try:
+            return Start(checkpoint.flag, os.path.abspath(checkpoint.directory), checkpoint.weights_hash())
+        except OSError as error:
+            raise file_error(error, f"{checkpoint.flag} {checkpoint}: {error.filename}: {error.strerror}") from error
 
     def load(self, recipe: Recipe, task: Task, dataset: Dataset) -> None:
         """Read the parameters for a run that will `take` them; raises the errors of load_initial."""

@@ -13,6 +13,7 @@ from bert_horovod.runs.checkpoint import paths
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.entering import open_rows, open_run, open_state
 from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
@@ -51,7 +52,7 @@ MOST_ROLLBACKS = 3  # to the same checkpoint
 
 def train(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes the run in output_dir, if any."""
-    with contextlib.closing(Run(job, world, HOOKS)) as run:
+    with contextlib.closing(open_run(job, world, HOOKS)) as run:
         try:
             _train_to_end(run)
         except BaseException as error:
@@ -77,7 +78,7 @@ def _train_phases(run: Run) -> None:
     begin = 0
     for number, phase in enumerate(run.recipe.phase):
         if run.state.progress.step < min(begin + phase.steps, run.last_step):
-            run.open_phase(number, begin)
+            open_rows(run, number, begin)
             if not _train_phase(run):
                 return
         begin += phase.steps
@@ -100,7 +101,7 @@ def _roll_back(run: Run, error: Diverged) -> None:
     for hook in run.hooks:
         hook.wait()
     run.console.clear()  # a damaged checkpoint is told on standard error
-    run.load()
+    open_state(run)
     progress = run.state.progress
     step, count = run.rollbacks
     run.rollbacks = (progress.step, count + 1 if step == progress.step else 1)

@@ -1,7 +1,6 @@
 """A run in memory: state, open phase, ranks, and the hooks that watch it."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy as np
 from bert_horovod import __version__
 from bert_horovod.batches.source import Source
 from bert_horovod.batches.text.mixture import HeldOutParts
-from bert_horovod.collectives.world import World, from_all_ranks
-from bert_horovod.costs.derived import derive, training_flops
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.derived import training_flops
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Recipe
@@ -22,29 +21,18 @@ from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.metrics_lines import Journal
-from bert_horovod.runs.sessions import PROCESSOR, begin_session, spent
-from bert_horovod.runs.status_files import read_sign
+from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.trackers import Trackers
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.agreement import device_kind
 from bert_horovod.training.console import Console
 from bert_horovod.training.job import Job
 from bert_horovod.training.peak import print_start
-from bert_horovod.training.start import (
-    first_state,
-    grown_state,
-    open_source_once,
-    require_same_data,
-    require_same_state,
-)
-from bert_horovod.training.step import compute_policy
 from bert_horovod.wording import duration
 
 # Seconds that are allowed in addition to execution.stall_s, for each action until the end of a phase's first step, and
 # for later compilations.
 FIRST_STEP_S = 600.0
-_INDEXED_PER_S = 1e6  # tokens of a dataset that are indexed per second with a slow disk and processor
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ class OpenPhase:
 
 
 class Run:
-    """A run from its start to its end; call `close` at the end.
+    """A run from its start, training.entering.open_run, to its end; call `close` at the end.
 
     `hooks`: functions that make the run's hooks (hooks.base.Hook), in the order in which the loop calls the hooks. The
     job's own hooks come first.
@@ -103,28 +91,11 @@ class Run:
                 f"--max_steps {job.max_steps}: with [exchange] of this recipe ranks are equal only every {agreement} "
                 "steps; expected a multiple of it"
             )
-        began, earlier = time.time(), read_sign(job.output_dir)  # before a hook writes its own
+        self.hosts: list[str] = []  # by rank
         self.hooks = [make(self) for make in (*job.hooks, *hooks)]
-        try:
-            require_same_data(job.dataset, world)
-            here = [socket.gethostname(), device_kind() or PROCESSOR]
-            everyone = from_all_ranks([here], world, "hosts and devices")
-            self.hosts: list[str] = [host for host, _ in everyone]  # by rank
-            if world.rank == 0:
-                begin_session(job.output_dir, began, everyone, earlier)
-            self.load()
-            self._open()
-        except BaseException as error:
-            self.failure = error
-            self.close()
-            raise
 
-    def load(self) -> None:
-        """Load the newest checkpoint, or make the state of a new run."""
-        self.doing("loading the state", FIRST_STEP_S)
-        self.state, self.resumed_from = first_state(self.job, self.world)
-
-    def _open(self) -> None:
+    def begin(self) -> None:
+        """Say from where the run goes on, open its log, and take signals; the state is open."""
         job, execution, first_step = self.job, self.recipe.execution, self.state.progress.step
         self.first_step, self._started = first_step, time.monotonic()
         self.console = Console(self.world.rank == 0, first_step, self.last_step)
@@ -143,34 +114,6 @@ class Run:
             self.say(f"nothing to do: the run is at step {first_step}{of}")
         STOP.begin(speaks=self.world.rank == 0)
         self._takes_signals = True
-
-    def open_phase(self, number: int, begin: int) -> None:
-        """Open a phase's rows and make its state; all ranks call it together."""
-        settings, job, world = self.recipe.phase[number], self.job, self.world
-        self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
-        sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
-        self.phase = OpenPhase(
-            number,
-            settings,
-            self.recipe.in_phase(settings),
-            begin,
-            min(begin + settings.steps, self.last_step),
-            *sources,
-            derive(self.recipe, settings, world.size).micro_batches,
-            self.task,
-        )
-        if grown := grown_state(self.state, self.exchange, self.task, self.recipe, number):
-            self.state, about_growth = grown
-            self.exchange = None  # it holds the variables of the phase before
-            self.say(about_growth)
-        require_same_state(self.state, world)
-        for hook in self.hooks:
-            hook.phase()
-        compiles = "tracing" if compute_policy(self.recipe).xla == "off" else "compiling with XLA"
-        self.say(
-            f"phase {number}: sequence length {settings.sequence_length}, {sources[0].count:,} rows an epoch; "
-            f"{compiles} for the first step, which takes a while"
-        )
 
     def say(self, text: str) -> None:
         """Print a line for people, on rank 0."""

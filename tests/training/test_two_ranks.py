@@ -18,8 +18,8 @@ from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, ranks_that_differ
+from bert_horovod.training.agreement import require_same_data, require_same_state
 from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.start import require_same_data, require_same_state
 from tests.toy_runs import new_state, train_rank
 from tests.toys import toy_recipe
 

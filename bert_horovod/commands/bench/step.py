@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.measuring.synthetic import LoneRank
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
     from bert_horovod.runtime.host import OUT_OF_MEMORY, end_above
-    from bert_horovod.training.start import check_recipe
+    from bert_horovod.training.job import check_recipe
 
     if stores:
         check_recipe(recipe, next(iter(stores.values())), launched.size)

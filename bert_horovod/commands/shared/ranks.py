@@ -1,11 +1,9 @@
 """Code of all commands that train: their flags; a process joins the other ranks, trains, and reports errors."""
 
 import argparse
-import atexit
 import contextlib
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.collectives.launched import ATTEMPT, started_by
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
-from bert_horovod.errors import ReportedError, RunError, UserError, file_error
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe_files.loading import tuned_overrides
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.lasting_log import outlive_log
@@ -24,7 +22,6 @@ from bert_horovod.runtime.stopping import LEAVING, STOP
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
     from bert_horovod.collectives.world import World
-    from bert_horovod.runs.directory import Start
     from bert_horovod.training.job import Job
 
 _PATIENCE_S = 10  # a rank waits so long before its error message, so that another rank's message comes first
@@ -67,7 +64,7 @@ def train_as_rank(
 
     `look` finds mistakes in paths and columns before TensorFlow is imported, which takes seconds. `make_jobs`, called
     with arguments, launched and fields of Job, finds a user's mistakes, because no rank waits for another yet; all jobs
-    have the same [execution] and checkpoint. `train_jobs` trains the jobs; None: training.loop.train trains the only
+    have the same [execution]. `train_jobs` trains the jobs; None: training.loop.train trains the only
     one.
     """
     outlive_log()
@@ -135,19 +132,6 @@ def _look(arguments: argparse.Namespace, rank: int) -> None:
     arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
-def _start(job: "Job") -> "Start":
-    """What run.json records of the checkpoint to start from."""
-    from bert_horovod.runs.directory import Start
-
-    if job.initial is None:
-        return Start()
-    checkpoint = job.initial.checkpoint
-    try:
-        return Start(checkpoint.flag, os.path.abspath(checkpoint.directory), checkpoint.weights_hash())
-    except OSError as error:
-        raise file_error(error, f"{checkpoint.flag} {checkpoint}: {error.filename}: {error.strerror}") from error
-
-
 def _train(
     arguments: argparse.Namespace,
     launched: "Launch",
@@ -155,68 +139,11 @@ def _train(
     train_jobs: Callable[["Sequence[Job]", "World"], None] | None,
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time, watch
-    from bert_horovod.collectives.starting import connect
-    from bert_horovod.runs.directory import LOCK_PATIENCE_S, RunRecord, claim, give_up, share
-    from bert_horovod.runs.mirror import bring_newest
-    from bert_horovod.runs.reference_curves import text_key_of
-    from bert_horovod.runs.status_files import record_command
-    from bert_horovod.runs.trackers import require_trackers
-    from bert_horovod.runtime.children import set_up, untested_versions
-    from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
+    from bert_horovod.training.entering import enter
     from bert_horovod.training.loop import train
 
     if arguments.stop_when and launched.local_rank == 0:
         watch(arguments.stop_when, lambda: STOP.notice("--stop_when: this host will be taken away"))
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
-    execution = jobs[0].recipe.execution
-    if launched.rank == 0:
-        require_trackers(execution.trackers)
-    if execution.mirror and len(jobs) > 1:
-        raise UserError(f"execution.mirror = {execution.mirror}: {len(jobs)} runs cannot share it; leave it out")
-    claimed: list[int | None] = [None] * len(jobs)
-    if launched.rank == 0:
-        if packages := untested_versions():
-            print(
-                f"bert-horovod: warning: not tested: {'; '.join(packages)}: {set_up()} installs what was tested",
-                file=sys.stderr,
-            )
-        # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
-        patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
-        start = _start(jobs[0])
-        texts = [text_key_of(job.recipe, job.dataset) for job in jobs]
-        claimed = [
-            claim(job.output_dir, job.recipe, job.dataset.hash, patience_s, start, text)
-            for job, text in zip(jobs, texts, strict=True)
-        ]
-        for job in jobs:
-            record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
-    announce(jobs, launched)
-    try:
-        world = connect(launched, jobs[0].recipe)
-    except ValueError as error:
-        # Exit before Horovod's own exit handler, because that waits for the ranks which were just refused.
-        atexit.register(os._exit, UserError.exit_code)
-        raise why_not_joined(launched) from error
-    use_devices(world.local_rank, world.local_size, execution.threads)
-    try:
-        require_agreement(jobs, world)
-        if launched.rank == 0 and execution.mirror:  # other ranks wait in `share`
-            job = jobs[0]
-            bring_newest(job.output_dir, execution.mirror, job.recipe, RunRecord(job.dataset.hash, start))
-    except UserError:
-        for job in jobs if launched.rank == 0 else ():
-            give_up(job.output_dir)
-        raise
-    # Locks of the output directories, held until the ranks are done.
-    held = [share(job.output_dir, mine, world) for job, mine in zip(jobs, claimed, strict=True)]
-    if train_jobs:
-        train_jobs(jobs, world)
-    else:
-        (job,) = jobs
-        train(job, world)
-    world.shutdown()
-    for descriptor in held:
-        if descriptor is not None:
-            os.close(descriptor)
+    enter(jobs, launched, arguments.words, train_jobs or (lambda jobs, world: train(jobs[0], world)))

@@ -48,10 +48,13 @@ class EpochHook(Hook):
         rows = phase.settings.global_batch * phase.settings.steps
         read = sum(often * mixture.tokens.get(name, 0) for name, often in mixture.epochs(rows).items())
         for line in mixture_lines(run.recipe, tokens, read / (rows * phase.settings.sequence_length)):
-            run.say(line)
+            if line.startswith("warning") and run.world.rank == 0:
+                print(f"bert-horovod: {line}", file=sys.stderr, flush=True)
+            else:
+                run.say(line)
         without = [name for name in run.job.dataset.stores if name not in phase.held_out.rows]
         if without:
-            run.say(f"no held-out part, so no held-out loss: {', '.join(without)}")
+            run.say(f"no held-out rows, so no held-out loss: {', '.join(without)}")
 
 
 def _positions(phase: Phase) -> int:

@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
+from bert_horovod.batches.source import open_source_once
 from bert_horovod.batches.text import crews, making
 from bert_horovod.batches.text.rows import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.start import open_source_once
 
 
 def make_together(world: World, store: Path, recipe: Recipe, index_dirs: list[Path] | None) -> dict:

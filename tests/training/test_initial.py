@@ -1,4 +1,4 @@
-"""What is refused before training starts."""
+"""The checkpoint to start from: what of it is taken, and what is refused."""
 
 import shutil
 from pathlib import Path
@@ -18,9 +18,8 @@ from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.initial import Initial, load_initial
-from bert_horovod.training.start import check_recipe
 from tests.toy_runs import train_recipe
-from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
+from tests.toys import toy_recipe, toy_recipe_table
 
 RECIPE = toy_recipe()
 PAIR_HEAD = {
@@ -60,33 +59,6 @@ def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:
         load(directory, recipe, store)
     assert str(caught.value).startswith(f"--init_checkpoint {directory}")
     return str(caught.value)
-
-
-def test_a_recipe_that_fits_the_store_is_accepted_and_others_are_refused(store):
-    check_recipe(RECIPE, store, world_size=2)
-    for size in (63, 65):
-        match = rf"model\.vocab_size = {size}.*vocabulary of 64; set model\.vocab_size = 64"
-        with pytest.raises(UserError, match=match):
-            check_recipe(recipe_with(vocab_size=size), store, world_size=1)
-    table = toy_recipe_table()
-    table["phase"].append({"sequence_length": 32, "global_batch": 4})
-    with pytest.raises(UserError, match=r"global_batch = 4 .* 8 ranks"):
-        check_recipe(recipe_from_table(table), store, world_size=8)
-
-
-def test_micro_batches_that_are_clipped_alone_must_be_of_one_size(store):
-    recipe = toy_recipe(optimizer={"clipping": "bucket"}, execution={"micro_batch": 8})
-    check_recipe(recipe, store, world_size=4)
-    with pytest.raises(
-        UserError, match=r"global_batch = 32: .*execution\.micro_batch = 8 rows; expected a multiple of 24"
-    ):
-        check_recipe(recipe, store, world_size=3)
-
-
-def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path):
-    vocabulary = [f"word{i}" for i in range(64)]
-    with pytest.raises(UserError, match=r"\[MASK\]"):
-        check_recipe(RECIPE, write_toy_store(tmp_path / "store", vocabulary=vocabulary), world_size=1)
 
 
 def test_parameters_to_start_from_are_read(tmp_path, store):

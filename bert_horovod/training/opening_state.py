@@ -1,4 +1,4 @@
-"""The start of a run: checks before Horovod starts, so that a user's mistake gives one clear message; the state.
+"""The state with which a run begins, and a phase.
 
 A phase that has more layers than the phase before, or trains other layers, begins with a state of its own:
 
@@ -11,57 +11,20 @@ new layers. The published code of progressive stacking does the same (Gong et al
 (Yang et al. 2020, arXiv 2011.13635), only the heads could keep their m and v; the phase's warm-up lets them settle.
 """
 
-import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from bert_horovod.batches.layout import check_vocabulary
-from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.collectives.world import World, from_rank_0
-from bert_horovod.corpus.store import Store
-from bert_horovod.costs.derived import derive
-from bert_horovod.errors import RunError, UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
-from bert_horovod.optimizers.base import slot_numbers, slot_shapes
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.resuming import load_newest
-from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
+from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.base import Task
-from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.job import Job
-from bert_horovod.wording import gibibytes
-
-
-def check_recipe(recipe: Recipe, store: Store, world_size: int, padded: bool = False) -> None:
-    """Raise UserError if the recipe does not fit the store, the number of ranks or this host's memory.
-
-    `padded`: as in check_vocabulary.
-    """
-    check_vocabulary(recipe, store, padded)
-    check_size(recipe, Pretraining(recipe.objective.pairs), world_size)
-
-
-def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
-    """Raise UserError if the ranks cannot share a batch, or the task's parameters do not fit this host's memory."""
-    for phase in recipe.phase:  # the last phase has the most parameters
-        parameters = derive(recipe, phase, world_size, parameters=task.parameters).parameters
-        share = world_size * recipe.execution.micro_batch
-        if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
-            raise UserError(
-                f"global_batch = {phase.global_batch}: with optimizer.clipping = 'bucket' each micro-batch is clipped "
-                f"alone, and all must have execution.micro_batch = {recipe.execution.micro_batch} rows; expected a "
-                f"multiple of {share}, which {world_size} rank(s) share"
-            )
-    needed = 4 * (parameters + slot_numbers(recipe, task.parameters(recipe.model)))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > memory:
-        raise UserError(
-            f"[model] has {parameters:,} parameters, with the optimizer {gibibytes(needed)}; this host has "
-            f"{gibibytes(memory)} of memory. Make the model smaller"
-        )
 
 
 def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
@@ -94,35 +57,6 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     )
     state.broadcast(world)
     return state, newest.path if newest else None
-
-
-def require_same_data(dataset: Dataset, world: World) -> None:
-    """Raise UserError, on all ranks, if the data differ between ranks."""
-    different = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
-    if different:
-        raise UserError(
-            f"the data of ranks {different} are not those of rank 0: every host needs the same copy of them "
-            "and the same version of this program"
-        )
-
-
-def require_same_state(state: TrainingState, world: World) -> None:
-    """Raise RunError, on all ranks, if parameters or slots differ between ranks."""
-    different = ranks_that_differ(world, state.hash(), "state")
-    if different:
-        raise RunError(
-            f"the parameters of ranks {different} are not those of rank 0. Memory, a device or the network of a host "
-            "has changed numbers: look at that host before going on. The same command resumes from the last checkpoint"
-        )
-
-
-def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
-    """Open a phase's rows. All ranks make missing files; one process per host checks them, then the others read."""
-    dataset.make_files(phase, world)
-    if world.local_rank == 0:
-        dataset.open(phase, split)
-    world.barrier()
-    return dataset.open(phase, split, build=False)
 
 
 def grown_state(
