@@ -30,13 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, metavar="FILE", help=RECIPE)
     add_data_dirs(parser)
-    start = parser.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    start = either.add_argument(
         "--init_checkpoint",
         type=Path,
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
     opens_checkpoint(start, "--init_checkpoint")
+    behind = either.add_argument(
+        "--continue_from",
+        type=Path,
+        metavar="PATH",
+        help="to begin a new run behind a run's checkpoint, with its optimizer state and counters too, and with "
+        "another recipe, stores or weights",
+    )
+    opens_checkpoint(behind, "--continue_from")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -67,7 +76,7 @@ def _look(arguments: argparse.Namespace) -> None:
         stores = open_stores(arguments.data_dir)
         check_mixtures(recipe, stores)
         store = next(iter(stores.values()))
-        check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
+        check_vocabulary(recipe, store, padded=_start(arguments) is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
         _probes(recipe, arguments.probe_dir, store)
 
@@ -78,7 +87,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.training.initial import Initial
     from bert_horovod.training.job import check_recipe, pretraining_job
 
-    recipe, start = _recipe(arguments), arguments.init_checkpoint
+    recipe, start = _recipe(arguments), _start(arguments)
     stores = open_stores(arguments.data_dir)
     store = next(iter(stores.values()))
     check_recipe(recipe, store, launched.size, padded=start is not None)
@@ -101,9 +110,13 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     return job
 
 
+def _start(arguments: argparse.Namespace) -> "OpenCheckpoint | None":
+    return arguments.init_checkpoint or arguments.continue_from
+
+
 def _recipe(arguments: argparse.Namespace) -> Recipe:
-    """The recipe; what it leaves out of [model] is as in --init_checkpoint."""
-    start = arguments.init_checkpoint
+    """The recipe; what it leaves out of [model] is as in the checkpoint to start from."""
+    start = _start(arguments)
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
     return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)

@@ -171,7 +171,8 @@ def _train_phase(run: Run) -> bool:
                 run.say(run.ended or f"asked to stop: saved at step {done}; the same command resumes")
                 return False
             rate = learning_rate(phase.settings, number - phase.begin)
-            inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)
+            progress = run.state.progress
+            inputs = step_inputs(run.recipe, progress.steps_before + done, progress.task, counts, rate)
             if are_new and step:
                 run.say(f"step {number}: rows have another number of masked places; it is compiled once more")
             if are_new:

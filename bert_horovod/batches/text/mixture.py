@@ -95,6 +95,7 @@ class MixedDataset:
     stores: Stores
     recipe: Recipe
     index_dir: Path | None = None
+    phases_before: int = 0  # of the run: its streams of rows go on behind theirs
 
     @property
     def _first(self) -> Store:
@@ -142,7 +143,7 @@ class MixedDataset:
 
     def open(self, phase: int, split: str, build: bool = True) -> Mixture | HeldOutParts:
         if split == "train":
-            return open_mixture(self.stores, self.recipe, phase, self.index_dir, build)
+            return open_mixture(self.stores, self.recipe, phase, self.index_dir, build, self.phases_before)
         return open_held_out(self.stores, self.recipe, phase, self.index_dir, build)
 
 
@@ -189,7 +190,12 @@ def positions_of_epoch(index: RowIndex) -> int:
 
 
 def open_mixture(
-    stores: Stores, recipe: Recipe, phase: int, index_dir: Path | None = None, build: bool = True
+    stores: Stores,
+    recipe: Recipe,
+    phase: int,
+    index_dir: Path | None = None,
+    build: bool = True,
+    phases_before: int = 0,
 ) -> Mixture:
     """The rows that a run of this recipe reads in a phase; arguments and errors as in open_rows."""
     indexes = {}
@@ -200,7 +206,7 @@ def open_mixture(
     shares = weights_of_phase(recipe, phase, tokens)
     used = {name: index for name, index in indexes.items() if shares[name]}
     means = {name: Fraction(tokens[name], index.rows) for name, index in used.items()}
-    seed, rate = phase_seed(recipe, phase), mask_rate(recipe, recipe.phase[phase])
+    seed, rate = phase_seed(recipe, phases_before + phase), mask_rate(recipe, recipe.phase[phase])
     order = Order(dict.fromkeys(stores, 0) | rows_of_period({name: shares[name] for name in used}, means), seed)
     slots = np.max([stair_slots(index, rate) for index in used.values()], axis=0)
     sequences = max(index.sequences for index in used.values())

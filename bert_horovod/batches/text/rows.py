@@ -293,6 +293,7 @@ def open_rows(
     split: str,
     index_dir: Path | None = None,
     build: bool = True,
+    phases_before: int = 0,
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
@@ -300,7 +301,8 @@ def open_rows(
     training). Other arguments and errors are those of Rows and open_index.
     """
     index = open_phase_index(store, recipe, phase, split, index_dir, build)
-    seed, objective, rate = phase_seed(recipe, phase), recipe.objective, mask_rate(recipe, recipe.phase[phase])
+    objective, rate = recipe.objective, mask_rate(recipe, recipe.phase[phase])
+    seed = phase_seed(recipe, phases_before + phase)
     if split == "held_out":  # all recipes are judged with masks that are drawn alike
         seed = stream_seed(recipe.data.seed, _HELD_OUT_STREAM)
         objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
@@ -315,6 +317,7 @@ class StoreDataset:
     store: Store
     recipe: Recipe
     index_dir: Path | None = None
+    phases_before: int = 0  # of the run: its streams of rows go on behind theirs
 
     @property
     def path(self) -> Path:
@@ -355,4 +358,4 @@ class StoreDataset:
             make_index(self.store, path, *settings, crew, missing)
 
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
-        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, self.phases_before)
