@@ -32,9 +32,6 @@ MEANINGS = {  # of the metrics of tasks; means over all ranks
     "label_loss": "cross-entropy of labels, nats",
     "accuracy": "share of examples with the right label",
     "label_accuracy": "share of labels of all examples that are rightly given or not, at 0.5",
-    "heads_loss": "mean cross-entropy of the living heads, nats",
-    "similarity": "mean of |cosine| between living heads' weights",
-    "heads": "living heads",
     "squared_error": "mean squared error",
     "relevance_loss": "cross-entropy of pairs' relevance, nats",
     "pair_loss": "of vectors: cross-entropy of the right passage among all, nats; of scored pairs, CoSENT",
@@ -96,7 +93,6 @@ def commands_page() -> str:
 def metrics_of_tasks() -> dict[str, list[str]]:
     """The names of the metrics that each task adds."""
     from bert_horovod.tasks.embedding import Embedding
-    from bert_horovod.tasks.multiverse import MultiverseClassification
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.tasks.span import Span
     from bert_horovod.tasks.text_head import Classification, Multilabel, Regression, Reranking
@@ -105,7 +101,6 @@ def metrics_of_tasks() -> dict[str, list[str]]:
     tasks = {
         "pre-training": [Pretraining(True), Pretraining(True, "sop")],
         "classification": [Classification],
-        "several heads": [MultiverseClassification],
         "any number of labels": [Multilabel],
         "regression": [Regression],
         "reranking": [Reranking],

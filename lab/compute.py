@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
+from bert_horovod.measuring.configuration import XLA_CHOICES, describe_recipe, size_recipe, step_flops
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
@@ -178,13 +178,13 @@ def results(
             "first_step_s": first_s,
         }
         if name in recipes:
-            line["configuration"] = describe(recipes[name])
+            line["configuration"] = describe_recipe(recipes[name])
             line["flops_per_s"] = step_flops(recipe) / seconds
             line["share"] = ratio_of(products, rounds) if products else None
             line |= {peer: ratio_of(seconds_of[peer], rounds) for peer in PEERS if peer in seconds_of}
         else:
             rule = "adamw" if name == "hugging_face" else recipe.optimizer.name
-            shape = describe(recipe).split(f", {recipe.optimizer.name}")[0]
+            shape = describe_recipe(recipe).split(f", {recipe.optimizer.name}")[0]
             line["configuration"] = f"{PEERS[name]}: {shape}, {rule}"
         lines.append(line)
     return lines
@@ -250,7 +250,7 @@ def main() -> int:
     if given:
         torch = torch_environment(arguments.peer_python, arguments.device)
     for recipes in asked:
-        say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
+        say(describe_recipe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
         contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
         lines += contest.run(arguments.rounds, arguments.steps)
         say(table(lines, columns))  # so far: the rest may fail

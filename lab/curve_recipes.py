@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ LAB = Path(__file__).resolve().parent
 RECIPES = LAB.parent / "run" / "recipes"
 KEPT = LAB / "curves"
 RANKS = 2  # of a curve whose group does not say
-_SEED = re.compile(r", seed \d+$")
+SEED = re.compile(r", seed \d+$")
 _UNTIMED = re.compile(r", (seed|rate|longer|dense).*")  # what changes no step's seconds
 
 
@@ -30,6 +31,7 @@ class Curve(NamedTuple):
     timed: str  # under which its step is timed: neither first parameters, seed, rate nor stages count
     results: Path  # the file that keeps it
     ranks: int
+    seeds: int  # with so many it is trained
 
     @property
     def recipe(self) -> Recipe:
@@ -41,18 +43,21 @@ def _read(path: Path) -> dict[str, Curve]:
     table = read_toml(path, "the table of curves")
     curves = {}
     for group in table["group"]:
-        begin = group.get("begin", "")
-        for name, own in group["curves"].items():
-            seed = _SEED.search(name)
+        begin, best = group.get("begin", ""), table["best"].get(group.get("best"), ())
+        seeds = {"": ()} | {f", seed {i}": (f"data.seed={i}",) for i in range(2, group.get("seeds", 1) + 1)}
+        named = product(group["curves"].items(), seeds.items())
+        for name, own in [(name + which, (*own, *seed)) for (name, own), (which, seed) in named]:
+            seed = SEED.search(name)
             curves[begin + name] = Curve(
                 begin + name,
                 RECIPES / group["recipe"],
-                (*table["common"], *group.get("set", ()), *own),
+                (*table["common"], *best, *group.get("set", ()), *own),
                 begin,
                 begin + group["baseline"] + (seed[0] if seed else ""),
                 group.get("timed") or _UNTIMED.sub("", name),
                 KEPT / f"{group['results']}.jsonl",
                 group.get("ranks", RANKS),
+                len(seeds),
             )
     return curves
 

@@ -4,6 +4,8 @@
 python lab/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
 python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
+python lab/curves.py --data_dir STORE --work DIR --group bytes   those that lab/curves/bytes.jsonl keeps
+python lab/curves.py --data_dir STORE --work DIR --group winner --glue GLUE --squad SQUAD    and fine-tune the last one
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
 python docs/pictures/make.py                                     draws kept curves, see docs/growing.md
@@ -11,13 +13,15 @@ python lab/curves.py --ladder --data_dir STORE --work DIR        the ladder of l
 python lab/curves.py --ladder --data_dir STORE                   its table alone
 
 Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
-has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
+has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link; of another
+model or rule with its settings behind --set.
 Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16. Where
 there are several phases, FILE has seconds by "stacking, 8 layers, phase 0" and so on, which scaling.py measures with
 `--set model.num_hidden_layers=6 --set phase.0.trained_layers=2`.
 
-A curve is behind float32; at 256 rows behind AdamW; if its recipe is another, behind the curve that trains the whole
-model of that size.
+Where a group is trained with several seeds, a line is their mean. Its loss is what `evaluate` says, with 15 % masked,
+where that is kept, else the run's own held-out loss. A curve is behind float32; at 256 rows behind AdamW; if its recipe
+is another, behind the curve that trains the whole model of that size.
 
 When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
 is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
@@ -33,6 +37,7 @@ first parameters. A run that was stopped goes on where it was: its directory in 
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -53,16 +58,19 @@ from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from lab import ladder
 from lab.contestants import PINNED, path
-from lab.curve_recipes import CURVES, RANKS, RECIPES, Curve, keep, kept, key_of
+from lab.curve_recipes import CURVES, RANKS, RECIPES, SEED, Curve, keep, kept, key_of
 from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
+DIVERGED = "would diverge again"  # what `pretrain` says then
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
+    "spread": ("spread of seeds", "{:.4f}".format),
+    "accuracy": ("accuracy", "{:.1%}".format),
     "behind": ("behind, nats", "{:+.4f}".format),
     "steps": ("steps to its loss", "{:,.0f}".format),
     "tera_flops": ("TFLOP to its loss", "{:,.0f}".format),
-    "wire_gb": ("GB sent by a rank", "{:.1f}".format),
+    "wire_gb": ("GB sent by a rank", "{:.3g}".format),
     "step_s": ("step s", "{:.3f}".format),
     "hours": ("hours to its loss", "{:.2f}".format),
     "hours_whole": ("hours of all steps", "{:.2f}".format),
@@ -105,11 +113,13 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
             f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
         )
     trained = [line for line in lines if "loss" in line]
+    judged = json.loads(_answer(["evaluate", directory, "--data_dir", arguments.data_dir, "--json"])[0])
     trained_curve = {
         "name": name,
         "key": key,
         "settings": list(curve.settings),
         "held_out": held_out,
+        "judged": {name: judged[f"held_out_mlm_{name}"] for name in ("loss", "accuracy")},
         "loss": [(line["step"], line["loss"]) for line in trained],
         "phases": [
             {
@@ -125,8 +135,19 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         "skipped_steps": trained[-1]["skipped_steps"],
     }
     keep(trained_curve)
-    if not arguments.keep:
+    if not arguments.keep and not arguments.glue:
         shutil.rmtree(directory)
+
+
+def fine_tune(key: str, arguments: argparse.Namespace) -> None:
+    """Go on as the script that fine-tunes a curve's last checkpoint, as docs/results/pretraining.md has it."""
+    run, work = arguments.work / key, arguments.work / "gain"
+    if not run.is_dir():
+        raise UserError(f"--glue: {run} is gone; without the curve's line in lab/curves/ it is trained again")
+    words = ["--checkpoint", run / "model", "--data", arguments.glue, "--work", work]
+    words += ["--start", "pretrained", *(word for task in ("sst2", "qnli", "mnli") for word in ("--task", task))]
+    words += ["--task", "squad", "--squad", arguments.squad] if arguments.squad else []
+    os.execv(sys.executable, [sys.executable, str(PROJECT / "lab" / "finetuning_gain.py"), *map(str, words)])
 
 
 def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
@@ -159,32 +180,40 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
 
 
 def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
-    """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it."""
+    """Train a seed of a row to its end, from where it was; judge it by `evaluate`, and keep it.
+
+    A run that diverged is kept with an infinite loss.
+    """
     table_of_rows = ladder.read_ladder()
     directory, data_dir = arguments.work / run.key.split()[0], arguments.fresh_dir if run.fresh else arguments.data_dir
     say(f"{run.row}, seed {run.seed}: training in {directory}")
     words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", data_dir]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
-    _, processor_s = _answer(words)
+    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}
+    try:
+        _, processor_s = _answer(words)
+    except RunError as error:
+        if DIVERGED not in str(error):
+            raise
+        ladder.keep(line | {"loss": math.inf, "accuracy": 0.0, "processor_s": math.nan})
+        say(f"{run.row}, seed {run.seed}: {error}")
+        shutil.rmtree(directory)
+        return
     checkpoint = directory
     if run.mean:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
-    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, "--json"])[0])
+    length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
+    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, *length, "--json"])[0])
     metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    line = {
-        "key": run.key,
-        "row": run.row,
-        "seed": run.seed,
-        "settings": run.settings,
+    line |= {
         "loss": judged["held_out_mlm_loss"],
         "accuracy": judged["held_out_mlm_accuracy"],
         "processor_s": processor_s,
-        "step_s": statistics.fmean(line["step_s"] for line in metrics if "step_s" in line),
-        "training_loss": [(line["step"], line["loss"]) for line in metrics if "loss" in line],
-        "commit": _commit(),
+        "step_s": statistics.fmean(each["step_s"] for each in metrics if "step_s" in each),
+        "training_loss": [(each["step"], each["loss"]) for each in metrics if "loss" in each],
     }
     ladder.keep(line)
     say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
@@ -269,18 +298,21 @@ def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], un
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
     dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
-    if dense and "float16" not in step_s:
-        return None
-    return unit * (dense * step_s.get("float16", 0) + (steps - dense) * taken)
+    if not dense:
+        return unit * steps * taken
+    dense_s = step_s.get(CURVES[SEED.sub("", CURVES[curve["name"]].baseline)].timed.replace("float32", "float16"))
+    return None if dense_s is None else unit * (dense * dense_s + (steps - dense) * taken)
 
 
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
-    """The table's lines."""
-    last_losses = {curve["name"]: curve["held_out"][-1][1] for curve in curves}
-    rows = []
+    """A line for each curve, of one seed."""
+    by_name, rows = {curve["name"]: curve for curve in curves}, []
     for curve in curves:
-        goal = last_losses.get(CURVES[curve["name"]].baseline)
-        last = curve["held_out"][-1][1]
+        baseline, judged = by_name.get(CURVES[curve["name"]].baseline), curve.get("judged", {})
+        goal, last = (each and each["held_out"][-1][1] for each in (baseline, curve))
+        behind = last - goal if baseline else None
+        if baseline and judged and "judged" in baseline:
+            behind = judged["loss"] - baseline["judged"]["loss"]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
         taken = steps or curve["held_out"][-1][0]
         flops, wire_bytes = total(taken, curve, "flops"), total(taken, curve, "wire_bytes")
@@ -288,8 +320,9 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
         rows.append(
             {
                 "configuration": curve["name"],
-                "loss": last,
-                "behind": last - goal if goal is not None else None,
+                "loss": judged.get("loss", last),
+                "accuracy": judged.get("accuracy"),
+                "behind": behind,
                 "steps": steps,
                 "tera_flops": flops / 1e12 if flops and steps else None,
                 "wire_gb": wire_bytes / 1e9,
@@ -299,6 +332,23 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
             }
         )
     return rows
+
+
+def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines, of curves whose seeds are all there their means; what one seed lacks, the mean lacks too."""
+    seeds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        seeds.setdefault(SEED.sub("", row["configuration"]), []).append(row)
+    means = []
+    for name, each in seeds.items():
+        if not 1 < len(each) == CURVES[name].seeds:
+            means += each
+            continue
+        spread = statistics.stdev(row["loss"] for row in each)
+        values = {key: [row[key] for row in each] for key in each[0] if key != "configuration"}
+        found = {key: None if None in of_seeds else statistics.fmean(of_seeds) for key, of_seeds in values.items()}
+        means.append({"configuration": name, **found, "spread": spread})
+    return means
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -311,6 +361,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text"
     )
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable")
+    parser.add_argument(
+        "--group",
+        action="append",
+        choices=sorted({curve.results.stem for curve in CURVES.values()}),
+        help="the curves of a file of lab/curves/ alone, in the table too; repeatable",
+    )
+    parser.add_argument(
+        "--glue", type=Path, metavar="DIR", help="then fine-tune the last curve, by lab/finetuning_gain.py; --keep"
+    )
+    parser.add_argument("--squad", type=Path, metavar="DIR", help="with --glue: SQuAD too")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
@@ -321,6 +381,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.ladder and not arguments.data_dir:
         parser.error("--ladder: expected --data_dir, quickstart's store")
+    if arguments.glue and not arguments.work:
+        parser.error("--glue: expected --data_dir and --work, where the last curve was trained")
     if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
     continued = [name for name in arguments.curve or () if CURVES[name].begin]
@@ -342,10 +404,12 @@ def main() -> int:
         rows = [{"configuration": verdict.row, **ladder.shown(verdict)} for verdict in verdicts]
         print(json.dumps(rows) if arguments.json else table(rows, ladder.COLUMNS))
         return 0
+    grouped = [name for name, each in CURVES.items() if not arguments.group or each.results.stem in arguments.group]
+    key = None
     if arguments.data_dir:
         store_hash = open_store(arguments.data_dir).hash
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
-        for curve in map(CURVES.get, arguments.curve or CURVES):
+        for curve in map(CURVES.__getitem__, arguments.curve or grouped):
             if curve.begin and not arguments.start:
                 say(f"{curve.name}: left out, because there is no --start")
                 continue
@@ -354,8 +418,10 @@ def main() -> int:
                 train(curve, key, arguments.start if curve.begin else None, arguments)
     step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
-    rows = lines(curves, step_s)
-    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS))
+    rows = over_seeds([row for row in lines(curves, step_s) if row["configuration"] in grouped])
+    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS), flush=True)
+    if arguments.glue:
+        fine_tune(key, arguments)
     return 0
 
 

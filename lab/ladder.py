@@ -219,9 +219,10 @@ def _split(settings: Iterable[str]) -> Settings:
 
 def shown(verdict: Verdict) -> dict[str, Any]:
     """A row of the table."""
+    finite = math.inf not in verdict.losses  # else a seed diverged
     return {
         "loss": statistics.fmean(verdict.losses),
-        "spread": statistics.stdev(verdict.losses) if len(verdict.losses) > 1 else None,
+        "spread": statistics.stdev(verdict.losses) if len(verdict.losses) > 1 and finite else None,
         "gain": statistics.fmean(verdict.gains) if verdict.gains else None,
         "least": min(verdict.gains, default=None),
         "accuracy": statistics.fmean(verdict.accuracies),

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
+from bert_horovod.measuring.configuration import SIZES, describe_recipe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
@@ -154,7 +154,7 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str:
     """What was measured and how compute was held equal."""
-    described = describe(recipe).rsplit(", XLA", 1)[0] + " a micro-batch"
+    described = describe_recipe(recipe).rsplit(", XLA", 1)[0] + " a micro-batch"
     cores = len(os.sched_getaffinity(0))
     if arguments.compute == "real":
         return f"{described}; rounds: {arguments.rounds}\ncompute: real, one thread a host, hosts on cores of their own"

@@ -13,7 +13,7 @@ from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
-from bert_horovod.runs.saving import buffers_for, take_snapshot, write
+from bert_horovod.runs.saving import buffers_for, take_snapshot, write_checkpoint_files
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training import loop
@@ -74,7 +74,7 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
     output_dir.mkdir(parents=True, exist_ok=True)
     snapshot = take_snapshot(state, buffers_for(state), recipe, store.hash, position)
     task = Pretraining(recipe.objective.pairs)
-    return write(output_dir, snapshot, recipe, task, StoreDataset(store, recipe))
+    return write_checkpoint_files(output_dir, snapshot, recipe, task, StoreDataset(store, recipe))
 
 
 def logged(output_dir: Path) -> list[dict]:

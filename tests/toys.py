@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import FORMAT, Source
+from bert_horovod.corpus.manifest import FORMAT, SourceEntry
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import Preparation
 from bert_horovod.corpus.preparing.summary import Result
@@ -83,7 +83,7 @@ def write_store(
     for number, shard in enumerate(shards):
         parts = shard if isinstance(shard, list) else [shard]
         entries.append(write_shard(shard_file(path, f"shard-{number:05d}"), parts, 1))
-    sources = [Source(name="a.txt", bytes=9, sha256="0", documents=1, tokens=9, unknown_tokens=0)]
+    sources = [SourceEntry(name="a.txt", bytes=9, sha256="0", documents=1, tokens=9, unknown_tokens=0)]
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_manifest(
         path,

@@ -113,7 +113,7 @@ def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
     return np.array(ordinary, np.int32)
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
     """The role of each place in R rows of L positions with up to S sequences."""
 
     starts: np.ndarray  # int64 [R, S]: places of [CLS]; 0 where there is no sequence
@@ -150,7 +150,7 @@ class Layout(NamedTuple):
         }
 
 
-def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int, separators: int = 1) -> Layout:
+def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int, separators: int = 1) -> RowLayout:
     """Lay sequences into rows of so many positions, L.
 
     `first`: tokens of each first segment, int64 [R, S]. `lengths`: positions of each sequence, special tokens included,
@@ -173,7 +173,7 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int, separa
     behind, pairs = cls + with_first[row, slot], (lengths > with_first)[row, slot]
     further = (behind[pairs] + number for number in range(1, separators))
     sep = np.concatenate((behind, cls + lengths[row, slot], *further)) - 1
-    layout = Layout(starts, runs, sequence_ids, sequence_ids, is_second, is_text, cls, sep)
+    layout = RowLayout(starts, runs, sequence_ids, sequence_ids, is_second, is_text, cls, sep)
     place = (np.arange(sequence_length) - layout.spread(starts)) * is_text
     is_text.reshape(-1)[cls] = False
     is_text.reshape(-1)[sep] = False

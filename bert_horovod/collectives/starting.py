@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
-from bert_horovod.collectives.world import Hosts, World
+from bert_horovod.collectives.world import HostWorlds, World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe, may_sum_in_two_steps, sums_by_host
 from bert_horovod.recipe.settings import Execution
@@ -186,15 +186,15 @@ class HorovodWorld(World):
         self._counts: dict[str, tf.Tensor] = {}  # a collective's name -> handle of an int64 variable
         self._groups, self._pairs = groups, pairs or {}
         self._in_pairs = len(self._pairs) == self.size - 1  # else there are none, or of the ranks across hosts only
-        self._hosts: Hosts | None = None
+        self._hosts: HostWorlds | None = None
 
-    def join_hosts(self) -> Hosts:
+    def join_hosts(self) -> HostWorlds:
         # Not when the world is made, because this collective starts TensorFlow's devices.
         if self._hosts is None:
             self._hosts = self._joined_hosts() or super().join_hosts()
         return self._hosts
 
-    def _joined_hosts(self) -> Hosts | None:
+    def _joined_hosts(self) -> HostWorlds | None:
         """The groups that Horovod made at its start; None if any rank is not at the place that was assumed then."""
         inside, across = self._groups
         if not inside:
@@ -207,7 +207,7 @@ class HorovodWorld(World):
         if not agree:
             return None
         pairs = {rank // self.local_size: pair for rank, pair in self._pairs.items()}
-        return Hosts(
+        return HostWorlds(
             HorovodWorld(self._horovod, inside[host], f".inside.{host}"),
             HorovodWorld(self._horovod, across[place], f".across.{place}", pairs=pairs),
         )

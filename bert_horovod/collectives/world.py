@@ -19,13 +19,13 @@ class World:
     local_rank = 0
     local_size = 1
 
-    def join_hosts(self) -> Hosts:
+    def join_hosts(self) -> HostWorlds:
         """Two smaller worlds: the ranks of this host, and from each host the rank with this rank's local rank.
 
         All ranks make the first call together. If hosts have different numbers of ranks, each rank counts as a host of
         its own.
         """
-        return Hosts(World(), self)
+        return HostWorlds(World(), self)
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The sum over ranks: float16, float32, float64, int32 or int64, in a graph or eagerly."""
@@ -65,7 +65,7 @@ class World:
         """Leave the world in order."""
 
 
-class Hosts(NamedTuple):
+class HostWorlds(NamedTuple):
     """A world divided by hosts; this rank is a member of `inside` and of `across`."""
 
     inside: World  # the ranks of this host

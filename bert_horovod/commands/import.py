@@ -88,13 +88,13 @@ def _import(checkpoint: "OpenCheckpoint", arguments: argparse.Namespace, extende
         except ValueError as error:
             raise UserError(f"{checkpoint}: {error}; expected BERT's WordPiece vocabulary") from error
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
-    print(summary(contents, architecture, f"{len(vocabulary):,} tokens, {settings} ({why})"))
+    print(import_summary(contents, architecture, f"{len(vocabulary):,} tokens, {settings} ({why})"))
     if new is not None:
         print(f"new pieces  {new}")
     print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
 
 
-def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:
+def import_summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:
     """A summary for people: the parts that were read, and the tensors that were left out."""
     model, kept_parameters = contents.model, architecture.parameters(contents.model)
     copies = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")

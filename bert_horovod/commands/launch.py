@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
     from bert_horovod.cluster.launching.deadline import duration_s
     from bert_horovod.cluster.launching.launcher import LaunchPlan
-    from bert_horovod.cluster.launching.restarts import Again, launch
+    from bert_horovod.cluster.launching.restarts import Again, launch_with_restarts
     from bert_horovod.commands.shared.parser import parse, refuse_unread
     from bert_horovod.errors import UserError
     from bert_horovod.runs.status_files import LAUNCHED_BY
@@ -86,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
-    parsed = parse(["bert-horovod", *command])  # finds a mistake in the flags here, once, before any rank starts
+    parsed = parse(["bert-horovod", *command])  # finds mistakes here, once, before ranks start
     refuse_unread(parsed)
     require_least("-np", arguments.ranks)
     require_least("--restarts", arguments.restarts, 0)
     wait_s = duration_s("--wait_for_hosts", arguments.wait_for_hosts) if arguments.wait_for_hosts else 0.0
     hosts, read_hosts = _hosts(arguments)
     os.environ[LAUNCHED_BY] = json.dumps(arguments.words)
-    return launch(
+    return launch_with_restarts(
         LaunchPlan(
             ranks=arguments.ranks or sum(hosts.values()),
             hosts=hosts,

@@ -29,20 +29,18 @@ from bert_horovod.commands.shared.flags import RECIPE, add_data_dirs, add_overri
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.costs.choices import (
     alternatives,
-    choices,
     doubling,
     int8_pays_below,
     knee,
     largest_micro_batches,
+    priced_choices,
     worth_until,
 )
 from bert_horovod.costs.clusters import (
-    Bill,
     Cluster,
     DeviceSheet,
     Losses,
     SpotPlan,
-    bill,
     device_of,
     parse_rate,
     read_cluster,
@@ -58,6 +56,7 @@ from bert_horovod.costs.planner import (
     PhasePlan,
     plan_phase,
 )
+from bert_horovod.costs.prices import Bill, bill
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
@@ -218,7 +217,7 @@ def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Net
         worth_until=worth_until(plans),
         largest_micro_batch=largest_micro_batches(recipe, phase, most, device),
         wished_efficiency=efficiency,
-        choices=choices(recipe, phase, most, device, network, efficiency, METHODS) if several else [],
+        choices=priced_choices(recipe, phase, most, device, network, efficiency, METHODS) if several else [],
         step_s={
             setting: plan_phase(alternative, phase, most, device, network).step_s
             for setting, alternative in (alternatives(recipe, METHODS).items() if several else ())

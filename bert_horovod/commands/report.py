@@ -17,7 +17,7 @@ from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.places import is_url
 
 if TYPE_CHECKING:
-    from bert_horovod.costs.clusters import Prices
+    from bert_horovod.costs.prices import Prices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

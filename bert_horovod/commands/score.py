@@ -18,7 +18,7 @@ from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.table_flags import add_dialect, add_label_columns, for_kinds
 from bert_horovod.finetuning.kinds.base import Kind, Request
-from bert_horovod.finetuning.kinds.kinds import kind_of_task, score, tasks
+from bert_horovod.finetuning.kinds.kinds import kind_of_task, score_file, tasks
 from bert_horovod.finetuning.text_data import dialect_of, label_columns_of
 
 
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         dialect_of(vars(arguments)),
         tuple(filter(None, (arguments.text_columns or "").split(","))),
     )
-    scores = score(arguments.task, request)
+    scores = score_file(arguments.task, request)
     if table := kind_of_task(arguments.task).score_table(scores):
         print(table, file=sys.stderr)
     print(json.dumps(scores))

@@ -18,7 +18,7 @@ from bert_horovod.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bert_horovod.costs.clusters import Prices
+    from bert_horovod.costs.prices import Prices
     from bert_horovod.reporting.run_status import RunStatus
 
 

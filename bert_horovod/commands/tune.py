@@ -31,7 +31,7 @@ from bert_horovod.recipe_files.loading import fragment, load_recipe
 from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
-    from bert_horovod.measuring.tuning import Best, Machine, Settings
+    from bert_horovod.measuring.tuning import BestSettings, Machine, Settings
 
 _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
 
@@ -127,7 +127,9 @@ def _settings(words: list[str], arguments: argparse.Namespace) -> "Settings":
     return {key: getattr(tried.execution, key) for key in keys}
 
 
-def _comments(arguments: argparse.Namespace, best: "Best", machine: "Machine", facts: dict[str, Any]) -> list[str]:
+def _comments(
+    arguments: argparse.Namespace, best: "BestSettings", machine: "Machine", facts: dict[str, Any]
+) -> list[str]:
     """The comment lines at the top of the TOML fragment."""
     devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
     gain = "the recipe as it is gave none"

@@ -57,7 +57,7 @@ class _Vocabulary(_TokenizerSettings):
     lowercase: bool
 
 
-class Source(TypedDict):
+class SourceEntry(TypedDict):
     """A file of the input."""
 
     name: str

@@ -211,7 +211,7 @@ def _write_whole(file: _Hashing, block: bytes) -> Iterator[int]:
         yield zlib.crc32(block[begin : begin + PAGE_BYTES])
 
 
-def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def describe_shard(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a shard's file says where no manifest describes it: the entry's arrays and sha256, and the record.
 
     Raises OSError, and ValueError or KeyError if the file is not whole.

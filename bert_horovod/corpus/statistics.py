@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import Source
+from bert_horovod.corpus.manifest import SourceEntry
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
@@ -147,7 +147,7 @@ def document_title(shard: Shard, number: int) -> str:
     return titles[begin : ends[number]].tobytes().decode(errors="replace")
 
 
-def silent_sources(sources: list[Source]) -> list[str]:
+def silent_sources(sources: list[SourceEntry]) -> list[str]:
     """Names of the files of a store's input that are not empty but gave no text."""
     return [source["name"] for source in sources if source["bytes"] and not source["tokens"]]
 
@@ -193,7 +193,7 @@ def histogram(counts: np.ndarray) -> list[str]:
     return lines
 
 
-def warnings(manifest: dict[str, Any], sources: list[Source], lengths: Lengths) -> list[str]:
+def warnings(manifest: dict[str, Any], sources: list[SourceEntry], lengths: Lengths) -> list[str]:
     """Warnings about a store; each tells what the user should check."""
     totals = manifest["totals"]
     lines = []
@@ -259,7 +259,7 @@ def _totals(store: Store) -> list[str]:
     return [f"  {name:15} {text}" for name, text in described.items()]
 
 
-def _unknown(sources: list[Source]) -> list[str]:
+def _unknown(sources: list[SourceEntry]) -> list[str]:
     ordered = _by_rate(sources)
     lines = ["unknown tokens by source, the worst first:"]
     lines += [
@@ -271,12 +271,12 @@ def _unknown(sources: list[Source]) -> list[str]:
     return lines
 
 
-def _by_rate(sources: list[Source]) -> list[Source]:
+def _by_rate(sources: list[SourceEntry]) -> list[SourceEntry]:
     """Sources that gave text, by their share of unknown tokens, descending."""
     return sorted((source for source in sources if source["tokens"]), key=_rate, reverse=True)
 
 
-def _rate(source: Source) -> float:
+def _rate(source: SourceEntry) -> float:
     return source["unknown_tokens"] / source["tokens"] if source["tokens"] else 0.0
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import SOURCES_FILE, Source, manifest_text, read_manifest
+from bert_horovod.corpus.manifest import SOURCES_FILE, SourceEntry, manifest_text, read_manifest
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, TokenizerSettings, recorded_settings
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file
 from bert_horovod.errors import DamagedData, damaged, unreadable
@@ -113,7 +113,7 @@ class Store:
         low, high = np.searchsorted(self.duplicates, [first, last])
         return np.asarray(self.duplicates[low:high]) - first
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SourceEntry]:
         """What the manifest or sources.jsonl says about each file of the input; raises DamagedData."""
         return read_sources(self.path, self.manifest)
 
@@ -247,14 +247,14 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
     return duplicates
 
 
-def write_sources(store: Path, sources: list[Source]) -> dict[str, Any]:
+def write_sources(store: Path, sources: list[SourceEntry]) -> dict[str, Any]:
     """Write sources.jsonl; returns what the manifest says about it."""
     text = "".join(json.dumps(source, sort_keys=True, ensure_ascii=False) + "\n" for source in sources)
     write_atomically(store / SOURCES_FILE, text)
     return {"files": len(sources), "sha256": _hash_text(text)}
 
 
-def read_sources(path: Path, manifest: dict[str, Any]) -> list[Source]:
+def read_sources(path: Path, manifest: dict[str, Any]) -> list[SourceEntry]:
     """A store's sources; raises ReportedError."""
     recorded = manifest["sources"]
     file = path / SOURCES_FILE
@@ -266,7 +266,7 @@ def read_sources(path: Path, manifest: dict[str, Any]) -> list[Source]:
                 sources.append(parse_json(line))
         if digest.hexdigest() != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
-        check_type(sources, list[Source], "it")
+        check_type(sources, list[SourceEntry], "it")
     except (OSError, ValueError) as error:
         raise damaged(error, file, _AGAIN) from error
     return sources

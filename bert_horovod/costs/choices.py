@@ -82,7 +82,7 @@ def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, device: D
     return largest
 
 
-def choices(
+def priced_choices(
     recipe: Recipe,
     phase: int,
     world_size: int,

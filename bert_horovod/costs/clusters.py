@@ -13,10 +13,10 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from bert_horovod.costs.gpus import GPUS, TERA, allocatable_bytes, compute_capability, data_sheet, gpu_peak
 from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, SPREAD, Device, Network, PhasePlan, usual_share
+from bert_horovod.costs.prices import Prices, bill
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import read_toml, sections_from_table, setting
 from bert_horovod.recipe.sections import Recipe
@@ -34,7 +34,7 @@ _LINES = {
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostsSheet:
     """`[hosts]`."""
 
     count: int = setting(1, minimum=1, maximum=1 << 20)
@@ -67,28 +67,10 @@ class LinkSheet:
 
 
 @dataclass(frozen=True)
-class Prices:
-    """`[costs]`; without a price or a power, the plan does not compute it."""
-
-    device_hour: float = setting(-1.0, minimum=-1)  # -1: not known
-    currency: str = setting("")
-    device_w: float = setting(-1.0, minimum=-1)  # power under load, with its share of the host's; -1: not known
-    kwh: float = setting(-1.0, minimum=-1)  # price of a kWh; -1: it is in device_hour
-
-
-class Bill(NamedTuple):
-    """Device hours, price and energy of a training."""
-
-    device_hours: float
-    price: float | None  # in the cluster's currency
-    kwh: float | None
-
-
-@dataclass(frozen=True)
 class Cluster:
     """A cluster, checked."""
 
-    hosts: Hosts
+    hosts: HostsSheet
     device: DeviceSheet
     between: LinkSheet
     inside: LinkSheet
@@ -118,19 +100,7 @@ class Cluster:
         return device_of(self.device, f"{self.path}: device.", precision)
 
 
-def bill(prices: Prices | None, days: float, ranks: int) -> Bill:
-    """The bill of `days` days on `ranks` ranks; without prices, only device hours."""
-    hours = 24 * days * ranks
-    if prices is None:
-        return Bill(hours, None, None)
-    kwh = hours * prices.device_w / 1000 if prices.device_w >= 0 else None
-    price = None
-    if prices.device_hour >= 0:
-        price = hours * prices.device_hour + (kwh * prices.kwh if kwh is not None and prices.kwh >= 0 else 0.0)
-    return Bill(hours, price, kwh)
-
-
-_SECTIONS = {"hosts": Hosts, "device": DeviceSheet, "between": LinkSheet, "inside": LinkSheet, "costs": Prices}
+_SECTIONS = {"hosts": HostsSheet, "device": DeviceSheet, "between": LinkSheet, "inside": LinkSheet, "costs": Prices}
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -17,7 +17,7 @@ WORKER, SERVER, RESIDUAL = "error.worker", "error.server", "residual"  # a varia
 OF_PARAMETER = "residual/"  # or this, then the name of a parameter, whose shape the variable has
 
 
-class Layout(NamedTuple):
+class OwedLayout(NamedTuple):
     """The ranks and buckets that determine which rank owes which numbers."""
 
     ranks: int
@@ -26,7 +26,7 @@ class Layout(NamedTuple):
 
 
 def total(
-    kept: Iterable[dict[str, np.ndarray]], layout: Layout, shapes: dict[str, tuple[int, ...]]
+    kept: Iterable[dict[str, np.ndarray]], layout: OwedLayout, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
     """The errors and residuals summed over all ranks, float32 by parameter.
 
@@ -72,7 +72,7 @@ def total(
     return summed
 
 
-def shares(owed: dict[str, np.ndarray], names: Iterable[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
+def shares(owed: dict[str, np.ndarray], names: Iterable[str], layout: OwedLayout, rank: int) -> dict[str, np.ndarray]:
     """One rank's share of the owed numbers, float32 by variable; all ranks that may owe a number get equal shares.
 
     `owed` is what `total` returns, `names` are those of the variables that each of the ranks kept; layout and rank are

@@ -18,7 +18,7 @@ from bert_horovod.wording import listed
 
 
 @dataclass(frozen=True)
-class Format:
+class LabelFormat:
     """How to read a task's files.
 
     `labels`: the value in the files -> the label's name, in the order of the labels' numbers; empty for real numbers;
@@ -77,9 +77,9 @@ class Split(NamedTuple):
         return sum(not all(text.strip() for text in texts) for texts in zip(*self.examples.texts, strict=True))
 
 
-def glue_format(task: GlueTask) -> Format:
+def glue_format(task: GlueTask) -> LabelFormat:
     """How to read the files of a task of GLUE."""
-    return Format(task.columns, task.label_column, task.labels, task.headless, task.skip_broken)
+    return LabelFormat(task.columns, task.label_column, task.labels, task.headless, task.skip_broken)
 
 
 def find_split(directory: Path, title: str, split: str) -> Path:
@@ -93,7 +93,7 @@ def find_split(directory: Path, title: str, split: str) -> Path:
     )
 
 
-def learn_labels(path: Path, form: Format) -> Format:
+def learn_labels(path: Path, form: LabelFormat) -> LabelFormat:
     """The format with the labels of a train file: first numbers, sorted by value, then texts, sorted by letters.
 
     Raises:
@@ -174,7 +174,7 @@ def _refuse_other_sign(table: Table, place: int) -> None:
             )
 
 
-def refuse_vectors(table: Table, form: Format) -> None:
+def refuse_vectors(table: Table, form: LabelFormat) -> None:
     """Raise UserError if by their whole column labels are lists, where one is expected, or vectors of 0 and 1."""
     (place,) = table.places((form.label_column,), "--label_column")
     rows = [(line, fields[place]) for line, fields in table.rows]
@@ -199,7 +199,7 @@ def refuse_vectors(table: Table, form: Format) -> None:
         )
 
 
-def read_labelled(path: Path, form: Format) -> Split:
+def read_labelled(path: Path, form: LabelFormat) -> Split:
     """Read examples with their labels.
 
     Raises:
@@ -223,7 +223,7 @@ def read_labelled(path: Path, form: Format) -> Split:
     return Split(path, LabelledTexts(_texts(table, columns), [label for (label,) in labels]), table.skipped)
 
 
-def read_unlabelled(path: Path, form: Format) -> Split:
+def read_unlabelled(path: Path, form: LabelFormat) -> Split:
     """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
     table = read_table(path, form.columns, form.dialect)
     places = table.places(form.columns, "--text_columns" if form.own else "")
@@ -241,7 +241,7 @@ def real(path: Path, line: int, text: str, what: str = "the label") -> float:
     return number
 
 
-def refuse_one_label(split: Split, form: Format) -> None:
+def refuse_one_label(split: Split, form: LabelFormat) -> None:
     """Raise UserError if all train examples have the same label, or labels: nothing can be learned."""
     labels = split.examples.labels
     if len(labels) and all(label == labels[0] for label in labels):

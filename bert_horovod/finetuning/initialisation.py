@@ -14,7 +14,7 @@ from bert_horovod.finetuning.outcome import BestCheckpoint, DevScores, Evaluated
 from bert_horovod.interchange.suitability import head_rows, named_class, require_vocabulary
 from bert_horovod.recipe.checking import refuse_idle
 from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.recipe_files.loading import overridden_keys, recipe_from_table
+from bert_horovod.recipe_files.loading import about_experiments, overridden_keys, recipe_from_table
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.runtime.devices import use_devices
@@ -51,7 +51,7 @@ def finetuning_recipe(
     (train_rows, dev_rows), table = rows, _table(model, defaults)
     phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows, "replay_steps": 0}
     first = recipe_from_table(table, overrides)
-    batch, windows = first.phase[0].global_batch, max(1, first.objective.label_attention)
+    batch, windows = first.phase[0].global_batch, max(1, first.finetuning.windows)
     an_epoch = math.ceil(train_rows / batch)
     phase["steps"] = math.ceil(epochs * train_rows / batch)
     table["execution"] |= {
@@ -158,6 +158,7 @@ class Finetuning:
         sizes = (("train", kind.data.train, train), ("dev", kind.data.dev[""], dev))
         notices = (
             *kind.notices(recipe),
+            *about_experiments(recipe),
             *self._notices_of_head(task),
             f"tokenizer: the checkpoint's, {self.tokenizer_settings}",
             *(f"{name}: {kind.size(split, rows)} in {rows.count:,} rows" for name, split, rows in sizes),

@@ -135,7 +135,7 @@ def multilabel_scores(probabilities: np.ndarray, truth: np.ndarray, threshold: f
     if threshold is None:
         threshold = best_threshold(probabilities, truth)
         chosen = {"threshold": threshold}
-    return at_threshold(probabilities >= threshold, truth) | ranking_scores(probabilities, truth) | chosen
+    return at_threshold(probabilities >= threshold, truth) | threshold_free_scores(probabilities, truth) | chosen
 
 
 def at_threshold(predicted: np.ndarray, truth: np.ndarray) -> dict[str, float]:
@@ -156,7 +156,7 @@ def at_threshold(predicted: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     }
 
 
-def ranking_scores(probabilities: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+def threshold_free_scores(probabilities: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """The scores that need no threshold: precision at k, average precision, ROC AUC."""
     columns = list(zip(probabilities.T, truth.T, strict=True))
     areas = [roc_auc(*column) for column in columns if 0 < np.count_nonzero(column[1]) < len(truth)]

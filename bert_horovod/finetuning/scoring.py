@@ -8,7 +8,7 @@ import numpy as np
 from bert_horovod.corpus.reading.table_files import Table, read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
-    Format,
+    LabelFormat,
     find_split,
     glue_format,
     label_names,
@@ -18,7 +18,7 @@ from bert_horovod.finetuning.examples import (
 )
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import Request
-from bert_horovod.finetuning.scores import at_threshold, ranking_scores, score
+from bert_horovod.finetuning.scores import at_threshold, score, threshold_free_scores
 from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import listed
@@ -57,7 +57,7 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
         raise UserError(f"--task {name}: expected --dev_file, the file with the labels")
     several = name == "multilabel"
     separator = request.separator or "," if several else None
-    form = Format(
+    form = LabelFormat(
         (),
         request.label_column,
         None,
@@ -85,7 +85,7 @@ def score_own(name: str, request: Request) -> dict[str, Any]:
     return score(predicted_numbers, actual, OWN_METRICS[name]) | {"confusion_matrix": matrix}
 
 
-def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
+def _score_labels(form: LabelFormat, gold: Table, table: Table) -> dict[str, float]:
     """The scores of any number of labels; ranking scores too if there is a column of probabilities for each label."""
     labels = form.labels_of(gold)
     rows = _in_order(table, gold.path, len(labels))
@@ -106,7 +106,7 @@ def _score_labels(form: Format, gold: Table, table: Table) -> dict[str, float]:
         probabilities = [
             [real(table.path, line, fields[place], "a probability") for place in places] for line, fields in rows
         ]
-        scores |= ranking_scores(np.array(probabilities), hits[1])
+        scores |= threshold_free_scores(np.array(probabilities), hits[1])
     return scores
 
 

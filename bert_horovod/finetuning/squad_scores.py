@@ -25,7 +25,7 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
+def word_f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
     """Harmonic mean of precision and recall of the words that two normalised texts share.
 
     `both_empty`: the score if neither text has a word: 1 in version 2.0, 0 in version 1.1.
@@ -65,7 +65,7 @@ def _first_version(questions: Questions, predictions: dict[str, str]) -> dict[st
             prediction = normalise(predictions[number])
             expected = [normalise(text) for text, _ in answers]
             exact += max(prediction == answer for answer in expected)
-            f1_sum += max(f1(prediction, answer) for answer in expected)
+            f1_sum += max(word_f1(prediction, answer) for answer in expected)
     total = len(questions.ids)
     return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1_sum / total}
 
@@ -88,7 +88,7 @@ def _second_version(
         prediction = normalise(predictions[number])
         expected = [text for text in (normalise(text) for text, _ in answers) if text] or [""]
         raw.exact[number] = max(int(prediction == answer) for answer in expected)
-        raw.f1[number] = max(f1(prediction, answer, both_empty=1.0) for answer in expected)
+        raw.f1[number] = max(word_f1(prediction, answer, both_empty=1.0) for answer in expected)
     odds = null_odds or dict.fromkeys(questions.ids, 0.0)
 
     def abstaining(scores: dict[str, float]) -> dict[str, float]:

@@ -101,7 +101,7 @@ def train_all(
     return done
 
 
-def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
+def sweep_summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
     """The content of scores.json: every run, mean and spread by learning rate, and the best run by the first score."""
     decides = next(iter(runs[0].scores))
     rates = list(dict.fromkeys(run.variant.learning_rate for run in runs))
@@ -118,7 +118,7 @@ def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
     }
 
 
-def cells(summary: dict[str, Any]) -> list[list[str]]:
+def sweep_cells(summary: dict[str, Any]) -> list[list[str]]:
     """The summary as the cells of a table."""
     names = list(summary["runs"][0]["scores"])
     lines = [["run", *(name.replace("_", " ") for name in names)]]

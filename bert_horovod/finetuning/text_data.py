@@ -13,7 +13,7 @@ from bert_horovod.corpus.reading.table_files import PLAIN, Dialect, require_enco
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
     Files,
-    Format,
+    LabelFormat,
     Split,
     find_split,
     glue_format,
@@ -54,7 +54,7 @@ class TextData:
     """A task's train, dev and test examples, and its metrics."""
 
     name: str  # --task
-    format: Format
+    format: LabelFormat
     metrics: tuple[str, ...]  # the best run is the best by the first
     train: Split
     dev: dict[str, Split]  # by the suffix of their metrics' names; "" for the first
@@ -154,7 +154,7 @@ def own_data(
             f"--text_columns {','.join(text_columns)} and --label_column {label_column} name a column twice; expected "
             "each once"
         )
-    form = Format(
+    form = LabelFormat(
         text_columns,
         label_column,
         {} if name in ("regression", "reranking") else None,

@@ -18,7 +18,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import NotFiniteError, block_rows, require_finite
+from bert_horovod.inference.outputs import NotFiniteError, block_rows, require_finite_outputs
 from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
 from bert_horovod.model.architectures.families import family_of
@@ -154,7 +154,7 @@ class EmbeddingPredictor(Predictor):
                 progress(last, len(order))
         states = np.empty((len(counts), parts[0].shape[1]), np.float32)
         states[order] = np.concatenate(parts)
-        require_finite({"vectors": states})
+        require_finite_outputs({"vectors": states})
         return states
 
     def write_vectors(
@@ -197,7 +197,7 @@ class EmbeddingPredictor(Predictor):
                     except NotFiniteError:  # raised below, by all ranks
                         mine = np.full((1, self.width), np.nan, np.float32)
                 vectors = world.all_gather(tf.constant(mine), "vectors").numpy()
-                require_finite({"vectors": vectors})
+                require_finite_outputs({"vectors": vectors})
                 done += len(vectors)
                 progress(done, count)
                 yield vectors.astype(dtype).tobytes()

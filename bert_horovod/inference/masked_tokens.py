@@ -9,7 +9,7 @@ from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, cutting
 from bert_horovod.errors import UserError
-from bert_horovod.inference.outputs import require_finite
+from bert_horovod.inference.outputs import require_finite_outputs
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
@@ -106,7 +106,7 @@ class MaskedTokenPredictor:
         positions = tf.constant(masked[None], tf.int32)
         hidden = encode_at(self._forward, batch, positions)[0]
         logits = masked_token_logits(self._forward, hidden)  # (masks, vocabulary)
-        require_finite({"logits": logits.numpy()})
+        require_finite_outputs({"logits": logits.numpy()})
         shares = tf.nn.softmax(logits)[:, : len(self.vocabulary)]  # rows of padding belong to no token
         probabilities, tokens = tf.math.top_k(shares, min(count, len(self.vocabulary)))
         return [

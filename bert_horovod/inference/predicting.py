@@ -13,8 +13,9 @@ from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns, table_parts
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.input_table import InputTable
+from bert_horovod.inference.onnx_outputs import OnnxOutputs
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
+from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.forward import ComputePolicy

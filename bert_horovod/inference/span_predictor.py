@@ -27,7 +27,7 @@ _QUESTIONS_AT_ONCE = 1024
 _COLUMNS = ("question", "context")
 
 
-class Answered(NamedTuple):
+class AnsweredQuestion(NamedTuple):
     """A question's answers."""
 
     id: str  # in SQuAD's file, or the number of a table's row
@@ -111,7 +111,9 @@ class SpanPredictor(Predictor):
         may_abstain = of_file if self._may_abstain is None else bool(self._may_abstain)
         return AnswerRules(may_abstain, self._threshold or 0.0)
 
-    def _of_squad(self, questions: Questions, rules: AnswerRules, progress: Progress) -> Iterator[list[Answered]]:
+    def _of_squad(
+        self, questions: Questions, rules: AnswerRules, progress: Progress
+    ) -> Iterator[list[AnsweredQuestion]]:
         count = len(questions.ids)
         for first in range(0, count, _QUESTIONS_AT_ONCE):
             last = min(first + _QUESTIONS_AT_ONCE, count)
@@ -124,16 +126,16 @@ class SpanPredictor(Predictor):
             )
             answers = self._answers(texts, rules, self.length, packing=True)
             progress(last, count)
-            yield [Answered(*pair, []) for pair in zip(questions.ids[first:last], answers, strict=True)]
+            yield [AnsweredQuestion(*pair, []) for pair in zip(questions.ids[first:last], answers, strict=True)]
 
-    def _of_table(self, table: InputTable, rules: AnswerRules, progress: Progress) -> Iterator[list[Answered]]:
+    def _of_table(self, table: InputTable, rules: AnswerRules, progress: Progress) -> Iterator[list[AnsweredQuestion]]:
         for first, (asked, contexts), kept in table:
             count = len(asked)
             texts = SpanTexts(contexts, asked, list(range(count)), [None] * count)
             answers = self._answers(texts, rules, self.length, packing=True)
             progress(first + count, table.count)
             ids = map(str, range(first, first + count))
-            yield [Answered(*each) for each in zip(ids, answers, kept, strict=True)]
+            yield [AnsweredQuestion(*each) for each in zip(ids, answers, kept, strict=True)]
 
     def _answers(self, texts: SpanTexts, rules: AnswerRules, length: int, packing: bool) -> list[Answers]:
         tokens = tokenised_spans(texts, self._tokenizer)
@@ -152,7 +154,7 @@ class SpanPredictor(Predictor):
         read_squad(source)
 
 
-def _row(answered: Answered, rules: AnswerRules) -> list[Any]:
+def _row(answered: AnsweredQuestion, rules: AnswerRules) -> list[Any]:
     best, odds = answered.answers.best, [answered.answers.null_odds] if rules.may_abstain else []
     probability = np.round(best.probability, 6).item()
     return [answered.id, best.text, probability, best.begin, best.end, *odds, *answered.kept]

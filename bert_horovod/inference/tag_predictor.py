@@ -62,7 +62,7 @@ _LABELS = 16  # with more, a block has fewer texts, because each token has a num
 _SPAN_COLUMNS = ("begin", "end", "type", "probability", "entity")
 
 
-class Span(NamedTuple):
+class EntitySpan(NamedTuple):
     """An entity in a text."""
 
     begin: int  # its first character (Unicode code point)
@@ -131,7 +131,7 @@ class TagPredictor(Predictor):
         (spans,) = self.spans([line], packing=False)
         return "\t".join(f"{begin}-{end} {kind} {share:.4f} {entity}" for begin, end, kind, share, entity in spans)
 
-    def spans(self, texts: list[str], packing: bool = True) -> list[list[Span]]:
+    def spans(self, texts: list[str], packing: bool = True) -> list[list[EntitySpan]]:
         """The entities of each text; words are the tokenizer's: BERT's are split at white space and punctuation."""
         located = self._locating(texts)
         starts_word = ~self._boundaries.continues(located.ids)
@@ -151,7 +151,7 @@ class TagPredictor(Predictor):
             for kind, begin, end in entities([tags[place] for place in kept]):
                 start, to = words[kept[begin]][0], words[kept[end - 1]][1]
                 share = round(float(np.mean([shares[place] for place in kept[begin:end]])), 6)
-                found.append(Span(start, to, kind, share, text[start:to]))
+                found.append(EntitySpan(start, to, kind, share, text[start:to]))
             spans.append(found)
         return spans
 

@@ -49,7 +49,7 @@ def label_sets(probabilities: np.ndarray, labels: tuple[str, ...], threshold: fl
     return [[labels[number] for number in np.flatnonzero(row)] for row in probabilities >= threshold]
 
 
-def joined(names: list[str], separator: str) -> str:
+def joined_labels(names: list[str], separator: str) -> str:
     """Names of labels as a field of a table; a JSON list if a name would not be read back from the plain form."""
     plain = not any(separator in name or name.startswith("[") or name != name.strip() for name in names)
     plain = plain and not _BLANKS.search("".join([separator, *names]))
@@ -60,7 +60,7 @@ def answer_rows(logits: np.ndarray, labels: tuple[str, ...], separator: str, thr
     """For a table: each example's labels in one field, then the probability of each label of all, to 6 decimals."""
     shares = sigmoid(logits)
     names = label_sets(shares, labels, threshold)
-    return [[joined(each, separator), *row] for each, row in zip(names, shares.round(6).tolist(), strict=True)]
+    return [[joined_labels(each, separator), *row] for each, row in zip(names, shares.round(6).tolist(), strict=True)]
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture,
 from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
 from bert_horovod.interchange.safetensors_file import refuse_lfs_pointer
 from bert_horovod.interchange.suitability import head_rows
-from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json_object
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import FAMILIES, family_of
 from bert_horovod.model.parameters import (
@@ -317,7 +317,7 @@ def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
 
 def read_model(prefix: Path) -> Model:
     path = _config(prefix)
-    config = read_json(path)
+    config = read_json_object(path)
     for family in _FAMILIES:
         config = family.google_configuration(config)
     if config.get("model_type", "bert") not in [family.model_type for family in _FAMILIES]:

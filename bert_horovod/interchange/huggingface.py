@@ -50,7 +50,7 @@ from bert_horovod.interchange.suitability import (
     words_after_blanks,
 )
 from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS
-from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json, read_tokenizer, tokenizer_config
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json_object, read_tokenizer, tokenizer_config
 from bert_horovod.interchange.tokenizer_json import tokenizer_json
 from bert_horovod.model.architectures.base import Family
 from bert_horovod.model.architectures.families import MODELS, by_model_type, family_of, name_of_bert, names_of_heads
@@ -302,7 +302,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise UserError(
             f"{directory} has no config.json: expected a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT"
         )
-    return read_json(directory / "config.json")
+    return read_json_object(directory / "config.json")
 
 
 def read_model(path: Path, config: dict[str, Any]) -> sections.Model:
@@ -332,6 +332,7 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
         around = sections.Recipe(
             model=model,
             objective=Objective(pair="none"),
+            finetuning=sections.Head(),
             optimizer=sections.Optimizer(),
             exchange=sections.ExchangeMethod(),
         )

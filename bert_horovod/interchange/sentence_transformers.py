@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION
 from bert_horovod.interchange.suitability import named_class, named_labels
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.tokenizer_files import read_json_object
 from bert_horovod.model.parameters import CROSS_ENCODER, SENTENCE_VECTORS, SIGMOID
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.lasting_log import warn_once
@@ -165,7 +165,7 @@ def length_of_texts(directory: Path) -> Any:
 
 def _read_first(directory: Path, *names: str) -> dict[str, Any]:
     """The content of the first of these files that is there; empty if none is."""
-    return next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
+    return next((read_json_object(directory / name) for name in names if (directory / name).is_file()), {})
 
 
 def with_vectors(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _pooling(directory: Path, path: str, config: dict[str, Any]) -> tuple[str, s
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise UserError(f"{directory / MODULES}: the path {shown(path)} leads out of the directory")
     file = directory / path / "config.json"
-    says = read_json(file)
+    says = read_json_object(file)
     named = [name for name in (_FIRST, _MEAN, *_OTHERS) if name in says]
     modes = says.get("pooling_mode") or ([name for name in named if says[name]] if named else [_MEAN])
     modes = [modes] if isinstance(modes, str) else modes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
-from bert_horovod.corpus.reading.vocabulary import casing, read_lines, require_special_tokens, require_tokens
+from bert_horovod.corpus.reading.vocabulary import casing, read_vocabulary_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.any_tokenizer import MOST_TOKENS, json_tokenizer
 from bert_horovod.interchange.tokenizer_classes import BERT_TOKENS, DEFAULTS, GENERAL, GENERAL_5, content_of
@@ -80,7 +80,7 @@ def tokenizer_config(
     }
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises ReportedError for anything else."""
     try:
         content = reading.read_json(path)
@@ -137,7 +137,7 @@ def _read(
     special = _optional(directory / "special_tokens_map.json") if "added_tokens_decoder" not in settings else {}
     name = "RobertaTokenizer" if name is None and model_type == "roberta" else name
     added = _optional(directory / "added_tokens.json")
-    tokenizer = json_tokenizer(file, read_json(file), settings | special, vocab_size, added, name)
+    tokenizer = json_tokenizer(file, read_json_object(file), settings | special, vocab_size, added, name)
     return TokenizerFound(tokenizer.facts.vocabulary, tokenizer, "as its tokenizer says")
 
 
@@ -153,7 +153,7 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
     flags, stated = {key: settings.get(key, default) for key, default in DEFAULTS.items()}, "do_lower_case" in settings
     vocabulary, added_records = None, {}
     if os.path.lexists(json_file):
-        contents = read_tokenizer_json(json_file, read_json(json_file), vocab_size)
+        contents = read_tokenizer_json(json_file, read_json_object(json_file), vocab_size)
         vocabulary, added_records = contents.vocabulary, contents.added
         if from_json and not contents.makes_rows:
             raise UserError(
@@ -170,7 +170,7 @@ def _read_bert(directory: Path, vocab_size: int, config: str, by_vocabulary: boo
                 )
         stated = stated or "do_lower_case" in contents.flags
     elif os.path.lexists(directory / "vocab.txt"):
-        vocabulary = read_lines(directory / "vocab.txt")
+        vocabulary = read_vocabulary_lines(directory / "vocab.txt")
     _check_flags(config_file, flags)
     added: tuple[Added, ...] = ()
     source = json_file if os.path.lexists(json_file) else directory / "vocab.txt"
@@ -325,4 +325,4 @@ def _json(value: Any) -> str:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if os.path.lexists(path) else {}
+    return read_json_object(path) if os.path.lexists(path) else {}

@@ -27,7 +27,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import stages
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.configuration import TRACED_STEPS, describe, step_flops, step_seconds
+from bert_horovod.measuring.configuration import TRACED_STEPS, describe_recipe, step_flops, step_seconds
 from bert_horovod.measuring.synthetic import (
     LoneRank,
     TimedStep,
@@ -144,7 +144,7 @@ class Bench:
         rows_per_s = self.phase.global_batch / step_s[self.kind]
         flops = self.micro_batches * step_flops(self.recipe)  # of a rank
         report = {
-            "configuration": describe(self.recipe),
+            "configuration": describe_recipe(self.recipe),
             "world_size": self.world.size,
             "gpu": has_gpu(),
             "micro_batches": self.micro_batches,

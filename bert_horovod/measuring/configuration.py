@@ -89,7 +89,7 @@ def step_flops(recipe: Recipe) -> float:
     )
 
 
-def describe(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe) -> str:
     """The configuration in a few words."""
     model = recipe.model
     return (

@@ -55,7 +55,7 @@ def longest_phase(recipe: Recipe) -> int:
     return max(range(len(recipe.phase)), key=flops)
 
 
-class Best(NamedTuple):
+class BestSettings(NamedTuple):
     """The settings with the shortest step."""
 
     settings: Settings
@@ -85,7 +85,7 @@ class Race:
     limit_s: float  # of a measurement
     say: Callable[[str, int], None]  # is told of each measurement, with the number of those that are left at most
 
-    def run(self) -> Best:
+    def run(self) -> BestSettings:
         """Measure all in turn, in ROUNDS rounds; raises RunError if none works, KeyboardInterrupt for Ctrl-C."""
         first_round: dict[int, float] = {}
         left, last_failure = ROUNDS * len(self.contestants), ""
@@ -114,13 +114,13 @@ class Race:
                 return self._best(rounds, number, order[place + 1 :])
         raise RunError(f"no settings work: {last_failure}")
 
-    def _best(self, rounds: dict[int, list[float]], best: int, slower: list[int]) -> Best:
+    def _best(self, rounds: dict[int, list[float]], best: int, slower: list[int]) -> BestSettings:
         ratios = {
             number: [one / other for one, other in zip(rounds[best], rounds[number], strict=True)] for number in rounds
         }
         recipes = next((i for i, settings in enumerate(self.contestants) if not settings), -1)
         margin = statistics.median(ratios[slower[0]]) if slower else None
-        return Best(self.contestants[best], statistics.median(rounds[best]), ratios.get(recipes, []), margin)
+        return BestSettings(self.contestants[best], statistics.median(rounds[best]), ratios.get(recipes, []), margin)
 
     def _works_elsewhere(self, settings: Settings) -> bool:
         """Whether the other phases' steps, which may have longer rows, work with these settings too."""

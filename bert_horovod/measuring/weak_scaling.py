@@ -14,7 +14,7 @@ Hosts = dict[str, int]  # slots by name, as cluster/launching/hostfiles.py reads
 _LAYOUT = re.compile(r"([1-9]\d{0,4})M([1-9]\d{0,3})G")
 
 
-class Layout(NamedTuple):
+class RankLayout(NamedTuple):
     """A part of the cluster: some machines, with the same number of devices on each."""
 
     machines: int
@@ -39,27 +39,27 @@ class Layout(NamedTuple):
         return dict.fromkeys(able[: self.machines], self.devices)
 
 
-def parse_layout(text: str) -> Layout:
+def parse_layout(text: str) -> RankLayout:
     """The layout of a text such as 2M8G; raises UserError."""
     match = _LAYOUT.fullmatch(text)
     if match is None:
         raise UserError(f"--layout {text}: expected machines and devices of each, as in 2M8G")
-    return Layout(int(match[1]), int(match[2]))
+    return RankLayout(int(match[1]), int(match[2]))
 
 
-def usual_layouts(hosts: Hosts) -> list[Layout]:
+def usual_layouts(hosts: Hosts) -> list[RankLayout]:
     """One machine with 1, 2, 4, ... and all its devices; 2, 4, ... and all machines with one device each, and with all.
 
     Where there are several machines, "all devices" of one are as many as every machine has.
     """
     devices = min(hosts.values())
-    layouts = [Layout(1, count) for count in doubling(max(hosts.values()))]
+    layouts = [RankLayout(1, count) for count in doubling(max(hosts.values()))]
     for machines in doubling(len(hosts))[1:]:
-        layouts += [Layout(machines, count) for count in sorted({1, devices})]
+        layouts += [RankLayout(machines, count) for count in sorted({1, devices})]
     return layouts
 
 
-def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
+def run_layout(layout: RankLayout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
     """Run `bench step --json` on a layout by `launch`, in processes of its own; returns its JSON object.
 
     Raises:
@@ -72,7 +72,11 @@ def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_word
 
 
 def results(
-    measured: dict[Layout, list[dict[str, Any]]], recipe: Recipe, micro_batches: int, price: float | None, currency: str
+    measured: dict[RankLayout, list[dict[str, Any]]],
+    recipe: Recipe,
+    micro_batches: int,
+    price: float | None,
+    currency: str,
 ) -> dict[str, Any]:
     """The JSON object of `bench scaling --json`; `plan --compute` and `--link`, and `report --scaling`, read it.
 
@@ -106,7 +110,7 @@ def median_of(answers: list[dict[str, Any]], name: str) -> float:
 
 
 def _line(
-    layout: Layout,
+    layout: RankLayout,
     answers: list[dict[str, Any]],
     recipe: Recipe,
     alone_rows_per_s: float | None,

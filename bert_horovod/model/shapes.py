@@ -9,7 +9,6 @@ from bert_horovod.model.parameters import (
     DECODER_BIAS,
     LABEL_OUTPUT,
     LABEL_QUERY,
-    MORE_CLASSIFIERS,
     PAIR_CLASSIFIER,
     SPAN_HEAD,
     TRANSFORM,
@@ -59,11 +58,6 @@ def classifier_shapes(model: Model, labels: int) -> Shapes:
     """Shapes of Hugging Face's BertForSequenceClassification head for `labels` labels; it reads the pooler's output."""
     before = transform_shapes(model) if shared_head(model) else {}
     return before | dense_shapes(CLASSIFIER, labels, model.hidden_size)
-
-
-def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
-    """Shapes of `heads` further classifiers that are trained beside the one of `classifier_shapes`."""
-    return dense_shapes(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
 
 
 def label_attention_shapes(model: Model, labels: int) -> Shapes:

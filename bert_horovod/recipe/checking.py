@@ -9,7 +9,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import Numbers, ReadIf
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 from bert_horovod.recipe.settings import STEP_RANGES, Objective
-from bert_horovod.storage.places import parse
+from bert_horovod.storage.places import parse_place
 from bert_horovod.storage.reading import shown
 
 
@@ -31,7 +31,7 @@ def check_combinations(recipe: Recipe) -> None:
     if len(set(recipe.execution.trackers)) < len(recipe.execution.trackers):
         raise UserError(f"execution.trackers = {list(recipe.execution.trackers)}: expected each once")
     mirror = recipe.execution.mirror
-    if mirror and parse(mirror, "execution.mirror =").scheme in ("http", "https", "hf"):
+    if mirror and parse_place(mirror, "execution.mirror =").scheme in ("http", "https", "hf"):
         raise UserError(f"execution.mirror = {mirror}: expected a place to write to, such as s3://, or a directory")
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
@@ -230,7 +230,7 @@ def idle_settings(recipe: Recipe, task: str, usual: Recipe | None = None) -> dic
     for name, section, standard, alone in _sections(recipe, usual):
         for entry in dataclasses.fields(section):
             condition: ReadIf | None = entry.metadata.get("read_if")
-            default = getattr(standard, entry.name, entry.default) if standard else entry.default
+            default = getattr(standard, entry.name, entry.metadata.get("usual", entry.default))
             value = getattr(section, entry.name)
             if condition is None or value == default:
                 continue

@@ -69,9 +69,13 @@ def setting(
     )
 
 
-def named(name: str) -> Any:
-    """The field of a section that names its dataclass: the setting by which OneOf chooses."""
-    return fixed(name)
+def named(name: str, read_if: ReadIf | None = None, usual: str = "") -> Any:
+    """The field of a section that names its dataclass: the setting by which OneOf chooses.
+
+    `read_if`: when this choice changes anything; `usual`: the one that is expected elsewhere.
+    """
+    metadata = {"read_if": read_if, "usual": usual} if read_if else None
+    return dataclasses.field(default=name, init=False, metadata=metadata)
 
 
 def fixed(value: Any) -> Any:
@@ -134,7 +138,7 @@ def read_toml(path: str | Path, name: str, if_missing: str = "") -> dict[str, An
         raise UserError(f"{name} {path} is not valid TOML: {error}") from error
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_table(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables and lists of tables as one, by names with points.
 
     >>> flat({"model": {"hidden_size": 8}, "phase": [{"steps": 2}]})
@@ -145,7 +149,7 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             value = {str(number): item for number, item in enumerate(value)}
         inner = isinstance(value, dict) and not isinstance(value, NumbersTable)
-        entries |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        entries |= flat_table(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return entries
 
 

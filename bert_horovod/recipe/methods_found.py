@@ -1,8 +1,8 @@
 """Methods of a section by their names: the program's own, its experiments, and those of other packages.
 
 The experiments are the modules of bert_horovod/experiments, which nothing imports: they are found by their folder, also
-in a checkout that is not installed. Another package names its settings class, a subclass of Optimizer or
-ExchangeMethod, by an entry point:
+in a checkout that is not installed. Another package names its settings class, a subclass of Optimizer, ExchangeMethod
+or Head, by an entry point:
 
     [project.entry-points."bert_horovod.methods"]
     my_rule = "my_package.my_rule:MyRule"

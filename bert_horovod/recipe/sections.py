@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import ReadIf, named, setting
+from bert_horovod.recipe.finetuning_heads import Head
 from bert_horovod.recipe.settings import Card, Data, Execution, Numerics, Objective, Phase
 
 Shape = tuple[int, ...]
@@ -20,7 +21,7 @@ Shape = tuple[int, ...]
 REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 _MOMENTS = ReadIf("a rule with moments, which 'sgd' has not", lambda recipe: bool(recipe.optimizer.slots))
 _CLIPS = ReadIf("a rule that clips, which 'lans' does not", lambda recipe: recipe.optimizer.rule.clips)
-WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
+WHAT_SECTIONS = ("model", "data", "objective", "finetuning", "optimizer", "exchange", "numerics", "phase")
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,7 @@ class Recipe:
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     objective: Objective = field(default_factory=Objective)
+    finetuning: Head
     optimizer: Optimizer
     exchange: ExchangeMethod
     numerics: Numerics = field(default_factory=Numerics)

@@ -28,7 +28,6 @@ _BY_SIZE = ReadIf(
     lambda recipe: any((phase.mixture or recipe.data.mixture) == "size" for phase in recipe.phase),
     tasks=(PRETRAINING,),
 )
-_SEVERAL_HEADS = ReadIf("objective.heads above 1", lambda recipe: recipe.objective.heads > 1, tasks=(CLASSIFICATION,))
 _FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
 _DECAYS = ReadIf("a decay: phase.N.warmup + hold below 1", lambda recipe: recipe.phase[0].decays)
 
@@ -41,7 +40,7 @@ class Data:
     seed: int = setting(0, minimum=0, maximum=(1 << 63) - 1)
     packing: bool = setting(
         True,
-        read_if=ReadIf("objective.label_attention = 0", lambda recipe: not recipe.objective.label_attention),
+        read_if=ReadIf("finetuning.head other than 'label_attention'", lambda recipe: not recipe.finetuning.windows),
     )  # several sequences share a row; each attends only to itself
     # With several token stores, the share of tokens that each has in training, by its name, as in
     # {general = 0.7, own = 0.3}; the numbers are divided by their sum. size: each as many as it holds
@@ -53,7 +52,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Objective:
-    """The training objective: masked tokens, sentence pairs, and the heads of a classifier."""
+    """The objective of pre-training: masked tokens and sentence pairs."""
 
     # Half of the sentence pairs are wrong, and the model learns to detect them. next_sentence: in a wrong pair the
     # second segment is from another document; sentence_order: the two segments are swapped; none: no pairs
@@ -73,25 +72,6 @@ class Objective:
     # File of words, one a line, that are always candidates: in each sequence they are masked before all others, as long
     # as masked_fraction allows, for example the terms of a domain. "": none
     priority_words: str = setting("", read_if=_MASKS)
-    # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
-    # classifier
-    heads: int = setting(1, minimum=1, maximum=256, read_if=ReadIf("a classification", tasks=(CLASSIFICATION,)))
-    # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
-    orthogonality: float = setting(1.0, minimum=0, read_if=_SEVERAL_HEADS)
-    # A head is eliminated if its mean loss is above the mean of all remaining heads by more than this fraction
-    elimination: float = setting(0.005, minimum=0, read_if=_SEVERAL_HEADS)
-    # Weights of a classifier's labels in the loss. balanced: rare labels weigh more, as their numbers of train examples
-    # say (docs/finetuning.md); none: all examples weigh the same
-    class_weights: str = setting(
-        "none",
-        choices=("none", "balanced"),
-        read_if=ReadIf("objective.heads = 1", lambda recipe: recipe.objective.heads == 1, (CLASSIFICATION, MULTILABEL)),
-    )
-    # Label attention (docs/finetuning.md): windows of a document, at most, over all tokens of which each label attends;
-    # 0: a classifier that reads [CLS]
-    label_attention: int = setting(
-        0, minimum=0, maximum=1024, read_if=ReadIf("a multilabel classification", tasks=(MULTILABEL,))
-    )
 
     @property
     def pairs(self) -> bool:

@@ -18,11 +18,12 @@ from bert_horovod.recipe.fields import (
     NumbersTable,
     OneOf,
     Removed,
-    flat,
+    flat_table,
     parse_toml,
     read_toml,
     sections_from_table,
 )
+from bert_horovod.recipe.finetuning_heads import HEADS
 from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
 from bert_horovod.recipe.settings import PRETRAINING, Execution, Phase
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Any] = {
     section.name: section.default_factory for section in dataclasses.fields(Recipe) if section.name != "notes"
 } | {
     "model": OneOf("architecture", MODELS),
+    "finetuning": OneOf("head", HEADS),
     "optimizer": OneOf("name", RULES),
     "exchange": OneOf("method", METHODS),
     "phase": [Phase],
@@ -65,6 +67,15 @@ REMOVED: dict[str, dict[str, Removed]] = {
     },
 }
 
+# Settings of [objective] that are those of [finetuning] now, with their defaults, and the head that each of them means.
+MOVED: dict[str, tuple[Any, str]] = {
+    "class_weights": ("none", ""),
+    "heads": (1, "multiverse"),
+    "orthogonality": (1.0, ""),
+    "elimination": (0.005, ""),
+    "label_attention": (0, "label_attention"),
+}
+
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), start: Model | None = None) -> Recipe:
     """Read a TOML recipe of pre-training, apply `key.path=value` overrides, check everything; raises ReportedError.
@@ -79,8 +90,8 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
     """
     path = recipe_file(path)
     hint = "; `bert-horovod recipes` lists those that come with the program"
-    table = read_toml(path, "the recipe", hint)
-    overridden, left_out = _without_other_methods(_with_overrides(table, overrides), overrides)
+    table = _with_moved(read_toml(path, "the recipe", hint))
+    overridden, left_out = _without_other_methods(_with_moved(_with_overrides(table, overrides)), overrides)
     if start is not None:
         ours, theirs = overridden.get("model", {}), _with_lists(dataclasses.asdict(start))
         if isinstance(ours, dict) and ours.get("architecture") in (None, theirs["architecture"]):
@@ -90,7 +101,7 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = (), s
         refuse_idle(recipe, PRETRAINING, overridden_keys(overrides) | _idle_in_file(table))
         notes = (
             *(*left_out, *idle_settings(recipe, PRETRAINING).values(), *_without_effect(recipe)),
-            *(*about_experiments(recipe), *dict.fromkeys((*RULES.problems, *METHODS.problems))),
+            *(*about_experiments(recipe), *dict.fromkeys((*RULES.problems, *METHODS.problems, *HEADS.problems))),
         )
         return dataclasses.replace(recipe, notes=notes)
     except UserError as error:
@@ -119,7 +130,7 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = _with_overrides(table, overrides)
+    table = _with_moved(_with_overrides(table, overrides))
     table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
     recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
@@ -140,7 +151,7 @@ def recipe_of_record(table: dict[str, Any]) -> Recipe:
 
     Such a recipe can be shown and compared, and no run can go on with it. Raises UserError.
     """
-    unknown = {}
+    unknown, table = {}, _with_moved(table)
     for name, one_of in SECTIONS.items():
         if isinstance(one_of, OneOf) and isinstance(one_of.kinds, Methods) and isinstance(table.get(name), dict):
             method = table[name].get(one_of.key)
@@ -157,6 +168,7 @@ def about_experiments(recipe: Recipe) -> list[str]:
     chosen = {
         "optimizer.name": (recipe.optimizer.name, is_experiment(type(recipe.optimizer))),
         "exchange.method": (recipe.exchange.method, is_experiment(type(recipe.exchange))),
+        "finetuning.head": (recipe.finetuning.head, is_experiment(type(recipe.finetuning))),
         "optimizer.clipping": (recipe.optimizer.clipping, recipe.optimizer.clipping == "bucket"),
     }
     chosen |= {f"phase.{i}.grow": (phase.grow, phase.grow == "top") for i, phase in enumerate(recipe.phase)}
@@ -168,8 +180,33 @@ def about_experiments(recipe: Recipe) -> list[str]:
 
 
 def overridden_keys(overrides: Sequence[str]) -> set[str]:
-    """The keys of `key.path=value` overrides."""
-    return {override.partition("=")[0].strip() for override in overrides}
+    """The keys of `key.path=value` overrides, and those that they mean today (MOVED)."""
+    keys = {override.partition("=")[0].strip() for override in overrides}
+    moved = [key.removeprefix("objective.") for key in keys if key.removeprefix("objective.") in MOVED]
+    return keys | {f"finetuning.{name}" for key in moved for name in (_name_now(key), *["head"] * bool(MOVED[key][1]))}
+
+
+def _name_now(key: str) -> str:
+    """The name in [finetuning] of a setting that was one of [objective]."""
+    return "windows" if key == "label_attention" else key
+
+
+def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of an earlier recipe with its settings of fine-tuning in [finetuning], where they are not defaults."""
+    objective, now = table.get("objective"), table.get("finetuning", {})
+    if not isinstance(objective, dict) or not isinstance(now, dict) or not MOVED.keys() & objective.keys():
+        return table
+    # A default of another type, as in heads = true, is moved too, and then refused there.
+    kept = {key: value for key, value in objective.items() if key not in MOVED}
+    moved = {
+        key: objective[key]
+        for key, (usual, _) in MOVED.items()
+        if key in objective and (type(objective[key]), objective[key]) != (type(usual), usual)
+    }
+    settings = {_name_now(key): value for key, value in moved.items()}
+    if heads := [MOVED[key][1] for key in moved if MOVED[key][1]]:
+        settings["head"] = heads[0]
+    return table | {"objective": kept, "finetuning": settings | now}
 
 
 def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
@@ -190,7 +227,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
     """
     tables = map(recipe_to_table, (old, new))
-    a, b = (flat({section: table[section] for section in WHAT_SECTIONS}) for table in tables)
+    a, b = (flat_table({section: table[section] for section in WHAT_SECTIONS}) for table in tables)
     # Other methods have other settings: the line of the method's name says it.
     lines = [f"{key}: {a[key]!r} -> {b[key]!r}" for key in a if key in b and a[key] != b[key]]
     if len(old.phase) != len(new.phase):
@@ -219,7 +256,7 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
     for name, one_of in SECTIONS.items():
         if not isinstance(one_of, OneOf) or f"{name}.{one_of.key}" not in keys or not isinstance(table[name], dict):
             continue
-        chosen = table[name][one_of.key]
+        chosen = table[name].get(one_of.key, next(iter(one_of.kinds)))
         one_of.kinds.get(str(chosen))  # a method of another package is read when it is asked for
         kinds = {kind: {entry.name for entry in dataclasses.fields(each)} for kind, each in one_of.kinds.items()}
         of_others = set().union(*kinds.values()) - kinds.get(str(chosen), set()) - {key.split(".")[1] for key in keys}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from html import escape
 
 from bert_horovod.costs.choices import LEAST_WORTH, WORTH, Choice, knee, worth_until
-from bert_horovod.costs.clusters import Bill, Prices, SpotPlan
+from bert_horovod.costs.clusters import SpotPlan
 from bert_horovod.costs.derived import depth
 from bert_horovod.costs.gpus import TERA
 from bert_horovod.costs.planner import Device, Network, PhasePlan
+from bert_horovod.costs.prices import Bill, Prices
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import lines
 from bert_horovod.wording import duration, gibibytes, three_figures

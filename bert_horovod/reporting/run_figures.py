@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.costs.clusters import Bill, Prices, bill
+from bert_horovod.costs.prices import Bill, Prices, bill
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.reporting.run_status import seconds_left, state_of
+from bert_horovod.reporting.run_status import seconds_left, state_by_sign
 from bert_horovod.runs.checkpoint import paths
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log
 from bert_horovod.runs.mirror import lag_of
@@ -203,7 +203,7 @@ def _spread(log: Log) -> str:
 
 def ending_of(sign: Sign | None, recipe: Recipe) -> str:
     """How the run ended, or what it does, by its last sign of life; "" if there is none."""
-    state = state_of(sign)
+    state = state_by_sign(sign)
     if sign is not None and state == "running":
         return sign.doing
     if sign is not None and state == "finished" and sign.last_step < recipe.total_steps:
@@ -213,7 +213,7 @@ def ending_of(sign: Sign | None, recipe: Recipe) -> str:
 
 def _seconds_left(recipe: Recipe, log: Log, sign: Sign | None) -> float | None:
     """Seconds until the last step of the run, or that it was asked for; None: it has ended, or no line tells."""
-    if state_of(sign) not in ("running", "unknown"):
+    if state_by_sign(sign) not in ("running", "unknown"):
         return None
     last_step = sign.last_step if sign else recipe.total_steps
     return seconds_left(recipe, log.newest, log.newest[-1]["step"], last_step)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.costs.clusters import Prices
+from bert_horovod.costs.prices import Prices
 from bert_horovod.errors import UserError, file_error
-from bert_horovod.recipe.fields import flat
+from bert_horovod.recipe.fields import flat_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recorded, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
@@ -64,7 +64,7 @@ def read_run(
         "incidents": [
             {"step": line["step"], "text": str(line["incident"])} for line in log.events if "incident" in line
         ],
-        "recipe": {key: json.dumps(value) for key, value in flat(recipe_to_table(recipe)).items()},
+        "recipe": {key: json.dumps(value) for key, value in flat_table(recipe_to_table(recipe)).items()},
     }
 
 

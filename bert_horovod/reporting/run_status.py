@@ -46,7 +46,7 @@ def run_status(run: Path) -> RunStatus:
     saved, saved_s = _newest_saved(run)
     newest = read.steps[-1] if read.steps else {}
     step = _step(sign, newest, saved, saved_s)
-    running = state_of(sign)
+    running = state_by_sign(sign)
     return RunStatus(
         running,
         sign,
@@ -74,7 +74,7 @@ def _step(sign: Sign | None, newest: dict[str, Any], saved: Path | None, saved_s
     return max(steps, default=None)
 
 
-def state_of(sign: Sign | None) -> str:
+def state_by_sign(sign: Sign | None) -> str:
     """The state of a run by its last sign of life, as in RunStatus."""
     if sign is None:
         return "unknown"

@@ -24,7 +24,7 @@ class Averaged(NamedTuple):
     left_out: list[int]  # steps of damaged checkpoints that are newer than the oldest of these
 
 
-def average(run: OpenCheckpoint, last: int, directory: Path) -> Averaged:
+def average_checkpoints(run: OpenCheckpoint, last: int, directory: Path) -> Averaged:
     """Write the mean of a run's last undamaged checkpoints to a new or empty directory; sums are in float64.
 
     Raises ReportedError if the run has fewer, or if they are not of one model: nothing is left of the directory then.

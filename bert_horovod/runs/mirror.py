@@ -28,7 +28,7 @@ from bert_horovod.runs.directory import RunRecord, refuse_another_run
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
 from bert_horovod.storage import remote
-from bert_horovod.storage.places import Place, is_url, parse
+from bert_horovod.storage.places import Place, is_url, parse_place
 from bert_horovod.storage.reading import Seconds, check_type, hash_file, parse_json, read_json, read_record, shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.wording import megabytes
@@ -88,7 +88,7 @@ def is_mirror(path: Path) -> bool:
     return is_url(path) or (path / OWNERS).is_dir()
 
 
-def listed(mirror: Place) -> dict[str, dict[str, int]]:
+def mirrored_files(mirror: Place) -> dict[str, dict[str, int]]:
     """The files of a mirror's checkpoints, complete or not: by the checkpoint's name, each path's bytes."""
     found: dict[str, dict[str, int]] = {}
     for entry in remote.find(mirror / CHECKPOINTS)[0]:
@@ -105,7 +105,7 @@ def copies(mirror: Place) -> tuple[list[Copy], list[str]]:
     """
     complete: list[Copy] = []
     damaged: list[str] = []
-    for name, files in listed(mirror).items():
+    for name, files in mirrored_files(mirror).items():
         place = mirror / CHECKPOINTS / name
         try:
             if COMPLETE in files:
@@ -137,7 +137,7 @@ def _read_copy(place: Place) -> Copy:
         raise DamagedData(f"{place / COMPLETE} is damaged: {shown(str(error))}") from error
 
 
-def fetch(copy: Copy, directory: Path, *, run_alone: bool = False) -> None:
+def fetch_checkpoint(copy: Copy, directory: Path, *, run_alone: bool = False) -> None:
     """Fetch a checkpoint (with `run_alone`: its run's files) into a new directory, and check sizes and hashes.
 
     Raises DamagedData if a file is missing, or has another content than the record says: the directory is removed then;
@@ -204,7 +204,7 @@ def _of_copies(mirror: Place) -> tuple[int, dict[str, Any]] | None:
         return None
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name) / RUN
-        fetch(complete[-1], directory, run_alone=True)
+        fetch_checkpoint(complete[-1], directory, run_alone=True)
         try:
             recipe = (directory / RUN / "recipe.toml").read_text(encoding="utf-8")
             run = read_json(directory / RUN / "run.json")
@@ -221,7 +221,7 @@ def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> 
     Raises UserError if the mirror is that of another run, is no mirror, or lies in output_dir, DamagedData if all its
     checkpoints are damaged, and output_dir has none, RunError if the server or the disk fails.
     """
-    mirror = parse(url, "execution.mirror =")
+    mirror = parse_place(url, "execution.mirror =")
     if mirror.scheme == "file" and Path(mirror.key).resolve().is_relative_to(output_dir.resolve()):
         raise UserError(
             f"execution.mirror = {url} lies in --output_dir {output_dir}; expected another disk or a bucket"
@@ -254,7 +254,7 @@ def bring_newest(output_dir: Path, url: str, recipe: Recipe, run: RunRecord) -> 
 def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
     begun, final = time.monotonic(), path_of(output_dir, copy.step)
     temporary = final.with_name(f".{final.name}.partial")
-    fetch(copy, temporary)
+    fetch_checkpoint(copy, temporary)
     for name in _NEEDED:
         if (temporary / RUN / name).is_file():
             os.replace(temporary / RUN / name, output_dir / name)
@@ -271,7 +271,7 @@ def _bring(copy: Copy, complete: list[Copy], output_dir: Path) -> Path:
     for other in complete:
         if other.step == best and not (of_best := path_of(output_dir, best)).exists():
             try:
-                fetch(other, of_best.with_name(f".{of_best.name}.partial"))
+                fetch_checkpoint(other, of_best.with_name(f".{of_best.name}.partial"))
             except DamagedData as error:
                 _say(f"warning: {error}; the run goes on without its best checkpoint until a better one")
                 break
@@ -304,7 +304,9 @@ def fetched(place: Place, flag: str, *, run_alone: bool = False) -> Path:
         if damaged and not complete:
             raise DamagedData(f"{flag} {place}: all checkpoints are damaged ({', '.join(damaged)[:200]})")
         if not complete:
-            begun = [place.name] if of_one and remote.find(place)[0] else [] if of_one else sorted(listed(place))
+            begun = (
+                [place.name] if of_one and remote.find(place)[0] else [] if of_one else sorted(mirrored_files(place))
+            )
             half = f"; half-written: {', '.join(begun)[:200]}" if begun else ""
             raise UserError(
                 f"{flag} {place}: there is no complete checkpoint{half}; expected the execution.mirror of a run"
@@ -330,7 +332,7 @@ def _fetch_newest(complete: list[Copy], run: Path, run_alone: bool) -> Copy | No
     """Fetch the newest whole one of some checkpoints; None: its run has removed it meanwhile."""
     for copy in reversed(complete):
         try:
-            fetch(copy, path_of(run, copy.step), run_alone=run_alone)
+            fetch_checkpoint(copy, path_of(run, copy.step), run_alone=run_alone)
         except DamagedData as error:
             if not remote.find(copy.place / COMPLETE)[0]:
                 return None

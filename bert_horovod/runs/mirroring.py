@@ -24,14 +24,14 @@ from bert_horovod.runs.mirror import (
     Copy,
     File,
     copies,
-    listed,
+    mirrored_files,
     owner,
     owners,
 )
 from bert_horovod.runs.retention import superseded
 from bert_horovod.runtime.thread_priority import lower_priority
 from bert_horovod.storage import remote
-from bert_horovod.storage.places import Place, parse
+from bert_horovod.storage.places import Place, parse_place
 from bert_horovod.storage.reading import hash_file, read_json
 from bert_horovod.storage.writing import write_atomically
 
@@ -50,7 +50,7 @@ class Mirror:
         self, output_dir: Path, execution: Execution, say: Callable[[str], None], newest: Path | None = None
     ) -> None:
         self._output_dir, self._execution, self._say = output_dir, execution, say
-        self._place = parse(execution.mirror, "execution.mirror =")
+        self._place = parse_place(execution.mirror, "execution.mirror =")
         self._writer = uuid.uuid4().hex
         run = read_json(output_dir / "run.json", inside=output_dir)
         recipe = (output_dir / "recipe.toml").read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ class Mirror:
         best_step, execution = best and best.step, self._execution
         for step in superseded(sorted(saved_at), saved_at.__getitem__, best_step, checked, execution):
             _make_partial(self._complete.pop(step).place)
-        for name, files in listed(self._place).items():
+        for name, files in mirrored_files(self._place).items():
             copy = self._complete.get(step_of(name))
             if PARTIAL in files and (copy or COMPLETE not in files):
                 kept = {COMPLETE, *copy.files} if copy else set()

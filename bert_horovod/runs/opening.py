@@ -19,7 +19,7 @@ from bert_horovod.storage.reading import hash_file
 Read = TypeVar("Read")
 
 
-class Kind(NamedTuple):
+class CheckpointKind(NamedTuple):
     """What a path may be."""
 
     name: str  # for people
@@ -61,11 +61,13 @@ def _newest_undamaged(path: Path, _flag: str) -> Path:
     raise checkpoint.all_damaged(path)
 
 
-RUN = Kind("a run's output_dir (its newest checkpoint)", _newest, HuggingFace, _newest_undamaged)
+RUN = CheckpointKind("a run's output_dir (its newest checkpoint)", _newest, HuggingFace, _newest_undamaged)
 KINDS = (  # a path is of the first kind that fits
-    Kind("a checkpoint of a run", _saved, HuggingFace, _undamaged),
-    Kind("a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT", _directory, HuggingFace, _as_it_is),
-    Kind("a TF1 checkpoint of Google's (its prefix or directory)", find_prefix, Tf1, _as_it_is),
+    CheckpointKind("a checkpoint of a run", _saved, HuggingFace, _undamaged),
+    CheckpointKind(
+        "a Hugging Face directory of BERT, ALBERT, RoBERTa or ModernBERT", _directory, HuggingFace, _as_it_is
+    ),
+    CheckpointKind("a TF1 checkpoint of Google's (its prefix or directory)", find_prefix, Tf1, _as_it_is),
     RUN,
 )
 
@@ -76,7 +78,7 @@ class OpenCheckpoint:
 
     given: Path  # what the user names, on this machine
     flag: str
-    kind: Kind
+    kind: CheckpointKind
     directory: Path  # the checkpoint there: of a run one of its checkpoints, else `given`
     reader: HuggingFace | Tf1  # what the checkpoint says of itself, and its parameters
     url: str = ""  # where `given` was fetched from; "": it was here

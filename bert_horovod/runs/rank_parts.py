@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_horovod.collectives.world import from_rank_0
 from bert_horovod.errors import DamagedData, RunError
-from bert_horovod.exchange.owed import Layout, shares, total
+from bert_horovod.exchange.owed import OwedLayout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.thread_priority import lower_priority
@@ -154,7 +154,7 @@ def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[in
 
 
 def restore(
-    checkpoint: Path, saved: Layout, layout: Layout, shapes: dict[str, tuple[int, ...]], world: World
+    checkpoint: Path, saved: OwedLayout, layout: OwedLayout, shapes: dict[str, tuple[int, ...]], world: World
 ) -> dict[str, np.ndarray]:
     """Read this rank's own state from a checkpoint, float32 by variable.
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.batches.source import Dataset
-from bert_horovod.recipe.fields import flat
+from bert_horovod.recipe.fields import flat_table
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from bert_horovod.storage.reading import read_json
@@ -32,7 +32,7 @@ from bert_horovod.storage.reading import read_json
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
 _SEED = "data.seed"
-_SECTIONS = tuple(section for section in WHAT_SECTIONS if section != "numerics")
+_SECTIONS = tuple(section for section in WHAT_SECTIONS if section not in ("finetuning", "numerics"))
 
 
 class Bounds(NamedTuple):
@@ -133,9 +133,9 @@ def references_of_settings(recipe: Recipe) -> list[Reference]:
 
 
 def curve_settings(recipe: Recipe) -> dict[str, Any]:
-    """All settings that decide a run's result, except data.seed and [numerics], by section.key; values are hashable."""
+    """The settings that decide a run's result, except data.seed and [numerics], by section.key; values are hashable."""
     table = recipe_to_table(recipe)
-    settings = flat({section: table[section] for section in _SECTIONS})
+    settings = flat_table({section: table[section] for section in _SECTIONS})
     del settings[_SEED]
     return {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in settings.items()}
 

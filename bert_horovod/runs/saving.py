@@ -80,7 +80,7 @@ def take_snapshot(
     return Snapshot(state.progress.step, buffers, record)
 
 
-def write(
+def write_checkpoint_files(
     output_dir: Path,
     snapshot: Snapshot,
     recipe: Recipe,
@@ -242,7 +242,9 @@ class Saver:
         if self.before:
             self.before()
         spared = self._mirror.holds if self._mirror else tuple
-        written = write(self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset, spared)
+        written = write_checkpoint_files(
+            self._output_dir, snapshot, self._recipe, self._saved_task, self._dataset, spared
+        )
         if self._mirror:
             self._mirror.offer(written)
         return written

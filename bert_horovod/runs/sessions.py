@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.costs.clusters import Bill, Prices, bill
+from bert_horovod.costs.prices import Bill, Prices, bill
 from bert_horovod.errors import ReportedError
 from bert_horovod.runs.metrics_lines import Log, read_log
 from bert_horovod.runs.status_files import SESSIONS, Sign, read_sign

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.recipe.fields import flat
+from bert_horovod.recipe.fields import flat_table
 from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
 
@@ -157,7 +157,7 @@ class Trackers:
             about = About(
                 directory.resolve().name,
                 directory.absolute(),
-                flat(settings),
+                flat_table(settings),
                 self._ids.get(name),
                 lambda known_id, name=name: self._keep(name, known_id),
             )
@@ -252,10 +252,10 @@ class _Feed(threading.Thread):
             self._note(error)
 
     def _note(self, error: BaseException) -> None:
-        self.problem = self.problem or without_secrets(f"{type(error).__name__}: {error}")
+        self.problem = self.problem or first_line_without_secrets(f"{type(error).__name__}: {error}")
 
 
-def without_secrets(text: str) -> str:
+def first_line_without_secrets(text: str) -> str:
     """The first line of a library's message, without users in addresses and values of variables that hold secrets."""
     text = next(iter(text.splitlines()), "")[:500]
     for name, value in os.environ.items():

@@ -30,7 +30,7 @@ def use_devices(local_rank: int, local_size: int, threads: int) -> None:
                 f"{local_size} ranks on this host but {len(gpus)} GPUs; give each GPU one rank: -np {len(gpus)}, or "
                 f"slots={len(gpus)} for this host in the -hostfile"
             )
-        keep_choices()
+        keep_xla_choices()
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
         tf.config.experimental.set_memory_growth(gpus[local_rank], True)
         return
@@ -91,7 +91,7 @@ _NAME = re.compile(r"[\w=+-][\w.=+-]*")
 _directory: Path | None = None
 
 
-def keep_choices() -> None:
+def keep_xla_choices() -> None:
     """Let XLA write its choices, and read those of `add`; call it before anything is compiled.
 
     Does nothing if XLA_FLAGS already names a directory.
@@ -112,7 +112,7 @@ def choices() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(_directory.glob("*.textproto"))}
 
 
-def add(chosen: dict[str, str]) -> None:
+def add_choices(chosen: dict[str, str]) -> None:
     """Let programs that are compiled from now on take these choices; raises ValueError for a name that is no file's."""
     for name, text in chosen.items():
         if not _NAME.fullmatch(name):

@@ -124,7 +124,7 @@ class Place:
         return self.with_name(self._path.with_suffix(suffix).name)
 
 
-def parse(text: str | Path, flag: str) -> Place:
+def parse_place(text: str | Path, flag: str) -> Place:
     """The place that a flag's value names, a URL or (for file systems that are mounted) a directory.
 
     Raises UserError for a scheme that is not known, and for a URL that holds a secret, which the message leaves out.

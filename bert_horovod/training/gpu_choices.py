@@ -33,7 +33,7 @@ def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainSte
     """Give all ranks rank 0's choices, those of an earlier start too, before programs of new shapes are compiled."""
     if not has_gpu():
         return
-    devices.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
+    devices.add_choices(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
     if run.world.size > 1:
         if run.world.rank == 0:
             if step is None:
@@ -41,7 +41,7 @@ def share_choices(run: Run, batch: StepBatch, inputs: StepInputs, step: TrainSte
                 plan = by_size(shapes, recipe.execution.bucket_bytes)
                 step = build_step(recipe, run.task, run.state, World(), plan, 1)
             step.not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
-        devices.add(from_rank_0(devices.choices(), run.world, "choices.tuned"))
+        devices.add_choices(from_rank_0(devices.choices(), run.world, "choices.tuned"))
 
 
 def keep_choices(run: Run) -> None:

@@ -18,7 +18,7 @@ from bert_horovod.costs.exchanges import NUMBER_BYTES, Link, measured_buckets
 from bert_horovod.costs.planner import PRODUCT_SHARE
 from bert_horovod.exchange.dense.reducer import ENCODINGS
 from bert_horovod.exchange.link_measurement import LARGEST, measure_link
-from bert_horovod.exchange.owed import Layout
+from bert_horovod.exchange.owed import OwedLayout
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.gpu_kernels.call import width_served
@@ -145,10 +145,10 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
-    before, layout = state.progress.plan, Layout(world.size, world.join_hosts().inside.size, plan.buckets)
+    before, layout = state.progress.plan, OwedLayout(world.size, world.join_hosts().inside.size, plan.buckets)
     same_phase = before.get("made_for", {}).get("phase") == run.phase.number
     if state.progress.ranks_with_parts and (same_phase or copies) and not state.per_rank:
-        saved = Layout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
+        saved = OwedLayout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
         checkpoint = path_of(run.job.output_dir, state.progress.step)
         if copies:
             state.restored = restore_copies(checkpoint, saved.ranks, world)

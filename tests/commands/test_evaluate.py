@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.commands.evaluate import evaluate, summary
+from bert_horovod.commands.evaluate import evaluate, evaluation_summary
 from bert_horovod.corpus.reading.pair_files import COLUMNS
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
@@ -70,7 +70,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
     evaluation = evaluate(find_checkpoint(run), toys.store, micro_batch=4)
     assert (evaluation["sequence_length"], evaluation["sequence_length_from"]) == (16, "checkpoint")
-    assert "held-out rows of 16 positions (as it was trained):" in summary(evaluation)
+    assert "held-out rows of 16 positions (as it was trained):" in evaluation_summary(evaluation)
     assert evaluation["checkpoint"] == str(run / "checkpoints" / "step-00000002")
     last = logged(run)[-1]
     assert {name for name in evaluation if name.startswith("held_out")} == last.keys() - {"step"}
@@ -80,7 +80,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     name = {"next_sentence": "nsp", "sentence_order": "sop", "none": None}[pair]
     pair_metrics = {f"held_out_{name}_loss", f"held_out_{name}_accuracy"} if name else set()
     assert {key for key in last if "mlm" not in key} - {"step", "held_out_loss"} == pair_metrics
-    assert ("sentence order  loss" in summary(evaluation)) == (pair == "sentence_order")
+    assert ("sentence order  loss" in evaluation_summary(evaluation)) == (pair == "sentence_order")
 
 
 @pytest.mark.parametrize("program", ["evaluate", "fill-mask"])

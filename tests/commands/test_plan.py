@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.measuring.configuration import describe, step_flops
+from bert_horovod.measuring.configuration import describe_recipe, step_flops
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PROJECT, run_command
 
@@ -133,7 +133,7 @@ def test_hosts_that_are_taken_away_cost_time_and_less_money(capsys):
 
 def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
     recipe = load_recipe(LARGE)
-    measured = {"configuration": describe(recipe), "step_s": 1.1, "forward_backward_s": 1.0}
+    measured = {"configuration": describe_recipe(recipe), "step_s": 1.1, "forward_backward_s": 1.0}
     compute, link = tmp_path / "bench.json", tmp_path / "doctor.json"
     compute.write_text(json.dumps(measured | {"flops_per_s": step_flops(recipe) / 1.1}))
     doctor = {"all_reduce": {"ranks": 8, "bits_per_s": 6e9, "latency_s": 2.8e-3}, "hosts": dict.fromkeys("ab")}

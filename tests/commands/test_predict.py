@@ -68,7 +68,7 @@ def test_a_table_of_answers_keeps_the_columns_of_its_input(checkpoint, tmp_path,
     assert predict(checkpoint, "--input", source, "--output", output, "--keep", "name", *read[2:]) == 2
     assert "no column 'name', its columns are ['id', 'prediction', 'text']" in capsys.readouterr().err
     assert predict(checkpoint, "--input", source, "--output", output) == 2
-    assert "for tables, finetune, predict and score have --encoding latin-1" in capsys.readouterr().err
+    assert "for tables, finetune, predict, mine and score have --encoding latin-1" in capsys.readouterr().err
 
 
 def imported(checkpoint: Path, directory: Path) -> Path:

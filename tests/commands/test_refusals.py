@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
@@ -38,6 +39,8 @@ NER = "finetune --task ner --checkpoint model --output_dir out --dev_file a.conl
 GLUE = "finetune --task sst2 --output_dir out --checkpoint"
 PREDICT = "predict --checkpoint model --input"
 TAG = "predict --checkpoint tags --input"
+MINE = "mine --input rank.csv --output o.jsonl"
+FILES = f"{MINE} --vectors"
 PROBE = "probe pretrained --task"
 SCORE = "score --predictions none.tsv --task"
 TUNE = "tune --recipe toy.toml --data_dir small"
@@ -118,6 +121,27 @@ CASES = [
     (f"{EMBED} --dev_file rank.csv --matryoshka 0", "--matryoshka 0: expected lengths with commas between"),
     (f"{GLUE} model --data_dir . --symmetric", "--symmetric: it is read only with --task embedding"),
     ("score --task embedding --predictions rank.csv", "--task embedding: expected --dev_file, the file with the"),
+    (MINE, "--checkpoint or --vectors: expected one of them"),
+    (f"{MINE} --checkpoint model --ranks 5-1", "--ranks 5-1: expected two places, from 1 on, as in 10-50"),
+    (f"{MINE} --checkpoint model --ranks 1-2 --per_query 3", "--ranks 1-2: 2 places, but --per_query 3"),
+    (f"{MINE} --checkpoint model --margin nan", "--margin nan: expected a number from 0 on, as in 0.05, or a share"),
+    (f"{MINE} --checkpoint model --max_score nan", "--max_score nan: expected a number"),
+    (f"{MINE} --checkpoint model --seed -1", "--seed -1: expected at least 0"),
+    (f"{MINE} --checkpoint model --seed 3 --sampling top", "--seed 3: it is read only with --sampling random"),
+    (f"{MINE} --checkpoint model --text_columns query", "--text_columns query: expected two names, of the query and"),
+    (f"{MINE} --checkpoint model --text_columns query,scores", "mine writes 'scores' itself; rename the column"),
+    (f"{MINE} --checkpoint model --text_columns query,text", "rank.csv has no column 'text', its columns are"),
+    (f"{MINE} --checkpoint model --output o.txt", "--output o.txt: expected a name that ends with .jsonl, .csv or"),
+    (f"{MINE} --checkpoint model --output rank.csv", "--output rank.csv is the input rank.csv, which would be lost"),
+    (f"{MINE} --checkpoint model --corpus none.txt", "cannot read none.txt"),
+    (f"{MINE} --checkpoint model --corpus own/train.csv", "train.csv has no column 'passage', its columns are"),
+    (f"{FILES} two.npy", "--vectors two.npy: expected two files, of queries and of passages"),
+    (f"{FILES} two.npy,none.npy", "cannot read none.npy: [Errno 2] No such file or directory"),
+    (f"{FILES} two.npy,rank.csv", "cannot read rank.csv: "),
+    (f"{FILES} two.npy,one.npy", "one.npy has 1 vectors; expected 2, one for each passage of --input"),
+    (f"{FILES} two.npy,wide.npy", "--vectors: of 2 and of 3 numbers; expected files of one checkpoint"),
+    (f"{FILES} two.npy,whole.npy", "whole.npy is no table of real numbers; expected a .npy of predict --vectors"),
+    (f"{FILES} two.npy,one.npy --corpus a.txt", "1 passage of its pairs, as 'A.', not in --corpus a.txt; expected all"),
     (f"{OWN} a.csv --dev_file a.csv --text_columns body", "no column 'body', its columns are"),
     (f"{OWN} a.csv --dev_file a.csv --label_column stars", "no column 'stars', its columns are"),
     (f"{OWN} a.csv --dev_file a.csv --checkpoint none", "--checkpoint: there is none at none"),
@@ -448,6 +472,8 @@ def files(tmp_path_factory) -> Path:
     (tmp_path / "same.csv").write_text("query,passage,label\na,A cat.,1\na,A.,1\n")
     (tmp_path / "bars.csv").write_text("text,labels\na,joy|love\nb,joy\n")
     (tmp_path / "none.jsonl").write_text('{"query": "a", "pos": ["A cat."]}\n{"query": "b", "pos": null}\n')
+    for name, array in (("two", np.eye(2)), ("one", np.eye(1, 2)), ("wide", np.eye(2, 3)), ("whole", [[1, 0], [0, 1]])):
+        np.save(tmp_path / f"{name}.npy", array)
     (tmp_path / "empty.csv").touch()
     (tmp_path / "empty.txt").touch()
     (tmp_path / "a.XLSX").write_bytes(b"PK\x03\x04\x00")
@@ -498,6 +524,10 @@ LATE = [
         "has the parameters of BertForPreTraining and BertForMaskedLM and",
     ),
     ("fill-mask --checkpoint wordless [MASK]", "has no vocabulary; expected vocab.txt or"),
+    (
+        f"{FILES} two.npy,two.npy --reranker model",
+        "--reranker model: expected a checkpoint of finetune --task reranking",
+    ),
     ("fill-mask --checkpoint bert 'The film was.'", "no [MASK] in the text 'The film was.'"),
     ("fill-mask --checkpoint bert '[MASK] was' 'The [mask] was.'", "no [MASK] in the text 'The [mask] was.'"),
     (f"fill-mask --checkpoint bert '[MASK] {'a film ' * 15}'", "a text has 33 tokens, [CLS] and [SEP] included, the"),
@@ -580,6 +610,7 @@ def test_what_is_told_later_is_one_message_too(files, monkeypatch, capsys, words
     [
         ("bench step --world_size 4", "--world_size 4: 2 ranks are started"),
         (f"{PREDICT} a.csv --output o.csv", "horovodrun started 2 processes; only --vectors is shared by ranks"),
+        (f"{MINE} --checkpoint model", "horovodrun started 2 processes; mine is one"),
     ],
 )
 def test_what_ranks_cannot_share_is_refused(files, monkeypatch, capsys, words, message):

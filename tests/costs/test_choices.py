@@ -11,12 +11,12 @@ from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.choices import (
     LEAST_GAIN,
     alternatives,
-    choices,
     for_fast_link,
     for_one_rank,
     int8_pays_below,
     knee,
     largest_micro_batches,
+    priced_choices,
     worth_until,
 )
 from bert_horovod.costs.derived import derive
@@ -102,7 +102,7 @@ def test_more_rows_fit_where_kernels_keep_no_probabilities():
 
 def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():
     slow = Network(2e8, latency_s=0.0)
-    offered = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8, METHODS)
+    offered = priced_choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8, METHODS)
     assert [each.setting.partition(" = ")[0] for each in offered] == [
         *("the recipe as it is", "numerics.wire", "numerics.wire", "phase.0.global_batch", "exchange.method"),
         *("exchange.method", "exchange.method", "exchange.method", "model.embedding_size"),
@@ -134,11 +134,11 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
 
 
 def test_what_the_recipe_has_is_not_offered():
-    offered = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5, METHODS)
+    offered = priced_choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert 'numerics.wire = "float16"' not in [each.setting for each in offered]
-    own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5, METHODS)
+    own = priced_choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch", "model.embedding_size"]
-    albert = choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5, METHODS)
+    albert = priced_choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert not any("shared_layers" in each.setting for each in albert)
 
 

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.costs.clusters import Bill, Losses, Prices, bill, parse_rate, parse_size, read_cluster
+from bert_horovod.costs.clusters import Losses, parse_rate, parse_size, read_cluster
 from bert_horovod.costs.planner import HOPPER_SHARE, PRODUCT_SHARE, SPREAD
+from bert_horovod.costs.prices import Bill, Prices, bill
 from bert_horovod.errors import UserError
 from tests.horovod_runs import PROJECT
 

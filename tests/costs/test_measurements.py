@@ -7,7 +7,7 @@ import pytest
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import Device, Network, plan_phase, update_bytes
 from bert_horovod.errors import UserError
-from bert_horovod.measuring.configuration import describe, step_flops
+from bert_horovod.measuring.configuration import describe_recipe, step_flops
 from bert_horovod.model.shapes import pretraining_shapes
 from tests.costs.test_planner import HOP, recipe
 
@@ -24,7 +24,7 @@ def written(tmp_path, found):
 def compute(toy, step_s: float = 0.5, forward_backward_s: float = 0.4) -> dict:
     """What bench step prints of it."""
     return {
-        "configuration": describe(toy),
+        "configuration": describe_recipe(toy),
         "step_s": step_s,
         "forward_backward_s": forward_backward_s,
         "flops_per_s": step_flops(toy) / step_s,

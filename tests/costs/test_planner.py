@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import computed_profile
-from bert_horovod.costs.choices import LEAST_GAIN, choices, for_fast_link
+from bert_horovod.costs.choices import LEAST_GAIN, for_fast_link, priced_choices
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import ring
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, plan_phase, slowest, update_bytes
@@ -248,6 +248,6 @@ def test_a_phase_of_upper_layers_sends_and_updates_those_alone():
 
 def test_what_growing_phases_cannot_use_is_no_choice():
     staged = recipe(phase=[{"trained_layers": 3}])
-    offered = choices(staged, 0, 8, DEVICE, HOP, 0.99, methods.METHODS)
+    offered = priced_choices(staged, 0, 8, DEVICE, HOP, 0.99, methods.METHODS)
     assert not any("onebit" in each.setting or '"parameters"' in each.setting for each in offered)
-    assert any("onebit" in each.setting for each in choices(recipe(), 0, 8, DEVICE, HOP, 0.99, methods.METHODS))
+    assert any("onebit" in each.setting for each in priced_choices(recipe(), 0, 8, DEVICE, HOP, 0.99, methods.METHODS))

@@ -15,7 +15,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import LAYERS, Shapes
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import optimizer_slot_shapes, slot_shapes
 from bert_horovod.recipe.sections import Recipe
@@ -25,7 +25,8 @@ from tests.exchange import moments
 from tests.toys import toy_recipe
 
 RANKS = 2
-SHAPES = {"a.weight": (9, 7), "b.bias": (11,), "c.weight": (40, 3), "d.LayerNorm.weight": (13,), "e.weight": (6, 5)}
+MATRIX = f"{LAYERS}0.e.weight"  # muon's; the others are not of a layer
+SHAPES = {"a.weight": (9, 7), "b.bias": (11,), "c.weight": (40, 3), "d.LayerNorm.weight": (13,), MATRIX: (6, 5)}
 BUCKET_BYTES = 500  # c and what follows it in one of its own
 RATE = 0.01
 

@@ -13,6 +13,7 @@ from tests.exchange.transcribed import CHUNK, WORDS, States
 SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
 ADAMW = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
 DILOCO_ADAMW = ADAMW | {"epsilon": 1e-3}
+MUON_INSIDE = DILOCO_ADAMW | {"name": "muon", "adamw_rate": 0.5}
 STREAMING = {"interval": 12, "fragments": 3, "delay": 2, "mixing": 0.25}
 
 
@@ -106,6 +107,9 @@ PROMISES = {
     "diloco": Promise(outer({"interval": 4}), 50, 7, (6,), partial(transcribed.diloco, ranks=RANKS, interval=4)),
     "diloco, fragments": Promise(
         outer(STREAMING), 50, 7, (9,), partial(transcribed.diloco, ranks=RANKS, **STREAMING), micro_batches=3
+    ),
+    "diloco, muon inside": Promise(
+        outer(STREAMING, MUON_INSIDE), 50, 7, (9,), partial(transcribed.diloco, ranks=RANKS, muon=True, **STREAMING)
     ),
     "diloco, always sending": Promise(
         outer({"interval": 12, "fragments": 2, "delay": 6}),

@@ -101,8 +101,10 @@ def killed(world: World, store: Path, output_dir: Path, recipe: Recipe, step: in
 
 
 @SLOW
-def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, store, tmp_path):
-    recipe = toy_recipe(**TOY | {"execution": TOY["execution"] | {"checkpoint_steps": 2}}, numerics={"wire": "int8"})
+@pytest.mark.parametrize("rule", ["adamw", "muon"])
+def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(two_ranks, store, tmp_path, rule):
+    execution = TOY["execution"] | {"checkpoint_steps": 2}
+    recipe = toy_recipe(**TOY | {"execution": execution}, optimizer={"name": rule}, numerics={"wire": "int8"})
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
     for step in (7, 13):
         with pytest.raises(AssertionError, match=r"rank \d (ended|raised)"):

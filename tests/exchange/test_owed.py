@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from bert_horovod.exchange.owed import OF_PARAMETER, RESIDUAL, SERVER, WORKER, Layout, part_size, shares, total
+from bert_horovod.exchange.owed import OF_PARAMETER, RESIDUAL, SERVER, WORKER, OwedLayout, part_size, shares, total
 
 SHAPES = {"a": (700,), "b": (3, 5), "c": (40, 13)}
 ONE, TWO = [["a", "b", "c"]], [["c"], ["b", "a"]]
 
 
-def kept(layout: Layout, kinds: tuple[str, ...], seed: int = 0) -> list[dict[str, np.ndarray]]:
+def kept(layout: OwedLayout, kinds: tuple[str, ...], seed: int = 0) -> list[dict[str, np.ndarray]]:
     """Each rank's variables, of random numbers; zeros where there is padding."""
     random, hosts = np.random.default_rng(seed), layout.ranks // layout.inside
     of_ranks: list[dict[str, np.ndarray]] = [{} for _ in range(layout.ranks)]
@@ -43,10 +43,10 @@ def everything(variables: list[dict[str, np.ndarray]]) -> float:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (Layout(2, 1, ONE), Layout(3, 1, ONE)),
-        (Layout(4, 2, TWO), Layout(2, 1, ONE)),
-        (Layout(2, 1, ONE), Layout(6, 3, TWO)),
-        (Layout(2, 1, ONE), Layout(2, 1, TWO)),
+        (OwedLayout(2, 1, ONE), OwedLayout(3, 1, ONE)),
+        (OwedLayout(4, 2, TWO), OwedLayout(2, 1, ONE)),
+        (OwedLayout(2, 1, ONE), OwedLayout(6, 3, TWO)),
+        (OwedLayout(2, 1, ONE), OwedLayout(2, 1, TWO)),
     ],
 )
 def test_what_is_owed_is_kept_by_parameter_in_another_layout(old, new, kinds):
@@ -61,7 +61,7 @@ def test_what_is_owed_is_kept_by_parameter_in_another_layout(old, new, kinds):
 
 
 def test_a_number_is_found_where_its_owner_kept_it():
-    layout = Layout(4, 2, ONE)  # two hosts of two ranks
+    layout = OwedLayout(4, 2, ONE)  # two hosts of two ranks
     variables = kept(layout, (WORKER,))
     for each in variables:
         for values in each.values():
@@ -89,4 +89,4 @@ def test_a_number_is_found_where_its_owner_kept_it():
 def test_what_does_not_fit_the_layout_is_refused(name_and_shape):
     name, shape = name_and_shape
     with pytest.raises(ValueError, match=name.split(".")[0]):
-        total([{name: np.ones(shape, np.float32)}], Layout(1, 1, ONE), SHAPES)
+        total([{name: np.ones(shape, np.float32)}], OwedLayout(1, 1, ONE), SHAPES)

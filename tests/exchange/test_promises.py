@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.methods import METHODS
-from bert_horovod.exchange.owed import Layout, shares, total
+from bert_horovod.exchange.owed import OwedLayout, shares, total
 from tests.exchange.exchange_jobs import MOMENTS, RANKS, trained, trained_in_parts
 from tests.exchange.promises import PROMISES, Promise
 from tests.exchange.toy_method import ScaledGradientsSettings
@@ -118,7 +118,7 @@ def test_what_ranks_owe_and_what_was_sent_is_all_there_was(line, records):
     if line.recipe.optimizer.name != "sgd" or line.recipe.exchange.agreement > 1:
         pytest.skip("its updates are no sums of gradients")
     tensors = line.tensors
-    owed = total([record["own"] for record in records], Layout(RANKS, 1, tensors.buckets), tensors.shapes)
+    owed = total([record["own"] for record in records], OwedLayout(RANKS, 1, tensors.buckets), tensors.shapes)
     steps = [step for step in range(1, line.steps + 1) if step != line.bad]
     for name, first in tensors.first().items():
         given = sum(tensors.gradients(rank, step)[name].astype(np.float64) for rank in range(RANKS) for step in steps)
@@ -148,13 +148,13 @@ def test_another_number_of_ranks_owes_as_much_and_one_sends_nothing(line, record
     if line.recipe.exchange.trains_copies:  # which begin with their mean: tests/runs/test_rank_parts.py
         own = {name: np.mean([record["own"][name] for record in records], 0) for name in known["own"]}
     else:
-        before = Layout(RANKS, 1, line.tensors.buckets)
+        before = OwedLayout(RANKS, 1, line.tensors.buckets)
         owed, names = total([record["own"] for record in records], before, shapes), list(known["own"])
-        again = Layout(3, 1, line.tensors.buckets)
+        again = OwedLayout(3, 1, line.tensors.buckets)
         of_three = total([shares(owed, names, again, rank) for rank in range(3)], again, shapes)
         for name, value in owed.items():
             np.testing.assert_allclose(of_three[name], value, rtol=1e-5, atol=1e-5)
-        own = shares(owed, names, Layout(1, 1, line.tensors.buckets), 0)
+        own = shares(owed, names, OwedLayout(1, 1, line.tensors.buckets), 0)
     last = min(line.steps + 2, line.recipe.phase[0].steps)
     alone = trained(World(), line.recipe, last, known=known | {"own": own}, tensors=line.tensors)
     assert alone["bytes"] == [0] * (last - line.steps)

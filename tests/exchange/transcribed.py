@@ -12,7 +12,8 @@ from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT
 from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, decays, initial_values
 from bert_horovod.recipe.sections import Recipe
-from tests.exchange.exchange_jobs import PLAIN, RANKS, RATE, SHAPES, Tensors, initial, share
+from tests.exchange.exchange_jobs import MATRIX, PLAIN, RANKS, RATE, SHAPES, Tensors, initial, share
+from tests.optimizers.test_muon import numpy_orthogonal
 
 States = list[list[dict[str, np.ndarray]]]
 CHUNK = 16
@@ -76,22 +77,35 @@ def places(fragments: int) -> list[np.ndarray]:
 
 
 def diloco(
-    steps: int, bad: int, ranks: int, interval: int, fragments: int = 1, delay: int = 0, mixing: float = 0.5
+    steps: int,
+    bad: int,
+    ranks: int,
+    interval: int,
+    fragments: int = 1,
+    delay: int = 0,
+    mixing: float = 0.5,
+    muon: bool = False,
 ) -> States:
-    """The published rules, of adamw; `steps` is the phase's last one."""
+    """The published rules, of adamw or of muon with half of the rate for adamw; `steps` is the phase's last one."""
     decayed = flat({name: np.full(shape, 0.1 * decays(name)) for name, shape in SHAPES.items()})
     common = flat(initial()).astype(np.float64)
     x = np.tile(common, (ranks, 1))
     m, v, b = np.zeros_like(x), np.zeros_like(x), np.zeros_like(common)
+    matrix = flat({name: np.full(shape, muon and name == MATRIX) for name, shape in SHAPES.items()})
+    beta, rates = np.where(matrix, 0.95, 0.9), np.where(matrix | (not muon), RATE, RATE / 2)
     parts, on_the_way, history, t = places(fragments), {}, [], 0
     for step in range(1, steps + 1):
         t += step != bad
         for rank in range(ranks if step != bad else 0):
             g = ranks * flat(share(rank, step)).astype(np.float64)
             g /= max(1.0, np.linalg.norm(g) / 30.0)
-            m[rank] = 0.9 * m[rank] + 0.1 * g
+            m[rank] = beta * m[rank] + (1 - beta) * g
             v[rank] = 0.99 * v[rank] + 0.01 * g**2
-            x[rank] -= RATE * (m[rank] / (1 - 0.9**t) / (np.sqrt(v[rank] / (1 - 0.99**t)) + 1e-3) + decayed * x[rank])
+            direction = m[rank] / (1 - 0.9**t) / (np.sqrt(v[rank] / (1 - 0.99**t)) + 1e-3)
+            if muon:
+                ahead = (0.95 * m[rank] + 0.05 * g)[matrix].reshape(SHAPES[MATRIX])
+                direction[matrix] = 0.2 * np.sqrt(max(ahead.shape)) * numpy_orthogonal(ahead).reshape(-1)
+            x[rank] -= rates * (direction + decayed * x[rank])
         due = [step] if step % (interval // fragments) == 0 else []
         for begun in due:
             on_the_way[begun] = common - x.mean(0)

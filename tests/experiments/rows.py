@@ -79,3 +79,6 @@ RANKS_DIFFER = [
     ("exchange.method='mt_dao' exchange.interval=4", "exchange.method = 'mt_dao': the ranks' parameters differ"),
     ("exchange.method='dreamddp'", "exchange.method = 'dreamddp': the ranks' parameters differ"),
 ]
+
+# finetuning/kinds/cases.py
+HEADS = {"heads": ("finetuning.head=multiverse", "finetuning.heads=3")}

@@ -19,7 +19,7 @@ QUICK = (
     "exchange/test_refusals.py",
     "exchange/test_methods.py",
     "exchange/test_local_sgd.py",
-    "tasks/test_multiverse.py",
+    "tasks/test_heads.py",
     "costs/test_planner.py",
     "commands/test_recipes.py",
     "commands/test_flags.py",
@@ -57,7 +57,9 @@ def test_quick_tests_pass(without):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("setting", ["optimizer.name=came", "exchange.method=mt_dao"])
+@pytest.mark.parametrize(
+    "setting", ["optimizer.name=came", "exchange.method=mt_dao", "finetuning.head=multiverse", "objective.heads=2"]
+)
 def test_a_setting_that_names_an_experiment_is_told_where_it_is(without, setting):
     words = ("plan", "--recipe", "bert-base", "--device", "A100", "--set", setting)
     done = run(without, "-m", "bert_horovod", *words)

@@ -77,6 +77,10 @@ def test_each_passage_of_a_list_has_all_wrong_ones_of_its_row(tmp_path):
     expected = (["a", "a", "f", "g"], ["[b]", "c", "[1]", "h"], ["d", "d", "", "i"], ["e", "e", "", ""])
     for split in (kind.data.train, kind.data.dev[""], kind.data.test["test"]):
         assert split.examples.texts == expected
+    (tmp_path / "dev.csv").write_text("query,pos\na,b\nf,g\n")  # needs no wrong passages
+    files = Files(None, tmp_path / "pairs.jsonl", (tmp_path / "dev.csv",))
+    judged = Embeddings.read("embedding", files, {"text_columns": "query,pos,neg"}).data.dev[""]
+    assert judged.examples.texts == (["a", "f"], ["b", "g"])
     tokens = kind.tokens(kind.data.train, Tokenizer([*WORDS, *"abcdefghi"], UNCASED))
     assert (tokens.numbers > 0).sum(1).tolist() == [4, 4, 2, 3]  # an empty text is no candidate
     kind = read(tmp_path, [{"q": "a", "p": "b", "x": "c", "y": ""}, {"q": "d", "p": "e", "x": "", "y": "f"}], "q,p,x,y")
@@ -217,7 +221,7 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
         ),
         *more_rows("rows.RANKS_DIFFER"),
         ("execution.replay_steps=2", "execution.replay_steps = 2: a micro-batch of --task embedding cannot"),
-        ("objective.heads=2", "objective.heads = 2: an embedding does not read it"),
+        ("finetuning.class_weights=balanced", "class_weights = 'balanced': an embedding does not read it"),
     ],
 )
 def test_settings_with_which_vectors_of_a_step_cannot_be_compared_are_refused(checkpoint, tmp_path, setting, message):

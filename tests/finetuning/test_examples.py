@@ -4,7 +4,7 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
-    Format,
+    LabelFormat,
     find_split,
     glue_format,
     label_names,
@@ -14,11 +14,11 @@ from bert_horovod.finetuning.examples import (
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS
-from bert_horovod.inference.text_predictor import joined
+from bert_horovod.inference.text_predictor import joined_labels
 
-OWN = Format(("text",), "label", None)
-REAL = Format(("text",), "label", {})
-SEVERAL = Format(("text",), "label", None, own=True, separator=";")
+OWN = LabelFormat(("text",), "label", None)
+REAL = LabelFormat(("text",), "label", {})
+SEVERAL = LabelFormat(("text",), "label", None, own=True, separator=";")
 
 
 def written(path, text: str):
@@ -122,7 +122,7 @@ def test_a_split_is_found_plain_or_compressed(tmp_path):
 def test_an_empty_label_is_no_class(tmp_path, label):
     (tmp_path / "a.csv").write_text(f"text,label\ngood,1\nbad,0\nnone,{label}\n")
     with pytest.raises(UserError, match="line 4: the label, in the column 'label', is empty; expected one in each row"):
-        learn_labels(tmp_path / "a.csv", Format(("text",), "label", None))
+        learn_labels(tmp_path / "a.csv", LabelFormat(("text",), "label", None))
 
 
 def test_several_labels_stand_in_one_column_or_a_json_list(tmp_path):
@@ -152,7 +152,7 @@ def test_labels_that_cannot_be_read_are_refused_by_their_line(tmp_path):
         refuse_one_label(read_labelled(written(tmp_path / "f.csv", "text,label\na,joy;love\nb,love;joy\n"), form), form)
 
 
-ONE_HOT = Format(("text",), "label", None, own=True, separator=",", label_columns=("joy", "fear"))
+ONE_HOT = LabelFormat(("text",), "label", None, own=True, separator=",", label_columns=("joy", "fear"))
 
 
 def test_labels_may_have_a_column_each(tmp_path):
@@ -238,4 +238,4 @@ def test_labels_are_quoted_where_one_has_a_comma(tmp_path):
 
 def test_a_name_with_the_separator_in_it_is_written_as_a_list_and_read_back():
     for names in (["joy", "love"], ["a, b", "c"], ["[x", "y"], []):
-        assert label_names(joined(names, ","), ",", None, 1) == names
+        assert label_names(joined_labels(names, ","), ",", None, 1) == names

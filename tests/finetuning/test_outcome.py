@@ -15,7 +15,7 @@ import pytest
 from bert_horovod.batches.examples.labelled import LabelledTexts
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.examples import Files, Format, Split
+from bert_horovod.finetuning.examples import Files, LabelFormat, Split
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts, write_predictions
 from bert_horovod.finetuning.scores import score
@@ -34,7 +34,7 @@ LABELS = [1] * 444 + [0] * 428  # SST-2's dev set
 def verdict(scores: dict[str, float], labels: list, metrics: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
     """What is said at the end of a run with these last dev scores."""
     split = Split(Path("dev.tsv"), LabelledTexts(([""] * len(labels),), labels), 0)
-    form = Format(("text",), "label", {name: name for name in names})
+    form = LabelFormat(("text",), "label", {name: name for name in names})
     return Texts(TextData("sst2", form, metrics, split, {"": split}, {})).verdict(None, split, np.zeros(0), scores)
 
 

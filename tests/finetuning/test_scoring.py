@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.kinds.base import Request
-from bert_horovod.finetuning.kinds.kinds import score
+from bert_horovod.finetuning.kinds.kinds import score_file
 from bert_horovod.finetuning.kinds.rerankers import Rerankers
 from bert_horovod.finetuning.text_data import constant_notice
 from bert_horovod.recipe_files.loading import recipe_from_table
@@ -25,7 +25,7 @@ def test_the_made_up_predictions_have_the_expected_scores(shared_data, task):
     expected = json.loads((glue / "metrics" / "expected.json").read_text())[task]
     expected["f1"] = expected.get("f1 of class 1")
     request = Request(glue / "metrics" / f"{task}-predictions.tsv.gz", glue / task)
-    scores = score(task.replace("-", "").lower(), request)
+    scores = score_file(task.replace("-", "").lower(), request)
     assert scores
     for name, value in scores.items():
         assert value == pytest.approx(expected[name], rel=1e-14, abs=0), name
@@ -34,7 +34,7 @@ def test_the_made_up_predictions_have_the_expected_scores(shared_data, task):
 def scored(tmp_path, predictions: str) -> dict[str, float]:
     (tmp_path / "dev.tsv").write_text(GOLD, encoding="utf-8")
     (tmp_path / "p.tsv").write_text(predictions, encoding="utf-8")
-    return score("rte", Request(tmp_path / "p.tsv", dev_file=tmp_path / "dev.tsv"))
+    return score_file("rte", Request(tmp_path / "p.tsv", dev_file=tmp_path / "dev.tsv"))
 
 
 def test_predictions_go_by_their_index(tmp_path):
@@ -61,7 +61,7 @@ def test_a_file_that_has_no_such_columns_is_refused(tmp_path):
     with pytest.raises(UserError, match="no column 'index'"):
         scored(tmp_path, "0\tentailment\n1\tentailment\n")
     with pytest.raises(UserError, match="expected --data_dir, the directory RTE of GLUE, or --dev_file"):
-        score("rte", Request(tmp_path / "p.tsv"))
+        score_file("rte", Request(tmp_path / "p.tsv"))
 
 
 def own_files(tmp_path, gold: str, predictions: str) -> Request:
@@ -72,7 +72,7 @@ def own_files(tmp_path, gold: str, predictions: str) -> Request:
 
 def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_path):
     answers = "index,prediction,probability_a\n2,b,0.1\n0,a,0.9\n1,b,0.2\n3,c,0.3\n"
-    scores = score("classification", own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
+    scores = score_file("classification", own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
     assert scores["accuracy"] == 0.5
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert scores["confusion_matrix"] == {"a": {"a": 1, "b": 1}, "b": {"b": 1, "c": 1}}
@@ -80,23 +80,23 @@ def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_pa
 
 def test_a_regression_of_ones_own_has_its_correlations(tmp_path):
     request = own_files(tmp_path, "x,y\np,1\nq,2\nr,4\n", "index,prediction\n0,1.5\n1,2.5\n2,4.5\n")
-    assert score("regression", request) == pytest.approx({"pearson": 1, "spearman": 1})
+    assert score_file("regression", request) == pytest.approx({"pearson": 1, "spearman": 1})
 
 
 def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path):
     gold = 'x,y\np,"a,b"\nq,\nr,c\n'
     request = own_files(tmp_path, gold, 'index,prediction\n0,"a,c"\n1,\n2,c\n')
-    scores = score("multilabel", request)
+    scores = score_file("multilabel", request)
     assert (scores["micro_f1"], scores["exact_match"]) == (pytest.approx(4 / 6), pytest.approx(2 / 3))
     assert "macro_roc_auc" not in scores
     ranked = "index,prediction,probability_a,probability_b,probability_c\n"
     ranked += '0,"a,c",0.9,0.3,0.6\n1,,0.1,0.2,0.3\n2,c,0.2,0.1,0.8\n'
-    scores = score("multilabel", own_files(tmp_path, gold, ranked))
+    scores = score_file("multilabel", own_files(tmp_path, gold, ranked))
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
 
 
 def test_scores_over_nothing_are_told_and_not_0(tmp_path):
-    scores = score("reranking", own_files(tmp_path, "query,y\na,1\nb,0\n", "index,prediction\n0,0.9\n1,0.1\n"))
+    scores = score_file("reranking", own_files(tmp_path, "query,y\na,1\nb,0\n", "index,prediction\n0,0.9\n1,0.1\n"))
     assert scores == {"accuracy": 1}
     assert "no query has both relevant passages (0.5 and more) and others" in Rerankers.score_table(scores)
     assert Rerankers.score_table(scores | {"mrr_10": 0.5}) == ""
@@ -115,10 +115,10 @@ def test_scores_over_nothing_are_told_and_not_0(tmp_path):
 def test_labels_in_columns_of_their_own_are_scored_and_vectors_are_refused(tmp_path):
     answers = 'index,prediction\n0,"a,b"\n1,a\n'
     request = own_files(tmp_path, "x,b,a\np,1,1\nq,1,0\n", answers)
-    scores = score("multilabel", replace(request, label_columns=("a", "b")))
+    scores = score_file("multilabel", replace(request, label_columns=("a", "b")))
     assert (scores["micro_precision"], scores["exact_match"]) == (pytest.approx(2 / 3), 0.5)
     with pytest.raises(UserError, match=r"gold\.csv, line 2: the labels are '1,1', and each .* --label_columns joy"):
-        score("multilabel", own_files(tmp_path, 'x,y\np,"1,1"\nq,"1,0"\n', answers))
+        score_file("multilabel", own_files(tmp_path, 'x,y\np,"1,1"\nq,"1,0"\n', answers))
 
 
 def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
@@ -134,7 +134,7 @@ def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
         lines.append("\t".join([str(index), given, *row]))
     (tmp_path / "answers.tsv").write_text("\n".join(lines) + "\n")
     request = Request(tmp_path / "answers.tsv", dev_file=tmp_path / "gold.tsv", label_column="labels")
-    scores = score("multilabel", request)
+    scores = score_file("multilabel", request)
     expected = json.loads((directory / "expected-scores.json").read_text())
     assert {name: scores[name] for name in expected.keys() - {"threshold", "examples"}} == pytest.approx(
         {name: value for name, value in expected.items() if name not in ("threshold", "examples")}, rel=1e-13, abs=0
@@ -162,19 +162,19 @@ def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
 )
 def test_files_of_ones_own_that_do_not_fit_are_refused(tmp_path, task, gold, answers, match):
     with pytest.raises(UserError, match=match):
-        score(task, own_files(tmp_path, gold, answers))
+        score_file(task, own_files(tmp_path, gold, answers))
 
 
 def test_the_file_with_the_labels_is_asked_for(tmp_path):
     with pytest.raises(UserError, match="--task regression: expected --dev_file"):
-        score("regression", Request(tmp_path / "answers.csv"))
+        score_file("regression", Request(tmp_path / "answers.csv"))
 
 
 def test_entities_are_scored_only_against_the_same_words(tmp_path):
     gold, predicted = tmp_path / "dev.jsonl", tmp_path / "dev.tsv"
     gold.write_text('{"tokens": ["a\\tb", "c"], "tags": ["B-X", "O"]}\n')
     predicted.write_text("a b\tB-X\tB-X\nc\tO\tO\n")
-    assert score("ner", Request(predicted, dev_file=gold))["f1"] == 1
+    assert score_file("ner", Request(predicted, dev_file=gold))["f1"] == 1
     predicted.write_text("a b\tB-X\tB-X\nd\tO\tO\n")
     with pytest.raises(UserError, match=r"dev\.tsv, line 2: the word 'd'; .*dev\.jsonl, line 1: 'c'; expected"):
-        score("ner", Request(predicted, dev_file=gold))
+        score_file("ner", Request(predicted, dev_file=gold))

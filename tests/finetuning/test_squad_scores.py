@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
-from bert_horovod.finetuning.squad_scores import f1, normalise, squad_scores
+from bert_horovod.finetuning.squad_scores import normalise, squad_scores, word_f1
 
 PUBLISHED = {
     "v1.1-bert-large-ensemble": "dev-v1.1",
@@ -60,8 +60,8 @@ def test_texts_are_compared_as_officially_normalised(text, normalised):
 
 
 def test_repeated_words_count_as_often_as_both_have_them():
-    assert f1("to be or not to be", "to be to") == pytest.approx(2 * (3 / 6) * (3 / 3) / (3 / 6 + 1))
-    assert (f1("x", ""), f1("", ""), f1("", "", both_empty=1.0)) == (0.0, 0.0, 1.0)
+    assert word_f1("to be or not to be", "to be to") == pytest.approx(2 * (3 / 6) * (3 / 3) / (3 / 6 + 1))
+    assert (word_f1("x", ""), word_f1("", ""), word_f1("", "", both_empty=1.0)) == (0.0, 0.0, 1.0)
 
 
 def asked(*answers: list[str], version_2: bool = True) -> Questions:

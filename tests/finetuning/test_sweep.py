@@ -9,7 +9,7 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.texts import Texts
-from bert_horovod.finetuning.sweep import Finished, Variant, cells, summary, train_all, variants
+from bert_horovod.finetuning.sweep import Finished, Variant, sweep_cells, sweep_summary, train_all, variants
 from bert_horovod.finetuning.text_data import glue_data
 from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_glue import write_checkpoint, write_glue
@@ -56,15 +56,15 @@ def test_a_summary_has_mean_spread_and_the_best_by_the_first_score():
         Finished(Variant(seed, 1e-5), Path(f"out/seed-{seed}"), {"f1": f1, "accuracy": accuracy})
         for seed, (f1, accuracy) in enumerate(scores)
     ]
-    summarized = summary("mrpc", runs)
+    summarized = sweep_summary("mrpc", runs)
     assert (summarized["decides"], summarized["best"]["seed"]) == ("f1", 1)
     (group,) = summarized["by_learning_rate"]
     assert group["runs"] == 3
     assert group["mean"] == pytest.approx({"f1": 0.85, "accuracy": 0.7})
     assert group["standard_deviation"] == pytest.approx({"f1": 0.05, "accuracy": 0.2})
-    assert cells(summarized)[0] == ["run", "f1", "accuracy"]
-    assert cells(summarized)[1:3] == [["seed-0", "0.8000", "0.7000"], ["seed-1", "0.9000", "0.5000"]]
-    assert cells(summarized)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
+    assert sweep_cells(summarized)[0] == ["run", "f1", "accuracy"]
+    assert sweep_cells(summarized)[1:3] == [["seed-0", "0.8000", "0.7000"], ["seed-1", "0.9000", "0.5000"]]
+    assert sweep_cells(summarized)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
 
 
 @pytest.mark.full

@@ -66,7 +66,7 @@ def test_words_without_a_token_are_refused(files, tmp_path):
 @pytest.mark.parametrize(
     "setting",
     [
-        *("objective.class_weights='balanced'", "objective.label_attention=4", "objective.heads=2"),
+        *("finetuning.class_weights='balanced'", "finetuning.head=label_attention"),
         *("objective.masked_fraction=0.3", "objective.priority_words='words.txt'", "objective.pair=next_sentence"),
         *("execution.evaluate_rows=16", "execution.probe=sst2"),
     ],

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.collectives.world import World
-from bert_horovod.inference.outputs import OnnxOutputs, RowOutputs, block_rows
+from bert_horovod.inference.onnx_outputs import OnnxOutputs
+from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.runs.exporting import export

@@ -25,7 +25,7 @@ from bert_horovod.inference.text_predictor import (
     RerankPredictor,
     TextPredictor,
     answers,
-    joined,
+    joined_labels,
     probabilities,
     text_task,
 )
@@ -225,12 +225,12 @@ def test_probabilities_are_the_softmax_and_large_logits_do_not_overflow():
     ("names", "separator"), [(["a", "b"], "\t"), (["a", "b"], "\n"), (["a\tb"], ","), (["a,b"], ","), ([" a"], ",")]
 )
 def test_labels_that_a_field_of_tsv_would_change_are_a_json_list(names, separator):
-    written = table_text(Path("a.tsv"), ["prediction"], [[joined(names, separator)]]).splitlines()[1]
+    written = table_text(Path("a.tsv"), ["prediction"], [[joined_labels(names, separator)]]).splitlines()[1]
     assert json.loads(written) == names
 
 
 def test_labels_that_a_field_holds_are_plain():
-    assert joined(["a b", "c"], ",") == "a b,c"
+    assert joined_labels(["a b", "c"], ",") == "a b,c"
 
 
 QUERIES = [("good", "fine film"), ("bad film", "good fine bad"), ("fine", "bad film good bad fine film good")]

@@ -11,7 +11,7 @@ from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.interchange.tokenizer_files import read_tokenizer
 from bert_horovod.model.architectures.families import family_of, name_of_bert, names_of_heads
 from bert_horovod.model.architectures.roberta import RobertaModel
-from bert_horovod.model.parameters import POSITION_EMBEDDINGS, initial_values
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from tests.interchange.comparing import compare_head, compare_masked_tokens
 from tests.interchange.conftest import VOCABULARY, random_model
@@ -75,10 +75,6 @@ def test_names_come_back_from_files():
         "classifier.bias": "classifier.out_proj.bias",
     }
     assert names_of_heads(model, "BertForTokenClassification") == {}
-
-
-def test_two_rows_of_positions_belong_to_no_token():
-    assert pretraining_shapes(RobertaModel(), False)[POSITION_EMBEDDINGS] == (514, 768)
 
 
 def test_a_tokenizer_with_another_id_of_padding_is_refused(tmp_path):

@@ -45,6 +45,9 @@ def test_steps_take_as_long_whatever_begins_them_and_a_dense_stage_takes_what_fl
     assert curves.seconds_of(10, signs, {"1-bit Adam": 1.0}) is None
     longer = curve("continued, 1-bit Adam, longer", [(12, 5.0)]) | {"settings": ["exchange.dense=0.25"]}
     assert curves.seconds_of(12, longer, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 9 * 1.0)
+    low_rank = curve("128 wide, PowerSGD, 4, seed 2", [(10, 5.0)]) | {"settings": ["exchange.dense=0.1"]}
+    times = {"128 wide, float16": 4.0, "128 wide, PowerSGD, 4": 1.0, "float16": 9.0}
+    assert curves.seconds_of(10, low_rank, times) == pytest.approx(1 * 4.0 + 9 * 1.0)
     local = curve("continued 400, local AdamW, 8, rate 2e-3", [(10, 5.0)])
     assert curves.seconds_of(10, local, {"local AdamW, 8": 2.0}) == 20.0
 
@@ -61,6 +64,22 @@ def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
     assert line["behind"] is None
     assert line["wire_gb"] == 10
     assert line["tera_flops"] is None
+
+
+def test_seeds_become_one_line_once_all_are_there_and_losses_are_compared_with_what_was_judged_alike():
+    seeds, losses = ("", ", seed 2", ", seed 3"), {"8 layers": (4.0, 5.0, 6.0), "stacking, 8 layers": (3.9, 4.8, 5.7)}
+    trained = [
+        curve(name + seed, [(10, 9.0)], wire_bytes=1e9, judged={"loss": loss, "accuracy": 0.4})
+        for name, of_seeds in losses.items()
+        for seed, loss in zip(seeds, of_seeds, strict=True)
+    ]
+    first, second = curves.over_seeds(curves.lines(trained, {}))
+    assert (first["configuration"], first["loss"], first["spread"]) == ("8 layers", 5.0, 1.0)
+    assert second["behind"] == pytest.approx(-0.2)
+    assert len(curves.over_seeds(curves.lines(trained[:5], {}))) == 3  # of the second curve a seed is missing
+    del trained[0]["judged"]  # an older curve: its baseline's loss is of other masks
+    rows = curves.lines(trained, {})
+    assert [row["behind"] for row in rows if row["configuration"] == "stacking, 8 layers"] == [0.0]
 
 
 # Of the store of books on which the kept curves were trained.
@@ -96,6 +115,7 @@ def test_a_continued_curve_is_kept_under_what_it_begins_with():
         ("continued 400, largest chunks, 0.1, dense 0.05", "largest chunks, 0.1", "continued 400, float32"),
         ("continued 400, local AdamW, 8, rate 2e-3", "local AdamW, 8", "continued 400, float32"),
         ("continued 400, 1-bit Adam, seed 2", "1-bit Adam", "continued 400, float32, seed 2"),
+        ("128 wide, local SGD, 8, seed 3", "128 wide, local SGD, 8", "128 wide, float32, seed 3"),
         ("LANS, 256 rows, rate 8e-3, seed 2", "256 rows", "ADAMW, 256 rows, rate 1e-3, seed 2"),
     ],
 )

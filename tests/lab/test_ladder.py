@@ -1,9 +1,14 @@
 """The ladder: what is trained next follows from the lines that are kept, and so does what is taken."""
 
+import argparse
+import math
+
 import pytest
 
+from bert_horovod.errors import RunError
 from bert_horovod.recipe_files.loading import load_recipe
-from lab import ladder
+from bert_horovod.reporting.tables import table
+from lab import curves, ladder
 from lab.curve_recipes import RECIPES
 
 TABLE = ladder.read_ladder()
@@ -69,6 +74,14 @@ def test_a_row_is_taken_if_all_seeds_win_and_by_enough_and_the_next_rows_build_o
     assert verdicts["new, twice the rate"][2] == best | {"phase.0.learning_rate": "0.007072", "data.seed": "7"}
 
 
+def test_a_row_of_which_a_seed_diverged_is_not_taken_and_has_a_line():
+    losses = {name: [4.0, 4.0, 4.0] for name in (ladder.BASE, *(each.name for each in (*LADDER.rows, *LADDER.after)))}
+    assert not climbed(losses | {"faster": [3.0, math.inf, 3.0]})["faster"][0]
+    shown = ladder.shown(ladder.Verdict("faster", [3.0, math.inf], [0.4, 0.0], [1.0, -math.inf], math.nan, 9, False))
+    assert (shown["loss"], shown["least"], shown["spread"]) == (math.inf, -math.inf, None)
+    table([{"configuration": "faster", **shown}], ladder.COLUMNS)
+
+
 def test_what_needs_the_other_store_is_left_out_where_there_is_none():
     same = {name: [4.0, 4.0, 4.0] for name in (ladder.BASE, *(each.name for each in (*LADDER.rows, *LADDER.after)))}
     assert "old" not in climbed(same, fresh=None)
@@ -82,3 +95,44 @@ def test_each_row_makes_a_recipe(row):
 @pytest.mark.parametrize("after", TABLE.after, ids=lambda after: after.name)
 def test_each_run_behind_the_ladder_makes_a_recipe(after):
     load_recipe(RECIPES / TABLE.recipe, after.set)
+
+
+def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch, tmp_path):
+    """A directory with a mean records no length, and `evaluate` takes rows of 128 then."""
+    said = []
+
+    def answer(words: list) -> tuple[str, float]:
+        said.append(list(map(str, words)))
+        if words[0] == "pretrain":
+            run = tmp_path / "key"
+            run.mkdir()
+            (run / "metrics.jsonl").write_text('{"step": 1, "loss": 9.0, "step_s": 0.1}\n')
+        return '{"held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.4}', 1.0
+
+    monkeypatch.setattr(curves, "_answer", answer)
+    monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
+    run = ladder.Run("mean", 1, {}, load_recipe(RECIPES / TABLE.recipe, []), "key mean 5", mean=5)
+    curves.climb_with(run, argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None))
+    assert said[-1][:2] == ["evaluate", str(tmp_path / "mean")]
+    assert " ".join(said[-1]).endswith("--sequence_length 64 --json")
+    assert ladder.kept()["key mean 5"]["loss"] == 3.0
+
+
+def test_a_run_that_diverged_is_kept_and_any_other_failure_ends_the_ladder(monkeypatch, tmp_path):
+    said = {"text": ""}
+
+    def answer(words: list) -> tuple[str, float]:
+        (tmp_path / "key").mkdir(exist_ok=True)
+        raise RunError(f"{words[0]} ended with 2: error: {said['text']}")
+
+    monkeypatch.setattr(curves, "_answer", answer)
+    monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
+    run = ladder.Run("faster", 1, {}, load_recipe(RECIPES / TABLE.recipe, []), "key")
+    arguments = argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None)
+    said["text"] = "the disk is full"
+    with pytest.raises(RunError, match="disk is full"):
+        curves.climb_with(run, arguments)
+    assert not ladder.kept()
+    said["text"] = "step 30: the loss is nan. The same command would diverge again: give another recipe"
+    curves.climb_with(run, arguments)
+    assert ladder.kept()["key"]["loss"] == math.inf

@@ -19,7 +19,7 @@ from bert_horovod.measuring.bench import COMMUNICATION, WARM_UP, Bench, hidden_s
 from bert_horovod.measuring.configuration import (
     SIZES,
     ProductSeconds,
-    describe,
+    describe_recipe,
     matrix_seconds,
     size_recipe,
     step_flops,
@@ -156,7 +156,7 @@ def test_the_total_counts_each_product_as_often_as_it_is_computed():
 def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
     recipe = size_recipe(name, ["numerics.precision=bfloat16", "execution.xla=off"], rows=3, length=24)
     assert (recipe.execution.micro_batch, recipe.phase[0].sequence_length) == (3, 24)
-    assert describe(recipe).endswith("3 rows x 24, bfloat16, adamw, XLA off")
+    assert describe_recipe(recipe).endswith("3 rows x 24, bfloat16, adamw, XLA off")
     assert size_recipe(name, []).execution.micro_batch == SIZES[name].rows
 
 

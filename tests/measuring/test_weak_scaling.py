@@ -4,7 +4,7 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.measuring.weak_scaling import Layout, parse_layout, results, usual_layouts
+from bert_horovod.measuring.weak_scaling import RankLayout, parse_layout, results, usual_layouts
 
 
 def answer(rows_per_s: float, exposed_s: float = 0.0, ranks: int = 1) -> dict:
@@ -23,10 +23,10 @@ def test_layouts_double_machines_and_devices():
 
 
 def test_a_layout_takes_the_first_hosts_that_have_enough_slots():
-    assert parse_layout("2M8G") == Layout(2, 8)
-    assert Layout(2, 4).hosts({"a": 1, "b": 4, "c": 8, "d": 8}) == {"b": 4, "c": 4}
+    assert parse_layout("2M8G") == RankLayout(2, 8)
+    assert RankLayout(2, 4).hosts({"a": 1, "b": 4, "c": 8, "d": 8}) == {"b": 4, "c": 4}
     with pytest.raises(UserError, match=r"--layout 2M8G: of 2 host\(s\) 1 have 8 slot\(s\) or more; expected 2"):
-        Layout(2, 8).hosts({"a": 8, "b": 4})
+        RankLayout(2, 8).hosts({"a": 8, "b": 4})
 
 
 @pytest.mark.parametrize("text", ["2M", "0M1G", "1M0G", "1m2g", "2x8", ""])
@@ -37,7 +37,10 @@ def test_what_is_no_layout_is_refused(text):
 
 def test_speed_up_efficiency_and_price_follow():
     recipe = size_recipe("mini", [], rows=4, length=32)
-    measured = {Layout(1, 1): [answer(8.0), answer(10.0), answer(11.0)], Layout(2, 1): [answer(16.0, 0.125, ranks=2)]}
+    measured = {
+        RankLayout(1, 1): [answer(8.0), answer(10.0), answer(11.0)],
+        RankLayout(2, 1): [answer(16.0, 0.125, ranks=2)],
+    }
     table = results(measured, recipe, micro_batches=2, price=1.5, currency="USD")
     alone, two = table["lines"]
     assert (alone["speed_up"], alone["efficiency"], alone["exposed_s"]) == (1.0, 1.0, 0.0)
@@ -50,7 +53,7 @@ def test_speed_up_efficiency_and_price_follow():
 
 
 def test_without_a_rank_alone_there_is_no_speed_up_and_without_machines_no_link():
-    table = results({Layout(1, 2): [answer(16.0, 0.1, ranks=2)]}, size_recipe("mini", []), 1, None, "")
+    table = results({RankLayout(1, 2): [answer(16.0, 0.1, ranks=2)]}, size_recipe("mini", []), 1, None, "")
     assert table["lines"][0]["speed_up"] is None
     assert table["lines"][0]["price_per_billion_tokens"] is None
     assert "link" not in table

@@ -16,7 +16,7 @@ from bert_horovod.costs.planner import Device, Network, plan_phase, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.measuring.configuration import describe
+from bert_horovod.measuring.configuration import describe_recipe
 from bert_horovod.model import parameters
 from bert_horovod.model.parameters import update_groups
 from bert_horovod.model.shapes import pretraining_shapes
@@ -198,7 +198,7 @@ def test_a_plan_of_a_measured_step_takes_what_was_measured(tmp_path):
         {"optimizer": {"name": "muon"}, "phase": [{"global_batch": 4}], "execution": {"micro_batch": 4}}
     )
     path = tmp_path / "compute.json"
-    measured = {"step_s": 1.0, "forward_backward_s": 0.4, "flops_per_s": 1e13, "configuration": describe(toy)}
+    measured = {"step_s": 1.0, "forward_backward_s": 0.4, "flops_per_s": 1e13, "configuration": describe_recipe(toy)}
     path.write_text(json.dumps(measured), encoding="utf-8")
     device = measured_device(path, toy, Device("sheet", 1.0))
     shapes = pretraining_shapes(toy.model, True)

@@ -44,12 +44,6 @@ def test_no_decay_is_left_when_warmup_and_hold_fill_the_phase(warmup, hold):
     assert all(0 < rate <= 0.5 for rate in schedule)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 1000])
-@pytest.mark.parametrize("power", [0.5, 1.0])
-def test_no_step_has_a_rate_of_zero(steps, power):
-    assert min(rates(decay_power=power, steps=steps, warmup=0.1, hold=0.0)) > 0
-
-
 def test_phase_of_the_54_minute_recipe():
     phase = Phase(steps=3519, learning_rate=0.00675, warmup=0.4265, hold=0.2735)
     warmup_steps, hold_steps = 1500, 962  # floor(1500.85), floor(962.45)

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
@@ -192,7 +193,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
 @pytest.mark.parametrize(
     ("table", "parts"),
     [
-        ({"modle": {}}, ("unknown key modle", "known are: card, data, exchange, execution, model, numerics")),
+        ({"modle": {}}, ("unknown key modle", "known are: card, data, exchange, execution, finetuning, model")),
         ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
         ({"model": 3}, ("model = 3", "expected a table [model]")),
@@ -470,3 +471,28 @@ def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, e
     with pytest.raises(UserError) as caught:
         load_recipe(write(tmp_path, ""), [override])
     assert expected in str(caught.value)
+
+
+def test_a_message_does_not_repeat_a_value_of_any_length(tmp_path: Path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(tomli_w.dumps({"optimizer": {"name": "x" * 100_000}}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"optimizer\.name = 'xxx.*expected one of adamw"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings"])
+def test_a_size_that_no_machine_holds_is_refused(name):
+    with pytest.raises(UserError, match=rf"model\.{name} = 1000000000000: expected .*at most"):
+        recipe_from_table({"model": {name: 10**12}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 20_000, "a = " + "{a = " * 20_000, "[a" + ".a" * 9000 + "]", "a = " + "9" * 5000, "\0", "phase = [[]]"],
+    ids=["brackets", "tables", "dots", "digits", "nul", "no tables"],
+)
+def test_a_hostile_file_is_refused(tmp_path, text):
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"the recipe .*recipe\.toml"):
+        load_recipe(path)

@@ -104,10 +104,3 @@ def test_a_script_without_arguments_says_how_it_is_used(script):
     done = subprocess.run([RUN / script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"run/{script} HOSTFILE --recipe R --data_dir D --output_dir O" in done.stderr
-
-
-@pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh", "slurm.sbatch", "pbs.sh", "bert_horovod.def"])
-def test_a_script_is_short_and_begins_with_its_use(script):
-    lines = (RUN / script).read_text().splitlines()
-    assert len(lines) <= 25
-    assert lines[1].startswith("#") or lines[0].startswith("# ")

@@ -24,7 +24,7 @@ from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.saving import prune
 from bert_horovod.storage import connections, remote
-from bert_horovod.storage.places import is_url, parse
+from bert_horovod.storage.places import is_url, parse_place
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.runs.test_checkpoint import POSITION, random_state
 from tests.servers import S3Server
@@ -89,7 +89,7 @@ class Box:
             settle(copying)
 
     def steps(self) -> list[int]:
-        return [copy.step for copy in copies(parse(self.url, ""))[0]]
+        return [copy.step for copy in copies(parse_place(self.url, ""))[0]]
 
     def bring(self, name: str = "elsewhere") -> Path | None:
         return bring_newest(self.empty(name), self.url, self.recipe, self.run)
@@ -146,7 +146,7 @@ def test_a_slow_mirror_takes_the_newest_and_disk_keeps_what_it_reads(box, monkey
     go_on.set()
     settle(copying)
     assert box.steps() == [10, 40]
-    assert lag_of(box.output_dir) == f"{parse(box.url, '')} has step 40, the newest"
+    assert lag_of(box.output_dir) == f"{parse_place(box.url, '')} has step 40, the newest"
     copying.close()
 
 
@@ -200,10 +200,10 @@ def test_a_kill_between_two_objects_leaves_the_checkpoint_before(box, monkeypatc
     settle(again)
     again.close()
     assert box.steps() == [10, 20]
-    left = mirror.listed(parse(box.url, ""))
+    left = mirror.mirrored_files(parse_place(box.url, ""))
     assert left.keys() == {"step-00000010", "step-00000020"}
     assert not {"left-over", "partial.json"} & left["step-00000020"].keys()
-    assert remote.read(parse(box.url, "") / "checkpoints" / "of-a-user") == b""
+    assert remote.read(parse_place(box.url, "") / "checkpoints" / "of-a-user") == b""
 
 
 def test_what_may_be_wrong_is_withdrawn(box):
@@ -215,7 +215,7 @@ def test_what_may_be_wrong_is_withdrawn(box):
 
 
 def change(box: Box, name: str, content: bytes | None) -> None:
-    place = parse(box.url, "") / "checkpoints" / name
+    place = parse_place(box.url, "") / "checkpoints" / name
     remote.remove(place) if content is None else remote.write(place, content)
 
 
@@ -236,7 +236,7 @@ def test_a_damaged_copy_is_named_and_the_one_before_is_taken(saved, store, tmp_p
     box.copy(copying, 10, 20)
     copying.close()
     if content == b"changed":  # of the same length
-        content = remote.read(parse(box.url, "") / "checkpoints" / "step-00000020" / name).swapcase()
+        content = remote.read(parse_place(box.url, "") / "checkpoints" / "step-00000020" / name).swapcase()
     change(box, f"step-00000020/{name}", content)
     before = files_of(box)
     assert step_of(box.bring().name) == 10
@@ -279,7 +279,7 @@ def test_damaged_records_are_not_an_empty_mirror(box, capsys):
 
 def files_of(box: Box) -> dict[str, bytes]:
     """The content of each file of the mirror's checkpoints."""
-    found = remote.find(parse(box.url, "") / "checkpoints")[0]
+    found = remote.find(parse_place(box.url, "") / "checkpoints")[0]
     return {str(entry.place): remote.read(entry.place) for entry in found}
 
 
@@ -287,7 +287,7 @@ def test_a_damaged_owner_is_told_and_the_checkpoints_tell_whose_they_are(box):
     copying = box.open()
     box.copy(copying, 10)
     copying.close()
-    (object_of_owner,) = mirror.owners(parse(box.url, ""))
+    (object_of_owner,) = mirror.owners(parse_place(box.url, ""))
     remote.write(object_of_owner, b'{"writer": "ab')
     with pytest.raises(DamagedData, match=r"owners/00000001.json is damaged: .* remove this file and run the same"):
         box.bring()
@@ -296,7 +296,7 @@ def test_a_damaged_owner_is_told_and_the_checkpoints_tell_whose_they_are(box):
         bring_newest(box.empty("other"), box.url, box.recipe, RunRecord("0" * 64, Start()))
     assert step_of(box.bring().name) == 10
     box.open().close()
-    assert [place.name for place in mirror.owners(parse(box.url, ""))] == ["00000001.json"]
+    assert [place.name for place in mirror.owners(parse_place(box.url, ""))] == ["00000001.json"]
 
 
 def test_of_starts_at_the_same_time_one_takes_the_mirror(saved, store, tmp_path):
@@ -318,7 +318,7 @@ def test_of_starts_at_the_same_time_one_takes_the_mirror(saved, store, tmp_path)
     assert len(opened) + len(refused) == 4
     assert opened
     assert all("another start takes execution.mirror" in text for text in refused)
-    assert mirror.owner(parse(boxes[0].url, ""))[1]["writer"] in {copying._writer for copying in opened}
+    assert mirror.owner(parse_place(boxes[0].url, ""))[1]["writer"] in {copying._writer for copying in opened}
     for copying in opened:
         copying.close()
 
@@ -332,7 +332,7 @@ def test_another_runs_mirror_and_other_things_are_refused(box, store):
     ):
         with pytest.raises(UserError, match=f"execution.mirror = .* belongs to a run .*{words}"):
             bring_newest(box.directory / "run", box.url, recipe, run)
-    elsewhere = parse(box.url, "") / "owners"
+    elsewhere = parse_place(box.url, "") / "owners"
     with pytest.raises(UserError, match=r"holds other things \(00000001.json\)"):
         bring_newest(box.directory / "run", str(elsewhere), box.recipe, box.run)
     with pytest.raises(UserError, match="lies in --output_dir"):
@@ -375,7 +375,7 @@ def test_a_checkpoint_whose_copy_vanishes_half_written_is_copied_again(saved, st
     copying.finish(lambda: None, lambda: False)
     copying.close()
     assert "became another place while it was being written" in box.said[-1]
-    assert (box.steps(), copies(parse(box.url, ""))[1]) == ([10], [])
+    assert (box.steps(), copies(parse_place(box.url, ""))[1]) == ([10], [])
 
 
 def test_of_two_runs_on_one_mirror_the_older_ends(box):
@@ -394,7 +394,7 @@ def test_of_two_runs_on_one_mirror_the_older_ends(box):
 
 
 def test_of_two_starts_at_once_one_is_refused(box, monkeypatch):
-    found = mirroring.owner(parse(box.url, ""))
+    found = mirroring.owner(parse_place(box.url, ""))
     box.open().close()
     monkeypatch.setattr(mirroring, "owner", lambda place: found)  # both have looked before one wrote
     with pytest.raises(UserError, match=r"another start takes execution\.mirror"):
@@ -418,13 +418,13 @@ def test_commands_take_a_mirrors_url(box, capsys):
     for path in (box.url, f"{box.url}/checkpoints/step-00000010"):
         opened = open_named(Path(path), "--checkpoint")
         assert len(opened.whole(lambda whole: whole.reader.read().parameters)) > 10
-        place = parse(box.url, "") if is_url(box.url) else box.url  # a mirror here is named as it was given
+        place = parse_place(box.url, "") if is_url(box.url) else box.url  # a mirror here is named as it was given
         assert str(opened) == f"{place}/checkpoints/step-00000010"
     opened, local = parsed(report, box.url, box.output_dir).runs
     (run,) = report._found([opened], None, None, [])["runs"]
-    assert run["directory"] == str(parse(box.url, ""))
+    assert run["directory"] == str(parse_place(box.url, ""))
     (run,) = report._found([local], None, None, [])["runs"]
-    assert ["mirror", f"{parse(box.url, '')} has step 10, the newest"] in run["figures"]
+    assert ["mirror", f"{parse_place(box.url, '')} has step 10, the newest"] in run["figures"]
     status.run(parsed(status, box.url, "--json"))
     assert json.loads(capsys.readouterr().out)["last_checkpoint"].endswith("checkpoints/step-00000010")
 

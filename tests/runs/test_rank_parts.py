@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
-from bert_horovod.exchange.owed import Layout, total
+from bert_horovod.exchange.owed import OwedLayout, total
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.rank_parts import PartWriter, part_file, remove_waiting, restore_copies, take
 from bert_horovod.tasks.pretraining import Pretraining
@@ -59,7 +59,7 @@ def test_rank_0_writes_all_parts_where_another_does_not_see_its_directory(two_ra
 def owed(run: Path, recipe: Recipe) -> dict[str, np.ndarray]:
     """What all ranks owe together by the newest checkpoint, by parameter."""
     plan = training_state(run)["progress"]["plan"]
-    layout = Layout(plan["made_for"]["world_size"], plan["made_for"]["inside"], plan["buckets"])
+    layout = OwedLayout(plan["made_for"]["world_size"], plan["made_for"]["inside"], plan["buckets"])
     kept = [safetensors.numpy.load_file(newest(run) / part_file(rank)) for rank in range(layout.ranks)]
     return total(kept, layout, Pretraining(recipe.objective.pairs).parameters(recipe.model))
 

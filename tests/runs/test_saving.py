@@ -104,13 +104,13 @@ def test_no_checkpoint_is_whole_before_what_must_come_before_it(tmp_path, store,
 @pytest.fixture
 def may_write(monkeypatch) -> threading.Event:
     """Nothing is written before it is set."""
-    event, write = threading.Event(), saving.write
+    event, write = threading.Event(), saving.write_checkpoint_files
 
     def late(*arguments):
         assert event.wait(PATIENCE_S)
         return write(*arguments)
 
-    monkeypatch.setattr(saving, "write", late)
+    monkeypatch.setattr(saving, "write_checkpoint_files", late)
     return event
 
 
@@ -245,7 +245,7 @@ def test_the_tokenizer_has_the_length_of_rows_of_a_fine_tuning_else_the_models(t
     shapes = task.parameters(recipe.model).items()
     state = new_state({name: np.zeros(shape, np.float32) for name, shape in shapes}, Progress(1))
     snapshot = saving.take_snapshot(state, saving.buffers_for(state), recipe, store.hash, POSITION)
-    written = saving.write(tmp_path, snapshot, recipe, task, StoreDataset(store, recipe))
+    written = saving.write_checkpoint_files(tmp_path, snapshot, recipe, task, StoreDataset(store, recipe))
     assert HuggingFace(written).max_length == length
 
 

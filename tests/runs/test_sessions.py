@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.costs.clusters import Prices
+from bert_horovod.costs.prices import Prices
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runs.sessions import begin_session, spent
 from bert_horovod.runs.status_files import SESSIONS, STATUS, Sign

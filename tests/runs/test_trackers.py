@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.fields import flat
+from bert_horovod.recipe.fields import flat_table
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from bert_horovod.runs import trackers
-from bert_horovod.runs.trackers import Trackers, require_trackers, without_secrets
+from bert_horovod.runs.trackers import Trackers, first_line_without_secrets, require_trackers
 from tests.horovod_runs import run_command
 from tests.toy_runs import logged, metrics, pretrain_arguments, train
 from tests.toys import toy_recipe
@@ -128,11 +128,11 @@ def test_a_tracker_that_hangs_holds_up_neither_the_run_nor_its_end(recorder, tmp
 
 def test_values_of_variables_that_hold_secrets_are_not_said(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", KEY)
-    assert without_secrets(f"refused {KEY} of http://a:b@c/d\nmore") == "refused *** of http://***@c/d"
+    assert first_line_without_secrets(f"refused {KEY} of http://a:b@c/d\nmore") == "refused *** of http://***@c/d"
 
 
 def test_settings_have_names_with_points():
-    table = flat(recipe_to_table(toy_recipe()))
+    table = flat_table(recipe_to_table(toy_recipe()))
     assert table["model.hidden_size"] == 32
     assert table["phase.0.steps"] == 20
     assert table["execution.trackers"] == []

@@ -24,29 +24,29 @@ def fresh(monkeypatch):
 
 
 def test_xla_gets_a_directory_beside_the_users_own_flags(fresh):
-    devices.keep_choices()
+    devices.keep_xla_choices()
     user, *ours = os.environ["XLA_FLAGS"].split()
     assert user == "--xla_gpu_autotune_level=4"
     assert len({flag.split("=")[1] for flag in ours}) == 1
     assert devices.choices() == {}
-    devices.add({"a.textproto": "version: 3", "b+1=.textproto": "x"})
+    devices.add_choices({"a.textproto": "version: 3", "b+1=.textproto": "x"})
     assert devices.choices() == {"a.textproto": "version: 3", "b+1=.textproto": "x"}
 
 
 def test_a_users_own_directory_stays(fresh, monkeypatch):
     flags = "--xla_gpu_per_fusion_autotune_cache_dir=/data/mine"
     monkeypatch.setenv("XLA_FLAGS", flags)
-    devices.keep_choices()
+    devices.keep_xla_choices()
     assert os.environ["XLA_FLAGS"] == flags
-    devices.add({"a.textproto": ""})
+    devices.add_choices({"a.textproto": ""})
     assert devices.choices() == {}
 
 
 @pytest.mark.parametrize("name", ["../a.textproto", "/a", "", ".a", "a/b"])
 def test_a_name_that_leads_elsewhere_is_refused(fresh, name):
-    devices.keep_choices()
+    devices.keep_xla_choices()
     with pytest.raises(ValueError, match="is not the name of a choice"):
-        devices.add({name: ""})
+        devices.add_choices({name: ""})
 
 
 def test_a_name_is_looked_up_once_and_is_tensorflows():

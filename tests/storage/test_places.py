@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.storage.places import is_url, parse, without_secrets
+from bert_horovod.storage.places import is_url, parse_place, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from bert_horovod.storage.places import is_url, parse, without_secrets
     ],
 )
 def test_a_place_has_the_parts_of_a_url_and_its_neighbours(url, key, name, suffix):
-    place = parse(url, "--input")
+    place = parse_place(url, "--input")
     assert is_url(url)
     assert (place.key, place.name, place.suffix) == (key, name, suffix)
     assert place.of_key(key) == place
@@ -51,7 +51,7 @@ def test_a_place_has_the_parts_of_a_url_and_its_neighbours(url, key, name, suffi
 )
 def test_a_url_with_a_secret_or_without_a_name_is_refused_and_the_secret_is_not_repeated(url, words):
     with pytest.raises(UserError, match="--input") as caught:
-        parse(url, "--input")
+        parse_place(url, "--input")
     assert words in str(caught.value)
     assert "hidden" not in str(caught.value)
 
@@ -66,11 +66,11 @@ def test_a_url_with_a_secret_or_without_a_name_is_refused_and_the_secret_is_not_
     ],
 )
 def test_ordinary_parameters_are_kept(url):
-    assert str(parse(url, "--input")) == url
+    assert str(parse_place(url, "--input")) == url
 
 
 def test_a_path_is_no_url_and_a_message_of_a_library_loses_its_secrets():
     assert not any(map(is_url, ("data/x.txt", Path("/c:/x"), "-")))
-    assert parse("/mnt/mirror", "--mirror").key == "/mnt/mirror"
+    assert parse_place("/mnt/mirror", "--mirror").key == "/mnt/mirror"
     text = without_secrets("404, url='https://cdn/x?sig=abc', then https://me:pw@host/y")
     assert text == "404, url='https://cdn/x?...', then https://me:...@host/y"

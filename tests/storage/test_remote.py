@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.connections import Missing
-from bert_horovod.storage.places import parse
+from bert_horovod.storage.places import parse_place
 from tests.servers import free_port
 
 CONTENT = os.urandom(1 << 20) * 9  # three blocks
@@ -31,8 +31,8 @@ def servers(elsewhere):
 
 @pytest.mark.parametrize("scheme", ["s3", "http", "file"])
 def test_files_are_found_and_read_by_ranges(servers, scheme):
-    place = parse(servers.url(scheme), "--input")
-    directory = parse(f"{place}/", "--input")
+    place = parse_place(servers.url(scheme), "--input")
+    directory = parse_place(f"{place}/", "--input")
     found, is_directory = remote.find(directory)
     assert is_directory
     assert [(str(file.place), file.bytes) for file in found] == [
@@ -59,7 +59,7 @@ def test_a_name_with_brackets_is_the_file_or_folder_of_this_name(servers, scheme
         (servers.files / name).parent.mkdir(exist_ok=True)
         (servers.files / name).write_text(name)
     servers.publish()
-    place = parse(servers.url(scheme), "--input")
+    place = parse_place(servers.url(scheme), "--input")
 
     def texts(name):
         return [remote.read(file.place).decode() for file in remote.find(place / name)[0]]
@@ -75,11 +75,11 @@ def test_a_name_with_brackets_is_the_file_or_folder_of_this_name(servers, scheme
 
 def test_a_link_on_this_machine_is_the_file_that_it_leads_to(servers):
     (servers.files / "a" / "link.bin").symlink_to("x.bin")
-    found, _ = remote.find(parse(f"{servers.url('file')}/a", "--input"))
+    found, _ = remote.find(parse_place(f"{servers.url('file')}/a", "--input"))
     assert [(file.place.name, file.bytes) for file in found] == [("link.bin", len(CONTENT)), ("x.bin", len(CONTENT))]
     (servers.files / "a" / "broken.bin").symlink_to("none.bin")
     with pytest.raises(UserError, match=r"a/broken\.bin is a link to a file that is not there"):
-        remote.find(parse(f"{servers.url('file')}/a", "--input"))
+        remote.find(parse_place(f"{servers.url('file')}/a", "--input"))
 
 
 APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN"><html><head><title>Index of /d</title></head><body>
@@ -96,7 +96,7 @@ def test_the_links_of_a_page_to_files_are_its_files(servers):
     sub = b'<ul><a href="?sort=name&amp;order=desc">Name</a><a href="../">up</a><a href="x.txt">x</a></ul>'
     servers.http.answers |= {"/d/": (PAGE, APACHE.encode()), "/d/sub/": (PAGE, sub)}
     url = f"{servers.http.url}/d/"
-    found, is_directory = remote.find(parse(url, "--input"))
+    found, is_directory = remote.find(parse_place(url, "--input"))
     assert [str(file.place).removeprefix(url) for file in found] == sorted(names)
     assert is_directory
 
@@ -121,11 +121,11 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(servers, monkeypatch, he
     servers.http.answers |= {"/d/": (PAGE, APACHE.encode()), "/d/sub/": ({**PAGE, **headers}, content)}
     for name in ("", "**/*.txt"):
         with pytest.raises((UserError, RunError), match=words):
-            remote.find(parse(f"{servers.http.url}/d/{name}", "--input"))
+            remote.find(parse_place(f"{servers.http.url}/d/{name}", "--input"))
 
 
 def test_weak_and_strong_tags_of_a_text_are_one(servers):
-    place, tags = parse(f"{servers.http.url}/t.txt", "--input"), []
+    place, tags = parse_place(f"{servers.http.url}/t.txt", "--input"), []
     for tag in ('W/"abc"', '"abc"', '"abd"'):
         servers.http.answers["/t.txt"] = ({"ETag": tag}, b"text")
         tags.append(remote.entry(place).tag)
@@ -138,20 +138,20 @@ def test_a_redirect_that_leads_nowhere_is_refused_at_once(servers, target):
     before = len(servers.http.requests)
     for look in (remote.entry, remote.read):
         with pytest.raises(UserError, match="redirects in a circle, or to no address of the web"):
-            look(parse(f"{servers.http.url}/round", "--input"))
+            look(parse_place(f"{servers.http.url}/round", "--input"))
     assert len(servers.http.requests) - before < 40
 
 
 @pytest.mark.parametrize("scheme", ["s3", "file"])
 def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, tmp_path):
-    place = parse(servers.url(scheme), "--mirror") / "new" / "b.bin"
+    place = parse_place(servers.url(scheme), "--mirror") / "new" / "b.bin"
     (tmp_path / "b").write_bytes(CONTENT)
     remote.write(place, tmp_path / "b")
     remote.write(place, b"shorter")
     assert remote.read(place) == b"shorter"
     owner = place.with_name("owner")
     assert [remote.write_new(owner, content) for content in (b"me", b"you", b"me")] == [True, False, True]
-    assert sorted(file.place.name for file in remote.find(parse(servers.url(scheme), "") / "new")[0]) == [
+    assert sorted(file.place.name for file in remote.find(parse_place(servers.url(scheme), "") / "new")[0]) == [
         "b.bin",
         "owner",
     ]
@@ -163,7 +163,7 @@ def test_a_file_is_written_whole_and_by_one_of_several_writers(servers, scheme, 
 
 
 def test_nobody_sees_a_part_of_a_new_file_on_a_disk(tmp_path, monkeypatch):
-    place, seen, sync = parse(tmp_path / "owner", ""), [], remote.sync
+    place, seen, sync = parse_place(tmp_path / "owner", ""), [], remote.sync
 
     def look(path):
         seen.append((path.read_bytes(), (tmp_path / "owner").exists()))
@@ -180,7 +180,7 @@ def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatc
     http = servers.http
     monkeypatch.setattr(connections, "_FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(connections, "PATIENCE_S", 0.2)
-    place = parse(f"{http.url}/a/x.bin", "--input")
+    place = parse_place(f"{http.url}/a/x.bin", "--input")
     http.refusals = 3
     assert (remote.read(place, 0, 4), http.refusals) == (CONTENT[:4], 0)
     http.refusals = 1000
@@ -190,12 +190,12 @@ def test_a_server_that_is_away_is_tried_again_and_then_named(servers, monkeypatc
         remote.entry(place)
     http.refusals = 0
     with pytest.raises(RunError, match="tried"):
-        remote.entry(parse(f"http://127.0.0.1:{free_port()}/x", "--input"))
+        remote.entry(parse_place(f"http://127.0.0.1:{free_port()}/x", "--input"))
 
 
 def test_a_server_that_comes_back_is_read_on(servers):
     http = servers.http
-    (file,), _ = remote.find(parse(f"{http.url}/a/x.bin", "--input"))
+    (file,), _ = remote.find(parse_place(f"{http.url}/a/x.bin", "--input"))
     with remote.RangeFile(file) as opened:
         beginning = opened.read(10)
         http.refusals = 10**6
@@ -209,20 +209,20 @@ def test_mistakes_are_named_without_secrets(servers, monkeypatch):
     connections._filesystems.clear()
     http.ranges = False
     with pytest.raises(UserError, match="sends the whole file"):
-        remote.read(parse(f"{http.url}/a/x.bin", "--input"), 0, 4)
+        remote.read(parse_place(f"{http.url}/a/x.bin", "--input"), 0, 4)
     http.ranges, http.redirect = True, "sig=hidden"
     http.refusals = 0
-    assert remote.read(parse(f"{http.url}/a/x.bin", "--input"), 0, 4) == CONTENT[:4]
+    assert remote.read(parse_place(f"{http.url}/a/x.bin", "--input"), 0, 4) == CONTENT[:4]
     with pytest.raises(Missing) as caught:
-        remote.read(parse(f"{http.url}/none", "--input"))
+        remote.read(parse_place(f"{http.url}/none", "--input"))
     assert "hidden" not in str(caught.value)
     http.redirect = ""
     with pytest.raises(UserError, match=r"gs://lab/x needs gcsfs, .*pip install gcsfs.*'bert_horovod\[remote\]'"):
-        remote.entry(parse("gs://lab/x", "--input"))
+        remote.entry(parse_place("gs://lab/x", "--input"))
     with pytest.raises(Missing):
-        remote.read(parse("s3://none-such/x", "--input"))
+        remote.read(parse_place("s3://none-such/x", "--input"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     connections._filesystems.clear()
     with pytest.raises(UserError, match=r"no right to do so.*credentials come from AWS_ACCESS_KEY_ID"):
-        remote.entry(parse("s3://lab/x", "--input"))
+        remote.entry(parse_place("s3://lab/x", "--input"))

@@ -32,7 +32,8 @@ LENGTH, WINDOWS = 8, 2
 REAL = np.array([[8, 5], [3, 0], [8, 8]])  # positions of each document's windows
 LABELS = ("blame", "film", "plot", "praise")
 SETTINGS = (
-    f"objective.label_attention={WINDOWS}",
+    "finetuning.head=label_attention",
+    f"finetuning.windows={WINDOWS}",
     f"phase.0.sequence_length={LENGTH}",
     "phase.0.learning_rate=1e-2",
     "execution.xla='off'",
@@ -140,7 +141,9 @@ def test_two_thousand_labels_train(tmp_path):
 def test_it_is_refused_where_it_has_no_meaning(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     one = Finetuning(Texts(glue_data("sst2", Files(write_glue(tmp_path / "glue")))), find_checkpoint(checkpoint))
-    with pytest.raises(UserError, match=r"label_attention = 2: a classification does not read it; expected 0"):
+    with pytest.raises(
+        UserError, match=r"head = 'label_attention': a classification does not read it; expected 'classifier'"
+    ):
         one.job(Path("unused"), overrides=SETTINGS)
     data = own_data("multilabel", write_labels(tmp_path / "files"), ("text",), "labels")
     pair = dataclasses.replace(data, format=dataclasses.replace(data.format, columns=("text", "labels")))

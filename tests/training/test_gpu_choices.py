@@ -20,7 +20,7 @@ def tuned(monkeypatch, tmp_path_factory) -> dict[str, str]:
     made = {"first.textproto": "version: 3"}
     monkeypatch.setattr(gpu_choices, "has_gpu", lambda: True)
     monkeypatch.setattr(devices, "choices", lambda: dict(made))
-    monkeypatch.setattr(devices, "add", made.update)
+    monkeypatch.setattr(devices, "add_choices", made.update)
     return made
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_horovod.batches.layout import Layout, SpecialIds, lay_out, special_ids
+from bert_horovod.batches.layout import RowLayout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packing import PackedItems
 from bert_horovod.collectives.world import World
@@ -83,7 +83,7 @@ class PackedRows:
         """
         return self._starts[members], self._counts[members], np.where(real, self.lengths[members], 0)
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         """The labels and weights of rows: 0 where there is no item; `members` and `real` as in `sequences`.
 
         `source`: places in `ids` of the rows' tokens, int64 [R, L]; 0 at special tokens and padding.

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
 from bert_horovod.batches.examples.labelled import truncated
-from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.batches.layout import RowLayout, SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 
@@ -96,7 +96,7 @@ class EmbeddingRows(PackedRows):
         )
         return starts, counts, lengths
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         numbers = np.where(real[..., None], self.tokens.numbers[members], 0).astype(np.int32)
         arrays = {
             "cls_positions": layout.starts.astype(np.int32).reshape(numbers.shape),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows, special_count
-from bert_horovod.batches.layout import Layout, SpecialIds, require_pairs
+from bert_horovod.batches.layout import RowLayout, SpecialIds, require_pairs
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 
@@ -124,7 +124,7 @@ class LabelledRows(PackedRows):
         self._label_name = "labels" if classes else "targets"
         self._label_dtype = np.dtype(np.int32 if classes else np.float32)
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         given = real.reshape(*real.shape, *[1] * (self.labels.ndim - 1))
         return {
             "cls_positions": layout.starts.astype(np.int32),
@@ -164,6 +164,6 @@ class DocumentRows(LabelledRows):
         starts, counts = (np.stack((each, np.zeros_like(each)), -1).reshape(-1, 1, 2) for each in (starts, counts))
         return starts, counts, lengths.reshape(-1, 1)
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         arrays = super().arrays(members, real, layout, source)
         return {name: array for name, array in arrays.items() if name != "cls_positions"}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
-from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.batches.layout import RowLayout, SpecialIds
 
 
 class MaskedCopies(PackedRows):
@@ -26,7 +26,7 @@ class MaskedCopies(PackedRows):
         super().__init__(ids, starts, copies, special, sequence_length, seed=0, packing=True)
         self._ends = ends
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         positions = layout.starts + 1 + members - self._starts[members, 0]
         begins, ends = layout.spread(members), layout.spread(self._ends[members])
         return {

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, LabelledDataset, PackedRows, hash_of
 from bert_horovod.batches.examples.span_tokens import NOT_FOUND, SpanTokens
-from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.batches.layout import RowLayout, SpecialIds
 
 STRIDE = 128  # tokens
 MOST_QUESTION_TOKENS = 64
@@ -92,7 +92,7 @@ class SpanRows(PackedRows):
         counts = np.stack((windows.question_count, windows.count), 1)
         super().__init__(ids, starts, counts, special, sequence_length, seed, packing)
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         windows = SpanWindows(*(np.where(real, column[members], 0) for column in self.windows))
         return {
             "start_positions": (layout.starts + windows.answer_start).astype(np.int32),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
-from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.batches.layout import RowLayout, SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = 2  # [CLS] words [SEP]
@@ -140,7 +140,7 @@ class TagRows(PackedRows):
         present = np.diff(self.tokens.word_starts)[word] > 0
         return WordPlaces(word[present], row[window[present]], position[present])
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         word = self._word[source]
         begin, end = (layout.spread(own[members]) for own in (self.windows.own_begin, self.windows.own_end))
         counted = layout.is_text & self._is_first[source] & (begin <= word) & (word < end)

@@ -36,7 +36,7 @@ _PATIENCE_S = 60
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """What is made, and where; the same for all members."""
 
     store: Path
@@ -58,7 +58,7 @@ def make_index(
     cannot be written (UserError if the path is at fault), or another member could not do its work.
     """
     first = crew.number == 0
-    plan: Plan | None = None
+    plan: RowPlan | None = None
     directory = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
 
     def begin() -> Any:
@@ -76,7 +76,7 @@ def make_index(
             if begun:
                 name, *shares = begun
                 work = path.with_name(name)
-                plan = Plan(store.path, store.hash, path, work, sequence_length, pair, packing, tuple(shares))
+                plan = RowPlan(store.path, store.hash, path, work, sequence_length, pair, packing, tuple(shares))
             for stage in (_cut, _sum_up, _copy, _finish):
                 _together(crew, path, functools.partial(stage, plan, crew) if plan else lambda: None)
             _wait_for(path)
@@ -116,11 +116,11 @@ def _remove_dead(path: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _mine(plan: Plan, crew: Crew) -> range:
+def _mine(plan: RowPlan, crew: Crew) -> range:
     return range(crew.number, len(_opened(plan.store, plan.store_hash).manifest["shards"]), crew.size)
 
 
-def _cut(plan: Plan, crew: Crew) -> None:
+def _cut(plan: RowPlan, crew: Crew) -> None:
     entries = _opened(plan.store, plan.store_hash).manifest["shards"]
     mine = _mine(plan, crew)
     total = sum(entries[number]["bytes"] for number in mine) * crew.size
@@ -133,7 +133,7 @@ def _cut(plan: Plan, crew: Crew) -> None:
         crew.each(functools.partial(cut_piece, plan), mine, done)
 
 
-def cut_piece(plan: Plan, number: int) -> None:
+def cut_piece(plan: RowPlan, number: int) -> None:
     """Cut a shard and write what comes of it."""
     store = _opened(plan.store, plan.store_hash)
     splits = cut_shard(store, number, plan.sequence_length, plan.pair, plan.shares)
@@ -154,7 +154,7 @@ def cut_piece(plan: Plan, number: int) -> None:
     )
 
 
-def _piece(plan: Plan, number: int, kind: str) -> Path:
+def _piece(plan: RowPlan, number: int, kind: str) -> Path:
     return plan.directory / f"{number:05d}.{kind}"
 
 
@@ -166,7 +166,7 @@ def _opened(path: Path, store_hash: str) -> Store:
     return store
 
 
-def _sum_up(plan: Plan, crew: Crew) -> None:
+def _sum_up(plan: RowPlan, crew: Crew) -> None:
     """Write the tables of both splits, and make their large files, which are empty yet."""
     if crew.number:
         return
@@ -235,18 +235,18 @@ def _write_cells(directory: Path, of_shards: list[np.ndarray], windows: RunningC
         sync(directory / f"{name}.npy")
 
 
-def _copy(plan: Plan, crew: Crew) -> None:
+def _copy(plan: RowPlan, crew: Crew) -> None:
     crew.each(functools.partial(copy_piece, plan), _mine(plan, crew), lambda _: None)
     for file in _large_files(plan):
         sync(file)
 
 
-def _large_files(plan: Plan) -> list[Path]:
+def _large_files(plan: RowPlan) -> list[Path]:
     splits = [plan.directory / split for split in SPLITS]
     return [split / f"{name}.npy" for split in splits if split.is_dir() for name in LARGE]
 
 
-def copy_piece(plan: Plan, number: int) -> None:
+def copy_piece(plan: RowPlan, number: int) -> None:
     """Copy a shard's windows to their place in the index."""
     cells = plan.sequence_length + 1
     with open(_piece(plan, number, "arrays"), "rb") as piece:
@@ -274,7 +274,7 @@ def _write_at(path: Path, before_end: int, source: BinaryIO, size: int) -> None:
             size -= len(block)
 
 
-def _finish(plan: Plan, crew: Crew) -> None:
+def _finish(plan: RowPlan, crew: Crew) -> None:
     """Write the hashes, and rename the directory into place."""
     if crew.number == 0:
         for piece in (*plan.directory.glob("*.arrays"), *plan.directory.glob("*.npz")):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.layout import Layout, SpecialIds, lay_out, special_ids
+from bert_horovod.batches.layout import RowLayout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packing import PackedOrder
 from bert_horovod.batches.text.crews import rank_crew
@@ -183,7 +183,7 @@ class Rows:
         }
 
     @staticmethod
-    def _token_numbers(sequences: _Sequences, layout: Layout, first: np.ndarray) -> np.ndarray:
+    def _token_numbers(sequences: _Sequences, layout: RowLayout, first: np.ndarray) -> np.ndarray:
         """For each ordinary token its shard and its place there, in one number: int64 [R, L]."""
         begin, second_begin = np.zeros((2, *first.shape), np.int64)
         shard = sequences.shard << _SHARD_BITS

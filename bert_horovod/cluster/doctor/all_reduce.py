@@ -31,7 +31,7 @@ _REPETITIONS = 5
 _ADDRESS_BYTES = 64
 
 
-def measure(world: "World", expected_bits_per_s: float) -> dict:
+def measure_all_reduce(world: "World", expected_bits_per_s: float) -> dict:
     """Measure latency and bandwidth of the all-reduce, and each link alone if the ring is slow; equal on all ranks.
 
     The world has one rank on each host; `expected_bits_per_s` of a link is 0 if nothing is expected.
@@ -115,7 +115,7 @@ def main() -> None:
 
     world = connect(launch())
     use_devices(world.local_rank, world.local_size, 0)
-    measured = measure(world, expected_bits_per_s)
+    measured = measure_all_reduce(world, expected_bits_per_s)
     if world.rank == 0:
         print(json.dumps(measured), flush=True)
     world.shutdown()

@@ -53,7 +53,7 @@ _REFUSALS = (
 
 
 @dataclass
-class Answer:
+class HostAnswer:
     """A host's facts, or why there are none."""
 
     facts: Facts | None = None
@@ -75,13 +75,13 @@ def is_here(host: str) -> bool:
 
 def ask_all(
     hosts: Iterable[str], ssh_port: int | None, packages: list[str], directories: list[str]
-) -> dict[str, Answer]:
+) -> dict[str, HostAnswer]:
     """Ask all hosts at once; returns an Answer for each within a minute, also if a host fails."""
     hosts = list(hosts)
     addresses = {host: _address(host) for host in hosts}
     running: list[subprocess.Popen] = []
 
-    def ask(host: str) -> Answer:
+    def ask(host: str) -> HostAnswer:
         other_addresses = [address for name, address in addresses.items() if name != host and address]
         question = {"packages": packages, "others": other_addresses, "directories": directories}
         words = [sys.executable, "-m", "bert_horovod.cluster.doctor.facts", json.dumps(question)]
@@ -130,7 +130,7 @@ def _port(port: int | None) -> list[str]:
     return ["-p", str(port)] if port else []
 
 
-def _ask(command: list[str], host: str, port: int | None, running: list[subprocess.Popen]) -> Answer:
+def _ask(command: list[str], host: str, port: int | None, running: list[subprocess.Popen]) -> HostAnswer:
     environment = os.environ | {"LC_ALL": "C"} | python_settings()
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,
@@ -148,7 +148,7 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
             if line is not None:
                 clock_s, error_s = min((_tick(stdin, stdout) for _ in range(CLOCK_ROUNDS)), key=lambda tick: tick[1])
                 stdin.close()
-                return Answer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
+                return HostAnswer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
             code = process.wait()
         except (OSError, ValueError):  # Python on the host ended in the middle of its answer
             code = process.wait()
@@ -169,22 +169,22 @@ def _tick(stdin: IO[str], stdout: IO[str]) -> tuple[float, float]:
 _KEY_UNKNOWN = "its host key is unknown here"
 
 
-def _refusal(errors: str, code: int, host: str, port: int | None) -> Answer:
+def _refusal(errors: str, code: int, host: str, port: int | None) -> HostAnswer:
     """Why a host gave no facts, from the messages of ssh or of the host's Python."""
     if code == 255:
         for pattern, wrong, mend in _REFUSALS:
             if re.search(pattern, errors):
                 options = "".join(f"{word} " for word in _port(port))
-                return Answer(wrong=wrong, mend=mend.format(host=host, options=options))
+                return HostAnswer(wrong=wrong, mend=mend.format(host=host, options=options))
         if "Host key verification failed" in errors:
-            return Answer(wrong=_KEY_UNKNOWN)
+            return HostAnswer(wrong=_KEY_UNKNOWN)
     lines = errors.strip().splitlines()
     last = lines[-1] if lines else f"no word, exit code {code}"
     if code < 0:
-        return Answer(wrong=f"it gave no answer within {ANSWER_S:g} s", mend=f"see what hangs: ssh {host} uptime")
+        return HostAnswer(wrong=f"it gave no answer within {ANSWER_S:g} s", mend=f"see what hangs: ssh {host} uptime")
     if code == 127 or "No module named" in last or "No such file" in last:
-        return Answer(
+        return HostAnswer(
             wrong=f"it has no {sys.executable} with {PROJECT} ({last})",
             mend="put the project and its .venv at the same path on every host",
         )
-    return Answer(wrong=f"it fails: {last}", mend=f"try by hand: ssh {host} {sys.executable} --version")
+    return HostAnswer(wrong=f"it fails: {last}", mend=f"try by hand: ssh {host} {sys.executable} --version")

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bert_horovod.cluster.doctor.ask import Answer
+from bert_horovod.cluster.doctor.ask import HostAnswer
 from bert_horovod.cluster.doctor.facts import Facts
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.runtime.children import set_up
@@ -39,7 +39,7 @@ class Check:
     hosts: tuple[str, ...] = ()  # that cause the failure; empty if that is unknown
 
 
-def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
+def check_ssh(answers: Mapping[str, HostAnswer]) -> list[Check]:
     """Whether every host answers without a password."""
     bad = [
         Check("ssh", FAILED, f"{host}: {answer.wrong}", "an answer without a password", answer.mend, (host,))
@@ -119,7 +119,7 @@ def _same(facts: Mapping[str, str | None], subject: str) -> list[Check]:
     return [Check("versions", FAILED, f"{subject}: {differing}", "the same on all hosts", mend, differing_hosts)]
 
 
-def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
+def check_clocks(answers: Mapping[str, HostAnswer]) -> list[Check]:
     """Whether the clocks of hosts agree, because users compare the times in logs and files of several hosts."""
     bad = [
         Check(

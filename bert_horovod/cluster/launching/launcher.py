@@ -71,7 +71,7 @@ class LaunchPlan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt at a run ended."""
 
     code: int  # 0 at the run's end and after an orderly stop, UserError's and WrongDevice's, 128 + n if killed, else 1
@@ -80,7 +80,7 @@ class Outcome:
     suspects: tuple[str, ...] = ()  # hosts of ranks that computed wrongly
 
 
-def check(plan: LaunchPlan) -> None:
+def check_plan(plan: LaunchPlan) -> None:
     """Raise UserError if the plan cannot be started."""
     if importlib.util.find_spec("horovod") is None:
         raise UserError(
@@ -104,7 +104,7 @@ def check(plan: LaunchPlan) -> None:
         )
 
 
-def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
+def run_ranks(plan: LaunchPlan, attempt: str) -> AttemptOutcome:
     """Run the ranks to their end; if one fails, the others end within half a minute.
 
     The first SIGTERM, SIGINT, SIGHUP or SIGUSR1 creates the stop file, which asks all ranks to save at the same step
@@ -151,7 +151,7 @@ class _Ranks:
         self.process: subprocess.Popen | None = None
         self.ending: threading.Timer | None = None  # started at the first rank's end
 
-    def run(self) -> Outcome:
+    def run(self) -> AttemptOutcome:
         environment = for_ranks(os.environ, self.plan.variables, self.plan.network_interfaces)
         environment |= {ATTEMPT: self.attempt} | ({RANKS_MAY_LIVE: "1"} if self.plan.ranks_may_live else {})
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is a process to stop
@@ -183,19 +183,19 @@ class _Ranks:
             self._show(int(rank), bool(error), f"{text}\n")
         code = self.process.wait()
         if self.killed_by:
-            return Outcome(128 + self.killed_by, again=False)
+            return AttemptOutcome(128 + self.killed_by, again=False)
         ended = _ends("".join(self.launchers_lines))
         left = [rank for rank, rank_code in ended.items() if rank_code == LEAVING]
         if code == 0 or left:
             _print_error("".join(self.lines[0]))
             if left and not self._asked_to_stop():
                 say(f"the host of rank {left[0]}, {self._host(left[0])}, goes away: the ranks have saved and stopped")
-                return Outcome(0, again=True, asked_by=signal.SIGTERM)
-            return Outcome(0, again=False, asked_by=self.asked_by)
+                return AttemptOutcome(0, again=True, asked_by=signal.SIGTERM)
+            return AttemptOutcome(0, again=False, asked_by=self.asked_by)
         code = self._explain(code)
         again = code != UserError.exit_code and not self._asked_to_stop()
         suspects = [self._host(rank) for rank in self.wrong] if code == WrongDevice.exit_code else []
-        return Outcome(code, again, suspects=tuple(suspects))
+        return AttemptOutcome(code, again, suspects=tuple(suspects))
 
     def _asked_to_stop(self) -> bool:
         """Whether somebody asked, by a signal or by the stop file (rank 0 removes an old one when it begins)."""

@@ -18,9 +18,9 @@ from bert_horovod.cluster.launching.deadline import exit_code
 from bert_horovod.cluster.launching.hostfiles import Hosts, in_kubernetes
 from bert_horovod.cluster.launching.launcher import (
     ANY_KEY,
+    AttemptOutcome,
     LaunchPlan,
-    Outcome,
-    check,
+    check_plan,
     run_ranks,
     say,
     signal_name,
@@ -48,7 +48,7 @@ class Again:
     wait_s: float = 0.0  # at most so long for as many slots as the plan has ranks
 
 
-def launch(plan: LaunchPlan, again: Again = Again()) -> int:
+def launch_with_restarts(plan: LaunchPlan, again: Again = Again()) -> int:
     """Run the ranks to their end; if they fail, or a host goes away, run them again on the healthy hosts.
 
     A restart has min(plan.ranks, slots of these hosts) ranks. All processes of a failed attempt are killed on every
@@ -58,7 +58,7 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
     128 + n if signal n killed the ranks or came between attempts, else 1. Raises UserError if the plan cannot be
     started.
     """
-    check(plan)
+    check_plan(plan)
     part = plan  # on the healthy hosts alone
     attempts: list[str] = []
     suspects: set[str] = set()  # hosts on which a rank computed wrongly
@@ -97,7 +97,7 @@ def launch(plan: LaunchPlan, again: Again = Again()) -> int:
     raise AssertionError("the last attempt returns")
 
 
-def _code(outcome: Outcome) -> int:
+def _code(outcome: AttemptOutcome) -> int:
     """The exit code; in a pod not 0 after a signal: Kubernetes would take the job for complete, and end it."""
     if outcome.code == 0 and outcome.asked_by is not None and in_kubernetes():
         return 128 + outcome.asked_by

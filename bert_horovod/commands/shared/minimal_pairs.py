@@ -58,7 +58,7 @@ def add_pairs(parser: argparse.ArgumentParser, either: argparse._ActionsContaine
         read_with(action, "with --pairs", lambda arguments: arguments.pairs is not None)
 
 
-def judge(arguments: argparse.Namespace) -> None:
+def judge_by_pairs(arguments: argparse.Namespace) -> None:
     """Judge and print; raises ReportedError if the checkpoint, a file or an argument is wrong."""
     require_least("--every", arguments.every)
     require_least("--micro_batch", arguments.micro_batch)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bert_horovod.commands.shared.flags import CHECKPOINT, add_path
 from bert_horovod.commands.shared.parser import opens, takes_urls
 from bert_horovod.commands.shared.ranks import one_message
-from bert_horovod.storage.places import is_url, parse
+from bert_horovod.storage.places import is_url, parse_place
 
 if TYPE_CHECKING:
     from bert_horovod.runs.opening import OpenCheckpoint
@@ -54,7 +54,7 @@ def open_named(path: Path, flag: str) -> "OpenCheckpoint":
     with one_message():
         if not is_url(path):
             return open_checkpoint(path, flag)
-        place = parse(path, flag)
+        place = parse_place(path, flag)
         return open_checkpoint(fetched(place, flag), flag, str(place))
 
 
@@ -70,5 +70,5 @@ def open_run(path: Path) -> OpenRun:
 
     if not is_mirror(path):
         return OpenRun(path, path, "")
-    place = parse(path, "RUN")
+    place = parse_place(path, "RUN")
     return OpenRun(path, fetched(place, "RUN", run_alone=True), str(place))

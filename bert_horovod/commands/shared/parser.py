@@ -14,7 +14,7 @@ from absl.flags import argparse_flags
 from bert_horovod import __version__, commands
 from bert_horovod.errors import UserError
 from bert_horovod.storage.places import is_url
-from bert_horovod.storage.places import parse as parse_place
+from bert_horovod.storage.places import parse_place as parse_place
 from bert_horovod.wording import did_you_mean, nearest
 
 _OTHER_NAMES = {  # other programs' names, and earlier ones of this
@@ -90,7 +90,7 @@ _ORDER = (
     *("vocab", "prepare", "inspect", "verify", "import"),  # text and vocabulary
     *("recipes", "plan", "hosts", "doctor", "tune"),  # before a run
     *("pretrain", "launch", "status", "report", "resume"),
-    *("evaluate", "fill_mask", "probe", "finetune", "predict", "score", "export"),  # with its checkpoints
+    *("evaluate", "fill_mask", "probe", "finetune", "predict", "mine", "score", "export"),  # with its checkpoints
 )
 
 

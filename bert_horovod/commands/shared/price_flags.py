@@ -4,7 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
-from bert_horovod.costs.clusters import Prices, read_cluster
+from bert_horovod.costs.clusters import read_cluster
+from bert_horovod.costs.prices import Prices
 from bert_horovod.errors import UserError
 
 

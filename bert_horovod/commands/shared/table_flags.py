@@ -25,7 +25,8 @@ def add_dialect(parser: argparse.ArgumentParser) -> tuple[argparse.Action, argpa
 
 
 def _names_tsv(arguments: argparse.Namespace) -> bool:
-    named = [getattr(arguments, name, None) for name in ("input", "train_file", "dev_file", "test_file", "predictions")]
+    names = ("input", "corpus", "train_file", "dev_file", "test_file", "predictions")
+    named = [getattr(arguments, name, None) for name in names]
     paths = [path for value in named for path in (value if isinstance(value, list) else [value]) if path]
     return any(kind_of(Path(path)) == "tsv" for path in paths)
 

@@ -21,7 +21,16 @@ from typing import Any
 
 from bert_horovod.corpus.preparing.builder import ShardTotals
 from bert_horovod.corpus.preparing.planning import Plan, Position, ShardTask
-from bert_horovod.corpus.shard import COUNTS, MOST_TOKENS, SUFFIX, Shard, describe, map_shard, shard_file, write_shard
+from bert_horovod.corpus.shard import (
+    COUNTS,
+    MOST_TOKENS,
+    SUFFIX,
+    Shard,
+    describe_shard,
+    map_shard,
+    shard_file,
+    write_shard,
+)
 from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import check_type
 from bert_horovod.storage.writing import sync
@@ -258,7 +267,7 @@ def missing_blocks(whole: Sequence[Block]) -> list[tuple[int, Position, int | No
 def _read_blocks(path: Path) -> BlockFile | None:
     """The blocks of a file; None if it is damaged."""
     try:
-        described, record = describe(path)
+        described, record = describe_shard(path)
         check_type(record["parts"], list[Block], "parts")
         blocks = tuple(Block(**{**each, "end": tuple(each["end"])}) for each in record["parts"])
         for block in blocks:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.manifest import Source, read_manifest, refuse_format
+from bert_horovod.corpus.manifest import SourceEntry, read_manifest, refuse_format
 from bert_horovod.corpus.preparing.blocks import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_errors
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
@@ -32,7 +32,7 @@ _OWN_NAMES = re.compile(
 )
 
 
-class Head(TypedDict):
+class ManifestHead(TypedDict):
     """What decides a store's content beside its sources, as plan.json and records of parts have it."""
 
     format: int
@@ -41,7 +41,7 @@ class Head(TypedDict):
 
 
 class _StorePlan(TypedDict):
-    head: Head
+    head: ManifestHead
     sources: dict[str, Any]  # real path: [bytes, ns of the last change]; only compared
 
 
@@ -105,7 +105,7 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
     states = {source: source.state() for source in sources}
     plan = read_plan(path)
     if plan is not None:
-        changed = differences(plan["head"], head)
+        changed = head_differences(plan["head"], head)
         if changed:
             raise UserError(
                 f"--output_dir {path} holds an unfinished store that was made otherwise ({'; '.join(changed[:3])}); "
@@ -161,7 +161,7 @@ def read_plan(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def head_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What settings and vocabularies of two heads do not have in common, in words."""
     before, after = ({**head.get("settings", {}), **head.get("vocabulary", {})} for head in (old, new))
     keys = {**after, **before}
@@ -181,7 +181,9 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     refuse_format(path, manifest)
     try:
-        changed = differences(manifest, head) or _changed_sources(read_sources(path, manifest), sources, _origins(path))
+        changed = head_differences(manifest, head) or _changed_sources(
+            read_sources(path, manifest), sources, _origins(path)
+        )
     except RunError:  # a source elsewhere cannot be reached: this store may be whole
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ReportedError):
@@ -199,7 +201,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
 
 def require_same(path: Path, head: dict[str, Any]) -> None:
     """Raise UserError if the finished store at `path` was made with other settings; its sources are not compared."""
-    _refuse_changed(path, differences(read_manifest(path), head))
+    _refuse_changed(path, head_differences(read_manifest(path), head))
 
 
 def _refuse_changed(path: Path, changed: list[str]) -> None:
@@ -217,7 +219,7 @@ def _origins(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _changed_sources(old: list[Source], sources: list[SourceFile], origins: dict[str, Any]) -> list[str]:
+def _changed_sources(old: list[SourceEntry], sources: list[SourceFile], origins: dict[str, Any]) -> list[str]:
     """What differs. Files are read, but for those elsewhere whose server says that they are as in `origins`."""
     if [before["name"] for before in old] != [source.name for source in sources]:
         return [f"sources: {counted(len(old), 'file')} -> {counted(len(sources), 'file')}, or other names or order"]

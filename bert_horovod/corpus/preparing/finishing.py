@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus.manifest import Source
+from bert_horovod.corpus.manifest import SourceEntry
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.blocks import Block, BlockArrays, number_shards
 from bert_horovod.corpus.preparing.making_shards import Made, refuse_unknown
@@ -23,7 +23,7 @@ from bert_horovod.wording import counted, some
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
 
-def finish(
+def finish_store(
     path: Path, head: dict[str, Any], sources: list[SourceFile], tasks: list[ShardTask], made: Made
 ) -> dict[str, Any]:
     """Find duplicates, number the shards, write the manifest, which is returned; `tasks`: the whole plan."""
@@ -45,7 +45,7 @@ def finish(
     if changed := changed_names(sources):
         raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
     described = [
-        Source(
+        SourceEntry(
             name=source.name,
             bytes=source.bytes,
             sha256=hashes.get(source) or _hash(source),

@@ -41,7 +41,7 @@ _SHOWN = 10  # parts in a message
 
 
 class _Record(TypedDict):
-    head: destination.Head
+    head: destination.ManifestHead
     hashes: dict[int, str]  # SHA-256 of sources by their number
     sources: dict[int, list[Any]]  # the state of sources that parts have in common, by their number
 
@@ -111,7 +111,7 @@ def refuse_unlike(store: Path, part: Part, head: dict[str, Any]) -> None:
                 heads.setdefault(int(plan["head"]["settings"]["part"].partition("/")[0]), (file, plan["head"]))
         for number, (file, other) in sorted(heads.items()):
             expected = {**head, "settings": {**head["settings"], "part": str(Part(number, of))}}
-            if number != part.number and (changed := destination.differences(other, expected)):
+            if number != part.number and (changed := destination.head_differences(other, expected)):
                 raise UserError(
                     f"--part {part} would not fit to part {number}/{of} ({'; '.join(changed[:3])}; {_lasting(file)}); "
                     f"expected the same command but for --part, or another --output_dir; or, if part {number}/{of} is "
@@ -129,7 +129,7 @@ def claimant(store: Path) -> Part | None:
     return next((Part(by, of) for _, of, by in _directories(store) if by is not None), None)
 
 
-def claim(store: Path, part: Part) -> bool:
+def claim_joining(store: Path, part: Part) -> bool:
     """Try to become the one that joins."""
     try:
         os.rename(store / f"parts-of-{part.of}", store / f"parts-of-{part.of}.joining-{part.number}")
@@ -160,7 +160,7 @@ def claimed(store: Path, told: list[Path]) -> Iterator[list[Path]]:
     """
     for _, of, by in _directories(store):
         if by is None:
-            claim(store, Part(0, of))
+            claim_joining(store, Part(0, of))
     own = _directories(store)
     directories = [path for path, _, _ in own]
     for directory in told:
@@ -185,7 +185,7 @@ def claimed(store: Path, told: list[Path]) -> Iterator[list[Path]]:
         raise
 
 
-def gather(
+def join_parts(
     store: Path,
     directories: list[Path],
     plan: Plan,
@@ -209,7 +209,7 @@ def gather(
     expected = part_head(head, parts[0], sources)
     for part, (file, record) in records.items():
         expected["settings"]["part"] = str(part)
-        if changed := destination.differences(record["head"], expected):
+        if changed := destination.head_differences(record["head"], expected):
             raise UserError(
                 f"{_lasting(file)}: part {part} was made otherwise ({'; '.join(changed[:3])}); expected the same "
                 "command but for --part and --join"

@@ -10,13 +10,13 @@ from typing import Any
 from bert_horovod.corpus.manifest import FORMAT
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.blocks import in_order
-from bert_horovod.corpus.preparing.finishing import finish
+from bert_horovod.corpus.preparing.finishing import finish_store
 from bert_horovod.corpus.preparing.making_shards import Made, join_shards, make_shards
 from bert_horovod.corpus.preparing.parts import (
-    claim,
+    claim_joining,
     claimant,
     claimed,
-    gather,
+    join_parts,
     part_directory,
     part_head,
     refuse_others,
@@ -82,7 +82,7 @@ class Preparation:
                 untrusted = self._begin(path, self._head, sources, unchanged)
                 plan = plan_shards(sources, self._head)
                 made = self._make_shards(path, plan, untrusted)
-                manifest = finish(path, self._head, sources, plan.tasks, made)
+                manifest = finish_store(path, self._head, sources, plan.tasks, made)
             return _result(path, manifest, made, start)
 
     def make_part(self, part: Part, command: str) -> Result | SharedResult:
@@ -111,7 +111,7 @@ class Preparation:
             missing = unfinished(path, part.of)
             if missing and claimant(path) is None:
                 return SharedResult(path, part, result, missing, None)
-        if other is None and not claim(path, part):
+        if other is None and not claim_joining(path, part):
             return SharedResult(path, part, result, [], claimant(path))
         return self.join([], command)
 
@@ -125,12 +125,12 @@ class Preparation:
             plan = plan_shards(sources, self._head)
             start = time.monotonic()
             with disk_errors(path):
-                gathered = gather(path, directories, plan, self._head, sources, command)
+                gathered = join_parts(path, directories, plan, self._head, sources, command)
                 self._begin(path, self._head, sources, unchanged=True)
                 files = take_files(path, gathered)
                 shards = join_shards(path, files, plan, len(self.vocabulary))
                 made = Made(in_order(files, plan.tasks), shards, gathered.hashes)
-                manifest = finish(path, self._head, sources, plan.tasks, made)
+                manifest = finish_store(path, self._head, sources, plan.tasks, made)
             remove_parts(path)
             return _result(path, manifest, made, start)
 

@@ -18,7 +18,7 @@ from bert_horovod.corpus.reading.other_formats import refuse_content, refuse_nam
 from bert_horovod.corpus.reading.sources import BLOCK_BYTES, DUMP_SUFFIX, SourceFile, suffixes
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.connections import require_package
-from bert_horovod.storage.places import Place, is_url, parse
+from bert_horovod.storage.places import Place, is_url, parse_place
 from bert_horovod.storage.reading import parse_json, read_json
 from bert_horovod.storage.remote import find, read
 from bert_horovod.wording import counted, some
@@ -73,7 +73,7 @@ def require_inputs(inputs: list[str]) -> None:
     """Raise UserError if a value of `--input` matches nothing here; find_sources looks closer, and elsewhere."""
     for pattern in inputs:
         if is_url(pattern):
-            require_package(parse(pattern, "--input"))
+            require_package(parse_place(pattern, "--input"))
         elif pattern != STANDARD_INPUT and not Path(pattern).exists() and not glob.glob(pattern, recursive=True):
             raise _no_such(pattern)
 
@@ -113,7 +113,7 @@ def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
 
 def _elsewhere(pattern: str) -> list[SourceFile]:
     """The same for files elsewhere; their names are those that copies on this machine would have."""
-    place = parse(pattern, "--input")
+    place = parse_place(pattern, "--input")
     found, is_directory = find(place)
     entries = {}
     for entry in found:

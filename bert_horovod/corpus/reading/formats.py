@@ -5,6 +5,7 @@ WET files have the texts that Common Crawl extracts from web pages. Such a file 
 gzip member of its own.
 """
 
+import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from bert_horovod.corpus.reading.sources import (
 )
 from bert_horovod.corpus.reading.table_files import columns_and_rows
 from bert_horovod.corpus.reading.text import Section, record_sections, text_documents
-from bert_horovod.corpus.reading.wikipedia import article_documents
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
 
@@ -58,6 +58,12 @@ def json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Se
             text_and_title = _json_text(line, number, reader)
             if text_and_title is not None:
                 yield record_sections(number, *text_and_title, documents, reader)
+
+
+def _article_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
+    """A document an article of a dump of Wikipedia, by a module that is read where there is a dump alone."""
+    wikipedia = importlib.import_module("bert_horovod.corpus.reading.wikipedia")
+    return wikipedia.article_documents(reader, documents)
 
 
 def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] | None:
@@ -233,7 +239,7 @@ JSON_LINES = Format(
 )
 DUMP = Format(
     suffixes=(DUMP_SUFFIX,),
-    documents=article_documents,
+    documents=_article_documents,
     may_be_cut=lambda source, _: has_streams(source.open) if source.compression == ".bz2" else not source.compression,
 )
 TABLE = Format(

@@ -32,7 +32,7 @@ _NORMALISE_CHARACTERS = frozenset(("BertNormalizer", "Lowercase", "NFD", "StripA
 _NORMALISE_WORDS = frozenset(("NFC", "NFKC", "NFKD", "Nmt", "Precompiled", "Replace", "Strip"))
 
 
-class Rule:
+class SplitRule:
     """Where text is cut, and what the tokenizer's model gets for a piece."""
 
     begins_with_space = False  # whether a space is put before a sentence that has none
@@ -112,7 +112,7 @@ class Rule:
         return self._normalizer.normalize_str(text) if self._normalizer else text
 
 
-class ByteLevelRule(Rule):
+class ByteLevelRule(SplitRule):
     """GPT-2's pattern; a piece is a pre-token."""
 
     def __init__(self, library: "tokenizers.Tokenizer", begins_with_space: bool):
@@ -149,7 +149,7 @@ class ByteLevelRule(Rule):
         cut[places[two] + 3] = True
 
 
-class WordsRule(Rule):
+class WordsRule(SplitRule):
     """Characters that the pre-tokenizer takes from words make pieces of their own."""
 
     odd_spaces = False
@@ -178,7 +178,7 @@ class WordsRule(Rule):
         return [pre_token for pre_token, _ in self._pre_tokenizer.pre_tokenize_str(self._normalise(text))]
 
 
-class SpacesRule(Rule):
+class SpacesRule(SplitRule):
     """A piece ends before the next space."""
 
     def __init__(self, library: "tokenizers.Tokenizer", only_metaspace: bool):
@@ -205,7 +205,7 @@ class SpacesRule(Rule):
         return _WORD if kept and unicodedata.category(character)[0] in "LMNPS" else _ODD
 
 
-def rule_of(library: "tokenizers.Tokenizer") -> Rule | None:
+def rule_of(library: "tokenizers.Tokenizer") -> SplitRule | None:
     """The rule for a tokenizer; None if no rule is known to hold for it."""
     from tokenizers import models
 
@@ -217,7 +217,7 @@ def rule_of(library: "tokenizers.Tokenizer") -> Rule | None:
         return None
     normalizers, pre_tokenizers = _components(library.normalizer), _components(library.pre_tokenizer)
     names = {component["type"] for component in normalizers}
-    rule: Rule | None = None
+    rule: SplitRule | None = None
     if _is_gpt2(pre_tokenizers) and names <= {"NFC"}:
         rule = ByteLevelRule(library, pre_tokenizers[-1]["add_prefix_space"])
     elif _cuts_at_spaces(pre_tokenizers) and all(map(_is_by_words, normalizers)):

@@ -28,7 +28,7 @@ STRICT_LINES = 1000  # by default, a bad line among the first ones of a file is 
 NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
 TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
 BAD_LINES = (NOT_TEXT, TOO_LONG)
-_ENCODING_FLAG = "name its encoding (for tables, finetune, predict and score have --encoding latin-1)"
+_ENCODING_FLAG = "name its encoding (for tables, finetune, predict, mine and score have --encoding latin-1)"
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
 
 

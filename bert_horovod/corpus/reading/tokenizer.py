@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tokenizers
 
-from bert_horovod.corpus.reading.pre_tokens import Rule, rule_of
+from bert_horovod.corpus.reading.pre_tokens import SplitRule, rule_of
 from bert_horovod.corpus.reading.tokenizer_settings import (
     NO_ID,
     TokenizerSettings,
@@ -63,7 +63,7 @@ class Tokenizer:
         rows = [np.array(encoding.ids, np.int32) for encoding in encodings]
         return np.concatenate(rows), np.array([len(row) for row in rows], np.int64)
 
-    def _by_rule(self, rule: Rule, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _by_rule(self, rule: SplitRule, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         odd = set()
         if rule.excludes("".join(sentences)):
             odd = {number for number, sentence in enumerate(sentences) if rule.excludes(sentence)}

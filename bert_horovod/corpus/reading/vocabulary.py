@@ -37,14 +37,14 @@ def read_vocabulary(path: str | Path) -> list[str]:
 
     A place without a token (an empty line) is "", and a token may be there twice: its id is the last.
     """
-    tokens = read_lines(path)
+    tokens = read_vocabulary_lines(path)
     while tokens and not tokens[-1]:
         tokens.pop()
     require_special_tokens(tokens, f"the vocabulary {path}")
     return tokens
 
 
-def read_lines(path: str | Path) -> list[str]:
+def read_vocabulary_lines(path: str | Path) -> list[str]:
     """The lines of a vocab.txt, empty ones too; special tokens may be missing. Raises ReportedError."""
     try:
         text = read_text(path, limit_bytes=_LIMIT_BYTES)

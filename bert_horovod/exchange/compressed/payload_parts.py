@@ -258,7 +258,7 @@ class PayloadSum:
         return total, tf.reshape(lost, [-1])[: self._numbers]
 
 
-class Made(NamedTuple):
+class MadePayload(NamedTuple):
     """What a step makes, the same tensors in each kind of step."""
 
     gradients: dict[str, tf.Tensor]  # summed over ranks

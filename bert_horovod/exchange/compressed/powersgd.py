@@ -38,7 +38,7 @@ from bert_horovod.exchange.compressed.payload_parts import (
     RIGHT,
     ChunksPart,
     LowRankPart,
-    Made,
+    MadePayload,
     PayloadSum,
     WholePart,
     chunked,
@@ -107,7 +107,7 @@ class PowerSgdExchange(Exchange):
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
         none = tf.zeros([0], tf.float64)
-        made = Made(gradients, {}, {}, tf.zeros([0]), none, none)
+        made = MadePayload(gradients, {}, {}, tf.zeros([0]), none, none)
         if self._world.size > 1:
             after = self._step.assign_add(1) - self._dense_until
             kind = tf.where(after <= 0, 0, 1 + (after - 1) % 2)  # an index of _KINDS
@@ -207,7 +207,7 @@ class PowerSgdExchange(Exchange):
         rank = self._settings.rank_of(names[0], shape)
         return LowRankPart(names, shape, rank, summed, self._state.slots, updater.fused, updater.at_once)
 
-    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> Made:
+    def _summed(self, kind: str, gradients: Gradients, clock: Clock) -> MadePayload:
         """Sum all buckets over ranks, each as soon as its gradients exist."""
         owed = read_all(self._owed)
         factors = {slot: read_all(self._state.slots[slot]) for slot in (LEFT, RIGHT)}
@@ -232,7 +232,7 @@ class PowerSgdExchange(Exchange):
         if kind == DENSE and self._chosen is not None:
             norms = tf.reduce_mean(tf.abs(chunked(made[WORD_EMBEDDINGS], self._settings.chunk)), 1)
         ready_s, done_s = (tf.stack(kind_of_time) for kind_of_time in zip(*spans, strict=True))
-        return Made({name: made[name] for name in gradients}, after, factors, norms, ready_s, done_s)
+        return MadePayload({name: made[name] for name in gradients}, after, factors, norms, ready_s, done_s)
 
 
 _SOME_DENSE = ReadIf(

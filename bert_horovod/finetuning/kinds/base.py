@@ -29,7 +29,7 @@ from bert_horovod.training.hooks.base import Hook
 DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir
 
 
-class Data(Protocol):
+class LabelledData(Protocol):
     """What a kind has read; a split is whatever the kind reads from a file, with the file's `path`."""
 
     name: str  # --task

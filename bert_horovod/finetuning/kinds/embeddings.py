@@ -11,14 +11,14 @@ import numpy as np
 
 from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
 from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import JsonList, read_table, table_text
+from bert_horovod.corpus.reading.table_files import JsonList, read_table, require_columns, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import (
     Files,
-    Format,
+    LabelFormat,
     Split,
     find_split,
     glue_format,
@@ -52,7 +52,7 @@ class EmbeddingData:
     train: Split
     dev: dict[str, Split]  # the one that there is is called ""
     test: dict[str, Split]
-    format: Format  # of the train file
+    format: LabelFormat  # of the train file
     scored: bool  # whether train pairs have scores
     dev_scored: bool
     prompts: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class EmbeddingData:
     name = "embedding"
 
 
-class Answers(NamedTuple):
+class VectorAnswers(NamedTuple):
     """What is known of the items' vectors, [items] each; None: it is not asked for."""
 
     cosines: np.ndarray | None  # float64, of the first two texts
@@ -102,14 +102,18 @@ class Embeddings(Kind):
         options = _options(flags, form)
         train = _read(files.train, form)
         fraction = flags.get("dev_fraction")
-        train, dev = (train, _read(files.dev[0], dev_form)) if fraction is None else two_parts(train, fraction)
+        train, dev = (
+            (train, _read(files.dev[0], _judging(files.dev[0], dev_form)))
+            if fraction is None
+            else two_parts(train, fraction)
+        )
         if form.label_column:
             refuse_one_label(train, form)
         else:
             _refuse_equal(train, form, 1 if len(form.columns) > 2 else 0)  # queries may be equal beside wrong passages
         if not dev_form.label_column and len(dev_form.columns) > 1:
             _refuse_equal(dev, dev_form, 0)
-        test = {"test": _texts(files.test[0], dev_form)} if files.test else {}
+        test = {"test": _texts(files.test[0], _judging(files.test[0], dev_form))} if files.test else {}
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
         return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **options))
 
@@ -222,14 +226,14 @@ class Embeddings(Kind):
             data.lowercase,
         )
 
-    def answers(self, task: Any, rows: EmbeddingRows, outputs: dict[str, np.ndarray], split: Split) -> Answers:
+    def answers(self, task: Any, rows: EmbeddingRows, outputs: dict[str, np.ndarray], split: Split) -> VectorAnswers:
         vectors = unit(rows.by_item(outputs["vectors"]))
         if self._alone(split):
-            return Answers(None, None, uniformity(vectors[:, 0]))
+            return VectorAnswers(None, None, uniformity(vectors[:, 0]))
         ranks = None if self.data.dev_scored else ranks_of(vectors, rows.tokens.numbers)
-        return Answers(cosines_of(vectors), ranks, None)
+        return VectorAnswers(cosines_of(vectors), ranks, None)
 
-    def scores(self, task: Any, answers: Answers, split: Split) -> dict[str, float]:
+    def scores(self, task: Any, answers: VectorAnswers, split: Split) -> dict[str, float]:
         if answers.uniformity is not None:
             return {"uniformity": answers.uniformity}
         if answers.ranks is not None:
@@ -245,7 +249,7 @@ class Embeddings(Kind):
             return retrieval_scores(np.array(ranks))
         if request.dev_file is None:
             raise UserError(f"--task {task}: expected --dev_file, the file with the scores")
-        form = Format((), request.label_column, {}, own=True, dialect=request.dialect)
+        form = LabelFormat((), request.label_column, {}, own=True, dialect=request.dialect)
         gold = form.table(request.dev_file)
         labels = np.array(
             [real(gold.path, line, text) for (line, _), (text,) in zip(gold.rows, form.labels_of(gold), strict=True)]
@@ -275,13 +279,13 @@ class Embeddings(Kind):
         cut = f", of which {rows.cut:,} are cut to {rows.length} tokens" if rows.cut else ""
         return super().size(split, rows) + cut
 
-    def verdict(self, task: Any, split: Split, answers: Answers, scores: dict[str, float]) -> list[str]:
+    def verdict(self, task: Any, split: Split, answers: VectorAnswers, scores: dict[str, float]) -> list[str]:
         (line,) = super().verdict(task, split, answers, scores)
         if answers.cosines is not None and np.ptp(answers.cosines) < 1e-4:
             return [line, "collapsed: all texts have nearly the same vector; try a lower learning rate or more epochs"]
         return [line]
 
-    def write(self, output_dir: Path, name: str, split: Split, answers: Answers, task: Any) -> list[str]:
+    def write(self, output_dir: Path, name: str, split: Split, answers: VectorAnswers, task: Any) -> list[str]:
         if answers.cosines is None:
             return []
         path, columns = output_dir / DEV_PREDICTIONS.with_stem(name), ["index", "prediction"]
@@ -294,11 +298,17 @@ class Embeddings(Kind):
         return len(split.examples.texts) == 1
 
 
-def _read(path: Path, form: Format) -> Split:
+def _read(path: Path, form: LabelFormat) -> Split:
     return (read_labelled if form.label_column else _texts)(path, form)
 
 
-def _texts(path: Path, form: Format) -> Split:
+def _judging(path: Path, form: LabelFormat) -> LabelFormat:
+    """The format of a file to judge by, which need not have the columns of wrong passages: no score reads them."""
+    there = require_columns(path, (), "", form.dialect) if len(form.columns) > 2 else ()
+    return replace(form, columns=(*form.columns[:2], *(name for name in form.columns[2:] if name in there)))
+
+
+def _texts(path: Path, form: LabelFormat) -> Split:
     """The texts of a file's items: of a row one, or in JSON Lines one for each passage of a list of right ones.
 
     The columns after the second, and lists in them, have wrong passages; each item has all of its row, and an empty
@@ -309,7 +319,7 @@ def _texts(path: Path, form: Format) -> Split:
     table = read_table(path, form.columns, form.dialect, form.columns[1:])
     places, items = table.places(form.columns, "--text_columns"), []
     for line, fields in table.rows:
-        query, right, *more = (_passages(fields[place]) for place in places)
+        query, right, *more = (passages_of(fields[place]) for place in places)
         wrong = [passage for each in more for passage in each if passage.strip()]
         if not right:
             raise UserError(f"{path}, line {line}: no passage in the column {form.columns[1]!r}; expected at least one")
@@ -319,12 +329,12 @@ def _texts(path: Path, form: Format) -> Split:
     return Split(path, LabelledTexts(tuple(map(list, texts)), [0] * len(items)), 0)
 
 
-def _passages(field: str) -> list[str]:
+def passages_of(field: str) -> list[str]:
     """The texts of a field, of JSON's list several; null in a list is none."""
     return [passage for passage in json.loads(field) if passage] if isinstance(field, JsonList) else [field]
 
 
-def _refuse_equal(split: Split, form: Format, first: int) -> None:
+def _refuse_equal(split: Split, form: LabelFormat, first: int) -> None:
     """Raise UserError if all items have one query or one passage: nothing is wrong for any; from the column `first`."""
     for name, texts in list(zip(form.columns, split.examples.texts, strict=False))[first:2]:
         if len({*texts}) < 2:
@@ -334,7 +344,7 @@ def _refuse_equal(split: Split, form: Format, first: int) -> None:
             )
 
 
-def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Files]:
+def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[LabelFormat, LabelFormat, Files]:
     """How train and dev files are read, and the files, found in --data_dir if that is given."""
     columns, scores, dev_columns = (flags.get(name) for name in ("text_columns", "label_column", "dev_columns"))
     if files.data_dir is not None:
@@ -360,7 +370,7 @@ def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Fi
             f"--text_columns {columns or _USUAL}{f' and --label_column {scores}' if scores else ''}: expected names, "
             "each once: of the texts, of their passages, and of passages that are wrong"
         )
-    form = Format(names, scores or "", {}, own=True, dialect=dialect_of(flags))
+    form = LabelFormat(names, scores or "", {}, own=True, dialect=dialect_of(flags))
     if dev_columns is None:
         if scores and len(names) != 2:
             raise UserError(f"--label_column {scores}: scores are of two texts; expected two --text_columns")
@@ -370,11 +380,11 @@ def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[Format, Format, Fi
         raise UserError(
             f"--dev_columns {dev_columns}: expected two names, of pairs in --dev_file, with one --text_columns"
         )
-    none = Format(names, "", {}, own=True, dialect=form.dialect)
-    return none, Format(pair, scores or "", {}, own=True, dialect=form.dialect), files
+    none = LabelFormat(names, "", {}, own=True, dialect=form.dialect)
+    return none, LabelFormat(pair, scores or "", {}, own=True, dialect=form.dialect), files
 
 
-def _options(flags: Mapping[str, Any], form: Format) -> dict[str, Any]:
+def _options(flags: Mapping[str, Any], form: LabelFormat) -> dict[str, Any]:
     prompts, lengths = tuple(flags.get("prompts") or ()), flags.get("matryoshka")
     if prompts and len(prompts) != min(3, len(form.columns)):
         raise UserError(

@@ -33,7 +33,7 @@ def kind_of_checkpoint(config: dict[str, Any]) -> type[Kind] | None:
     return next((kind for kind in reversed(KINDS) if kind.claims(config)), None)
 
 
-def score(task: str, request: Request) -> dict[str, Any]:
+def score_file(task: str, request: Request) -> dict[str, Any]:
     """The official scores of a file of predictions, without a model; raises ReportedError."""
     return kind_of_task(task).score(task, request)
 

@@ -8,7 +8,7 @@ import numpy as np
 from bert_horovod.batches.examples.labelled import LabelledRows
 from bert_horovod.corpus.reading.table_files import read_table
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.examples import Files, Format, Split, real
+from bert_horovod.finetuning.examples import Files, LabelFormat, Split, real
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.finetuning.kinds.texts import Texts
 from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
@@ -111,7 +111,7 @@ class Rerankers(Texts):
         if request.dev_file is None:
             raise UserError(f"--task {task}: expected --dev_file, the file with the labels")
         columns = _columns(",".join(request.text_columns) or None)
-        form = Format(columns[:1], request.label_column, {}, own=True, dialect=request.dialect)
+        form = LabelFormat(columns[:1], request.label_column, {}, own=True, dialect=request.dialect)
         gold = form.table(request.dev_file)
         places = gold.places((columns[0], request.label_column))
         queries, labels = zip(*([fields[place] for place in places] for _, fields in gold.rows), strict=True)

@@ -22,7 +22,7 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import PREDICTIONS, AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.interchange.suitability import require_segments
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.tokenizer_files import read_json_object
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import SPANS
 from bert_horovod.runs.opening import OpenCheckpoint
@@ -232,7 +232,7 @@ def _path(data_dir: Path | None, split: str, file: Path | None) -> Path:
 
 def _by_id(path: Path, ids: list[str], kind: type, expected: str) -> dict[str, Any]:
     """Read a JSON object with a value for each question's id; it must have at least one of `ids`."""
-    by_id = read_json(path)
+    by_id = read_json_object(path)
     for number, answer in by_id.items():
         is_number = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
         if not (is_number if kind is float else isinstance(answer, str)):

@@ -1,14 +1,5 @@
-"""Labelled texts and pairs of texts: one label of several, any number of labels, or a real number.
+"""Labelled texts and pairs of texts: one label of several, any number of labels, or a real number."""
 
-Maximal Multiverse Learning eliminates heads with a high loss; tasks/multiverse.py has the loss. A training has at most
-twenty intervals. At the end of each, after warm-up, the heads are eliminated whose moving mean of losses is higher than
-(1 + `objective.elimination`) times the mean over all living heads: if heads do equally well, all stay. The losses are
-summed over all ranks, so that all ranks eliminate the same heads; checkpoints save the moving means, so that a run that
-resumes eliminates the same heads too. An eliminated head has no part in the loss, so it gets no gradient; weight decay
-still changes it.
-"""
-
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,10 +23,8 @@ from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import CLASSIFICATION, MULTILABEL, REGRESSION
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification
 from bert_horovod.tasks.text_head import ARCHITECTURE, THRESHOLD, Classification, Multilabel, Regression
-from bert_horovod.training.hooks.base import Hook, StepEvent
-from bert_horovod.training.run import Run
+from bert_horovod.training.hooks.base import Hook
 from bert_horovod.wording import listed
 
 MOST = 100.0  # weight of a text that has a label, for any number of labels: rarer labels would make training unstable
@@ -60,61 +49,6 @@ def balanced(labels: np.ndarray, classes: int) -> tuple[float, ...]:
         counts = np.count_nonzero(labels, axis=0)
         weights = np.minimum((len(labels) - counts) / np.maximum(counts, 1), MOST)
     return tuple(np.where(counts > 0, weights, 1.0).tolist())
-
-
-MEANS = "head_losses"  # key in Progress.task of the heads' moving means of losses: [heads], nats
-_TIMES = 20
-
-
-class Elimination(Hook):
-    """Eliminates heads after a step, before another hook saves the step's checkpoint."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        task: MultiverseClassification = run.task
-        self._names = task.head_names
-        self._every = interval(run.recipe)
-
-    def phase(self) -> None:
-        remembered = self.run.state.progress.task
-        remembered.setdefault(ALIVE, [1.0] * len(self._names))
-        remembered.setdefault(MEANS, [0.0] * len(self._names))
-
-    def wants_state(self, step: int) -> bool:
-        return step % self._every == 0  # the next step's loss reads which heads are alive
-
-    def step(self, event: StepEvent) -> None:
-        if not event.result.finite:
-            return
-        run, remembered = self.run, self.run.state.progress.task
-        losses = [event.result.sums[name] / event.counts["examples"] for name in self._names]
-        pairs = zip(remembered[MEANS], losses, strict=True)
-        remembered[MEANS] = [mean + (loss - mean) / self._every for mean, loss in pairs]
-        warm_up = run.recipe.phase[0].warmup * run.recipe.total_steps
-        if event.step % self._every or event.step <= warm_up:
-            return
-        alive_before = remembered[ALIVE]
-        remembered[ALIVE] = survivors(alive_before, remembered[MEANS], run.recipe.objective.elimination)
-        if ended := int(sum(alive_before) - sum(remembered[ALIVE])):
-            run.say(f"step {event.step}: {ended} heads end, {int(sum(remembered[ALIVE]))} go on")
-
-
-def interval(recipe: Recipe) -> int:
-    """Steps from one elimination to the next; the moving means of losses average over about as many."""
-    return math.ceil(recipe.total_steps / _TIMES)
-
-
-def survivors(alive: list[float], means: list[float], elimination: float) -> list[float]:
-    """Which heads stay alive, 1 or 0 each, as `alive` says it of before; the first head always does.
-
-    A head stays if its mean loss is at most (1 + elimination) times the mean of the living heads.
-    """
-    living = [mean for lives, mean in zip(alive, means, strict=True) if lives]
-    most = (1 + elimination) * sum(living) / len(living)
-    return [
-        float(lives and (number == 0 or mean <= most))
-        for number, (lives, mean) in enumerate(zip(alive, means, strict=True))
-    ]
 
 
 SMALL_MODEL_RATE = 1e-4  # the lowest learning rate for models narrower than bert-base
@@ -174,33 +108,30 @@ class Texts(Kind):
         return tokenised(split.examples, tokenizer)
 
     def rows(self, recipe: Recipe) -> tuple[type[LabelledRows], dict[str, Any]]:
-        windows = recipe.objective.label_attention
+        windows = recipe.finetuning.windows
         return (DocumentRows, {"windows": windows}) if windows else (LabelledRows, {})
 
     def task(self, recipe: Recipe) -> Classification | Multilabel | Regression:
-        form, objective, names = self.data.format, recipe.objective, self._names
-        if objective.heads > 1:
-            heads = {"heads": objective.heads, "orthogonality": objective.orthogonality}
-            return MultiverseClassification(names, form.columns, **heads)
+        form, head, names = self.data.format, recipe.finetuning, self._names
         weights: tuple[float, ...] = ()
-        if objective.class_weights == "balanced":
+        if head.class_weights == "balanced":
             weights = balanced(self.data.train.examples.label_array(), len(names))
         if form.separator is None:
-            return (
-                Classification(names, form.columns, weights) if names else Regression(form.label_column, form.columns)
-            )
+            if not names:
+                return Regression(form.label_column, form.columns)
+            return head.task(Classification(names, form.columns, weights))
         settings = names, form.columns, form.separator, self.data.threshold or 0.5, weights
-        if not objective.label_attention:
+        if not head.windows:
             return Multilabel(*settings)
         if len(form.columns) > 1:
             raise UserError(
-                f"objective.label_attention = {objective.label_attention}: windows are of one text; expected one "
-                "column of text (--text_columns)"
+                f"finetuning.head = {head.head!r}: windows are of one text; expected one column of text "
+                "(--text_columns)"
             )
-        return LabelAttention(*settings, windows=objective.label_attention)
+        return LabelAttention(*settings, windows=head.windows)
 
     def hooks(self, recipe: Recipe) -> tuple[type[Hook], ...]:
-        return (Elimination,) if recipe.objective.heads > 1 else ()
+        return recipe.finetuning.hooks()
 
     def lasting(self) -> list[tuple[str, str, str, str]]:
         if not self._several:

@@ -39,7 +39,7 @@ def used(model: Model, policy: ComputePolicy, length: int) -> bool:
     return policy.kernels == "triton" and length_served(length) and (model, length) not in _failed
 
 
-def give_up(model: Model, length: int) -> None:
+def give_up_kernels(model: Model, length: int) -> None:
     """From now on compute this model's layers over rows of this length without the kernels."""
     _failed.add((model, length))
 

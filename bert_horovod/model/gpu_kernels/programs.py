@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.forward import ComputePolicy, DropoutState
 from bert_horovod.model.gpu_kernels.call import with_lookups
-from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
+from bert_horovod.model.gpu_kernels.choice import capability, give_up_kernels, used
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import compiled
@@ -91,7 +91,7 @@ def try_layers(
 
     failure = _failure(run) if used(model, policy, length) else None
     if failure:
-        give_up(model, length)
+        give_up_kernels(model, length)
     return failure
 
 

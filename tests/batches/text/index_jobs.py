@@ -17,7 +17,7 @@ def make_together(world: World, store: Path, recipe: Recipe, index_dirs: list[Pa
     cut: list[int] = []
     cut_piece = making.cut_piece
 
-    def counted(plan: making.Plan, number: int) -> None:
+    def counted(plan: making.RowPlan, number: int) -> None:
         cut.append(number)
         cut_piece(plan, number)
 

@@ -84,7 +84,7 @@ def test_what_a_killed_maker_left_is_removed_and_what_a_living_one_writes_stays(
 
 
 def test_a_store_that_changes_meanwhile_is_noticed(store, monkeypatch):
-    plan = making.Plan(store.path, "another", store.path, store.path, *KIND, (0.0, 0.0))
+    plan = making.RowPlan(store.path, "another", store.path, store.path, *KIND, (0.0, 0.0))
     with pytest.raises(making.RunError, match="has changed while its row index was made"):
         making.cut_piece(plan, 0)
 

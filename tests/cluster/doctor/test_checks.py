@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_horovod.cluster.doctor.ask import Answer, clock_difference
+from bert_horovod.cluster.doctor.ask import HostAnswer, clock_difference
 from bert_horovod.cluster.doctor.checks import (
     FAILED,
     OK,
@@ -66,10 +66,10 @@ def test_the_middle_of_a_round_trip_is_when_a_clock_was_read():
 
 
 def test_clocks_that_surely_differ_are_a_warning():
-    answers = {"a": Answer({}), "b": Answer({}, clock_s=-2.5, clock_error_s=0.2)}
+    answers = {"a": HostAnswer({}), "b": HostAnswer({}, clock_s=-2.5, clock_error_s=0.2)}
     (check,) = check_clocks(answers)
     assert (check.level, check.found) == (WARNING, "b: 2.5 s behind this host's")
-    unsure = {"a": Answer({}, clock_s=1.5, clock_error_s=0.6)}
+    unsure = {"a": HostAnswer({}, clock_s=1.5, clock_error_s=0.6)}
     assert check_clocks(unsure)[0].level == OK
 
 
@@ -102,7 +102,7 @@ def test_what_installs_horovod_is_named_where_a_wheel_lacks_it(monkeypatch, tmp_
 @pytest.mark.parametrize(
     "checks",
     [
-        check_ssh({"b": Answer(wrong="it cannot be reached")}),
+        check_ssh({"b": HostAnswer(wrong="it cannot be reached")}),
         check_versions({"b": facts(python="3.14.1")}, "<3.14", {}),
         check_versions({"b": facts(horovod_with=["MPI"])}, ">=3.10", {}),
         check_disks({"b": facts(directories={"/tmp": {"free_bytes": 1e9, "wrong": "Read-only file system"}})}, "/tmp"),

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_horovod.cluster.launching.launcher import LaunchPlan, _Ranks, check, command_line
+from bert_horovod.cluster.launching.launcher import LaunchPlan, _Ranks, check_plan, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launches import FAULTS, LAUNCH, QUICK, launched, require_mpi
 from tests.toy_runs import newest, pretrain_arguments
@@ -183,7 +183,7 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path):
 def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="found no mpirun on PATH"):
-        check(LaunchPlan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
+        check_plan(LaunchPlan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
 
 
 def test_what_the_user_says_of_the_network_reaches_the_starter():

@@ -74,7 +74,7 @@ def test_parts_make_the_bytes_of_one_call(preparation, tmp_path, of):
 def test_joining_moves_no_arrays_and_hashes_no_source(preparation, tmp_path, monkeypatch):
     make_parts(preparation(), numbers=[1, 3])
     made = {path.stat().st_ino for path in (tmp_path / "shared").rglob("shard-*")}
-    monkeypatch.setattr("bert_horovod.corpus.preparing.preparation.claim", lambda *_: False)
+    monkeypatch.setattr("bert_horovod.corpus.preparing.preparation.claim_joining", lambda *_: False)
     [last] = make_parts(preparation(), numbers=[2])
     made |= {path.stat().st_ino for path in (tmp_path / "shared").rglob("shard-*")}
     assert "joins the parts" not in part_summary(last)

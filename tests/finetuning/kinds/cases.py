@@ -19,6 +19,7 @@ from tests.finetuning.kinds.toy_kind import Counts
 from tests.toy_glue import WORDS, numbered, write_glue, write_labels, write_mnli
 from tests.toy_ner import write_ner
 from tests.toy_squad import STRIDE, write_squad
+from tests.toys import more_rows
 
 TRAIN, DEV = 60, 21
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -124,11 +125,16 @@ def embeddings(columns: str, **flags: Any) -> Callable[[Path], Kind]:
 CASES = {
     "sst2": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER),
     "mnli": Case(glue("mnli", write_mnli), CLASSIFIER),
-    "heads": Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER, ("objective.heads=3",), False),
+    **{
+        name: Case(glue("sst2", lambda path: write_glue(path, TRAIN, DEV)), CLASSIFIER, settings, False)
+        for name, settings in dict(more_rows("rows.HEADS")).items()
+    },
     "regression": Case(numbers, CLASSIFIER),
     "multilabel": Case(labels(None), CLASSIFIER),
     "reranking": Case(rerankers, CLASSIFIER, (), False),
-    "documents": Case(labels(), None, ("objective.label_attention=2", "phase.0.sequence_length=8")),
+    "documents": Case(
+        labels(), None, ("finetuning.head=label_attention", "finetuning.windows=2", "phase.0.sequence_length=8")
+    ),
     "tags": Case(tags, "AutoModelForTokenClassification"),
     "squad1": Case(spans("1.1"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
     "squad2": Case(spans("2.0"), "AutoModelForQuestionAnswering", ("data.packing=true",)),

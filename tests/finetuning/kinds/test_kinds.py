@@ -254,7 +254,7 @@ def files_of(kind: Kind, output_dir: Path) -> dict[str, bytes]:
 def scored(kind: Kind, predictions: Path, suffix: str = "") -> dict[str, float]:
     split = kind.data.dev[suffix]
     column = getattr(getattr(kind.data, "format", None), "label_column", "label")
-    return kinds.score(kind.data.name, Request(predictions, dev_file=split.path, label_column=column))
+    return kinds.score_file(kind.data.name, Request(predictions, dev_file=split.path, label_column=column))
 
 
 def assert_same_scores(scores: dict[str, float], expected: dict[str, float], within: float = 1e-12) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.base import Arrays, PackedRows
-from bert_horovod.batches.layout import Layout, SpecialIds
+from bert_horovod.batches.layout import RowLayout, SpecialIds
 
 
 class CountedTokens(NamedTuple):
@@ -29,7 +29,7 @@ class CountRows(PackedRows):
         super().__init__(tokens.ids, starts[:, None], kept[:, None], special, sequence_length, seed, packing)
         self._of_texts = tokens.counts
 
-    def arrays(self, members: np.ndarray, real: np.ndarray, layout: Layout, source: np.ndarray) -> Arrays:
+    def arrays(self, members: np.ndarray, real: np.ndarray, layout: RowLayout, source: np.ndarray) -> Arrays:
         return {
             "cls_positions": layout.starts.astype(np.int32),
             "counts": np.where(real, self._of_texts[members], 0).astype(np.int32),

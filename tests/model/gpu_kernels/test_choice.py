@@ -9,7 +9,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.model.gpu_kernels import choice
-from bert_horovod.model.gpu_kernels.choice import chosen, give_up, used, why_not
+from bert_horovod.model.gpu_kernels.choice import chosen, give_up_kernels, used, why_not
 from bert_horovod.recipe.sections import Model
 from bert_horovod.recipe_files.loading import load_recipe, shipped_recipes
 
@@ -81,6 +81,6 @@ def test_a_pass_uses_the_kernels_by_its_own_length_and_until_they_fail():
     assert used(model, POLICY, 128)
     assert not used(model, POLICY, 100)
     assert not used(model, ComputePolicy(tf.bfloat16, "layers"), 128)
-    give_up(model, 128)
+    give_up_kernels(model, 128)
     assert not used(model, POLICY, 128)
     assert used(model, POLICY, 512)

@@ -1,7 +1,7 @@
-"""Maximal Multiverse Learning (Malkiel and Wolf 2021, arXiv 1911.06182): classification with several heads.
+"""The loss of several heads.
 
 All heads read the same features; each has its own loss, and a further loss makes the heads orthogonal. Training
-eliminates weak heads: finetuning/kinds/texts.py. The paper's code is not public. The choices made here:
+eliminates weak heads: elimination.py. The paper's code is not public. The choices made here:
 
 - The loss is the mean of the living heads' cross-entropies, so that the encoder's gradient is as large as for one head.
 - `similarity` is the loss that makes heads orthogonal. It does not compare weight vectors of different classes.
@@ -17,7 +17,7 @@ from typing import Any
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
 from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS, Shapes
-from bert_horovod.model.shapes import more_classifier_shapes
+from bert_horovod.model.shapes import dense_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.text_head import Classification, text_features
@@ -43,7 +43,9 @@ class MultiverseClassification(Classification):
         return (*Classification.sum_names, "heads_loss", "similarity", "heads", *self.head_names)
 
     def parameters(self, model: Model) -> Shapes:
-        return super().parameters(model) | more_classifier_shapes(model, len(self.labels), self.heads - 1)
+        return super().parameters(model) | dense_shapes(
+            MORE_CLASSIFIERS, (self.heads - 1) * len(self.labels), model.hidden_size
+        )
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         x, alive, classes = text_features(forward, batch), batch[ALIVE], len(self.labels)
