@@ -85,7 +85,7 @@ def _pairs() -> Any:
 
 def evaluate(
     checkpoint: "OpenCheckpoint",
-    data_dir: Path | list[str],
+    data_dir: Path | list[Path],
     sequence_length: int | None = None,
     rows: int = 1024,
     micro_batch: int = 32,

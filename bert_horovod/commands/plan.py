@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace) -> None:
             print(spot_text(taken, arguments.spot, arguments.hours_between_losses, prices))
 
 
-def _stores(recipe: Recipe, words: list[str]) -> list[str]:
+def _stores(recipe: Recipe, words: list[Path]) -> list[str]:
     """What the run reads of each store."""
     from bert_horovod.batches.text.mixture import check_mixtures
     from bert_horovod.batches.text.mixture_table import mixture_lines

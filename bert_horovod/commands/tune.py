@@ -208,7 +208,7 @@ def _bench_words(arguments: argparse.Namespace, machine: "Machine") -> tuple[str
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
 
     words = ["--recipe", str(arguments.recipe)]
-    words += [word for named in arguments.data_dir for word in ("--data_dir", named)]
+    words += [word for named in arguments.data_dir for word in ("--data_dir", str(named))]
     words += ["--index_dir", str(arguments.index_dir)] if arguments.index_dir else []
     if not machine.gpu:
         words += ["--memory", str(int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size))]

@@ -126,14 +126,13 @@ class Sums(NamedTuple):
     mlm_correct: tf.Tensor  # correct predictions
     nsp_loss: tf.Tensor  # nats, over sentence pairs, also with swapped sentences as label 1; 0 without the pair head
     nsp_correct: tf.Tensor
-    of_stores: tuple[tf.Tensor, ...] = ()  # mlm_loss of the rows of each store
 
 
-def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor], stores: int = 0) -> Sums:
+def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor], stores: int = 0) -> tuple[tf.Tensor, ...]:
     """Loss sums of a micro-batch over its masked tokens and, with `pairs`, over its sentence pairs.
 
     The last layer is computed at the masked positions and at each [CLS] only, because the heads read no others.
-    `stores`: how many there are whose losses are summed apart too, by the batch's `stores`; 0: none.
+    The result is Sums; with `stores`, the number of stores, the losses of each store's rows come behind its fields.
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
     hidden = encode_at(forward, batch, joined([masked, starts], 1) if pairs else masked)
@@ -145,12 +144,14 @@ def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor], stores
     mlm_loss, mlm_correct, *by_store = masked_token_sums(
         forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights")), groups
     )
-    of_stores = tuple(tf.unstack(by_store[0])) if stores else ()
+    of_stores = tf.unstack(by_store[0]) if stores else ()
     if not pairs:
-        return Sums(mlm_loss, mlm_correct, tf.zeros([]), tf.zeros([]), of_stores)
+        sums = Sums(mlm_loss, mlm_correct, tf.zeros([]), tf.zeros([]))
+        return (*sums, *of_stores) if stores else sums
     logits = pair_logits(forward, _flat(at_starts))  # (rows * starts, 2)
     labels = label_sums(logits, _flat(batch["next_sentence_labels"]), _flat(batch["sequence_weights"]))
-    return Sums(mlm_loss, mlm_correct, *labels, of_stores)
+    sums = Sums(mlm_loss, mlm_correct, *labels)
+    return (*sums, *of_stores) if stores else sums
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:

@@ -57,8 +57,7 @@ class Pretraining:
         }
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        *sums, of_stores = loss_sums(forward, self.pairs, batch, len(self.stores))
-        return dict(zip(self.sum_names, (*sums, *of_stores), strict=True))
+        return dict(zip(self.sum_names, loss_sums(forward, self.pairs, batch, len(self.stores)), strict=True))
 
     def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
         return sums["mlm_loss"] / counts["masked_tokens"] + sums["nsp_loss"] / counts["sequences"]
