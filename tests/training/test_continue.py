@@ -9,17 +9,17 @@ from bert_horovod.commands import pretrain
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe_files.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.initial import CONTINUE, Initial
 from tests.commands.test_pretrain import opened
 from tests.toy_runs import assert_same_files, losses, train_recipe
-from tests.toys import recipe_of, toy_recipe_table
+from tests.toys import toy_recipe_table
 
 TABLE = toy_recipe_table(model={"num_hidden_layers": 1}, execution={"checkpoint_steps": 4, "evaluate_steps": 4})
 (PHASE,) = TABLE.pop("phase")
 FIRST, THEN = PHASE | {"steps": 4}, PHASE | {"steps": 4, "masked_fraction": 0.3}
-BOTH, A, B = (recipe_of(**TABLE, phase=phases) for phases in ([FIRST, THEN], [FIRST], [THEN]))
+BOTH, A, B = (recipe_from_table(TABLE | {"phase": phases}) for phases in ([FIRST, THEN], [FIRST], [THEN]))
 
 
 def run_both_ways(world: World, store: Path, directory: Path) -> None:
