@@ -82,12 +82,19 @@ def values(entry: dataclasses.Field, annotation: str) -> str:
         choices = ", ".join(f"`{json.dumps(choice)}`" for choice in limits["choices"])
         return f"list of {choices}" if annotation.startswith("tuple") else choices
     kind, _, literal = annotation.partition(" | ")
-    words = {"int": "whole number", "float": "number", "bool": "`true`, `false`", "str": "text"}
+    words = {
+        "int": "whole number",
+        "float": "number",
+        "bool": "`true`, `false`",
+        "str": "text",
+        "Numbers": "table of names and numbers",
+    }
     signs = {"minimum": "from", "above": "above", "maximum": "to", "below": "below"}
     spans = [f"{sign} {limits[key]:,}" for key, sign in signs.items() if key in limits]
     lists = {"tuple[int, ...]": "list of whole numbers", "tuple[str, ...]": "list of texts"}
     found = " ".join([(words | lists)[kind], *spans])
-    return f'{found}; `"{ast.literal_eval(literal[8:-1])}"`' if literal else found
+    literals = ast.literal_eval(f"({literal[8:-1]},)") if literal else ()
+    return "; ".join([found, *(f'`"{word}"`' for word in literals)])
 
 
 def cells(kind: type, entry: dataclasses.Field) -> str:

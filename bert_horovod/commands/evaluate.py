@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.flags import add_data_dirs, require_least
 from bert_horovod.commands.shared.opened_flags import add_checkpoint_path
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
@@ -37,12 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_checkpoint_path(parser)
     either = parser.add_mutually_exclusive_group(required=True)
-    either.add_argument(
-        "--data_dir",
-        type=Path,
-        metavar="DIR",
-        help="token store with a held-out part, made by: bert-horovod prepare",
-    )
+    add_data_dirs(either, required=False, more=" with a held-out part")
     _pairs().add_pairs(parser, either)
     length = parser.add_argument(
         "--sequence_length",
@@ -76,7 +71,11 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.micro_batch,
         arguments.index_dir,
     )
-    print(json.dumps(evaluation) if arguments.json else evaluation_summary(evaluation))
+    if arguments.json:
+        print(json.dumps(evaluation))
+        return
+    for name, of_store in evaluation.get("stores", {"": evaluation}).items():
+        print(f"{name}: " * bool(name) + evaluation_summary(of_store))
 
 
 def _pairs() -> Any:
@@ -86,7 +85,7 @@ def _pairs() -> Any:
 
 def evaluate(
     checkpoint: "OpenCheckpoint",
-    data_dir: Path,
+    data_dir: Path | list[Path],
     sequence_length: int | None = None,
     rows: int = 1024,
     micro_batch: int = 32,
@@ -99,15 +98,17 @@ def evaluate(
         evaluated rows), pair (the run's objective.pair; next_sentence for a checkpoint of other origin with a
         sentence-pair head); held_out_mlm_loss and, with that head, held_out_nsp_loss in nats, held_out_mlm_accuracy and
         held_out_nsp_accuracy as fractions (held_out_sop_... if pair is sentence_order); unigram_cross_entropy of the
-        held-out tokens in nats, and gain: unigram_cross_entropy minus held_out_mlm_loss.
+        held-out tokens in nats, and gain: unigram_cross_entropy minus held_out_mlm_loss. For several stores these by
+        store, as `stores`.
 
     Raises ReportedError if the checkpoint, the store or an argument is wrong, or they do not fit together.
     """
     require_least("--rows", rows)
     require_least("--micro_batch", micro_batch)
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
 
-    open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
+    words = data_dir if isinstance(data_dir, list) else [data_dir]
+    open_stores(words)  # a mistake in a path is told before TensorFlow is imported
 
     import numpy as np
 
@@ -121,7 +122,7 @@ def evaluate(
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
-    store = open_store(data_dir)
+    stores = open_stores(words)
     checkpoint, pretrained, trained_length, pair = checkpoint.whole(
         lambda whole: (
             whole,
@@ -131,34 +132,40 @@ def evaluate(
         )
     )
     lengths = {"flag": sequence_length, "checkpoint": trained_length, "default": DEFAULT_LENGTH}
-    _refuse_another_vocabulary(checkpoint, pretrained, store)
+    for store in stores.values():
+        _refuse_another_vocabulary(checkpoint, pretrained, store)
     length_from, sequence_length = next((known, length) for known, length in lengths.items() if length is not None)
     if not 8 <= sequence_length <= pretrained.model.max_position_embeddings:
         raise UserError(
             f"--sequence_length {sequence_length}: expected 8 to {pretrained.model.max_position_embeddings}, "
             f"the positions of {checkpoint}"
         )
-    unigrams = unigram_cross_entropy(store)
     pair = (pair or "next_sentence") if pretrained.pairs else "none"
     longest = {"max_position_embeddings": pretrained.model.max_position_embeddings}
     recipe = recipe_from_table(
         {"model": longest, "objective": {"pair": pair}, "phase": [{"sequence_length": sequence_length}]}
     )
-    held_out = open_rows(store, recipe, 0, "held_out", index_dir)
     task = Pretraining(pretrained.pairs, recipe.objective.pair_name)
-    evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out, rows, micro_batch, World())
-    means = {f"held_out_{name}": mean for name, mean in evaluator.evaluate(pretrained.parameters).items()}
-    require_finite_outputs({name: np.array(mean) for name, mean in means.items()})
-    return {
-        "checkpoint": str(checkpoint),
-        "sequence_length": sequence_length,
-        "sequence_length_from": length_from,
-        "rows": evaluator.count,
-        "pair": pair,
-        **means,
-        "unigram_cross_entropy": unigrams,
-        "gain": unigrams - means["held_out_mlm_loss"],
-    }
+    held_out = {name: open_rows(store, recipe, 0, "held_out", index_dir) for name, store in stores.items()}
+
+    def on_store(name: str) -> dict[str, Any]:
+        unigrams = unigram_cross_entropy(stores[name])
+        evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out[name], rows, micro_batch, World())
+        means = {f"held_out_{metric}": mean for metric, mean in evaluator.evaluate(pretrained.parameters).items()}
+        require_finite_outputs({metric: np.array(mean) for metric, mean in means.items()})
+        return {
+            "checkpoint": str(checkpoint),
+            "sequence_length": sequence_length,
+            "sequence_length_from": length_from,
+            "rows": evaluator.count,
+            "pair": pair,
+            **means,
+            "unigram_cross_entropy": unigrams,
+            "gain": unigrams - means["held_out_mlm_loss"],
+        }
+
+    found = {name: on_store(name) for name in stores}
+    return found[""] if "" in found else {"checkpoint": str(checkpoint), "stores": found}
 
 
 def evaluation_summary(evaluation: dict[str, Any]) -> str:

@@ -8,15 +8,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_path, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_stores, data_dir_words, require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 
 if TYPE_CHECKING:
+    from bert_horovod.batches.text.mixture import Mixture
     from bert_horovod.batches.text.rows import Rows
-    from bert_horovod.corpus.store import Store
+    from bert_horovod.corpus.stores import Stores
 
 _DEFAULT_LENGTH = 128
 _EPOCHS = 1_000_000  # positions stay within 64 bits
@@ -24,7 +25,7 @@ _EPOCHS = 1_000_000  # positions stay within 64 bits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_path(parser, "STORE", "--data_dir", "DIR", "token store, made by: bert-horovod prepare")
+    add_stores(parser)
     parser.add_argument(
         "--row", type=int, metavar="N", help="print this row of an epoch, from 0, as text with its masks and pairs"
     )
@@ -52,20 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the report, or the rows."""
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
 
-    store = open_store(arguments.data_dir)
+    stores = open_stores(data_dir_words(arguments))
     if arguments.row is None:
         from bert_horovod.corpus.statistics import report
 
-        print(report(store))
+        for name, store in stores.items():
+            print(f"{name}: " * bool(name) + report(store))
         return
-    recipe = _recipe(arguments, store)
-    _print_rows(arguments, store, recipe)
+    _print_rows(arguments, stores, _recipe(arguments, stores))
 
 
-def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
-    """The recipe, or the defaults, checked against the store and the flags."""
+def _recipe(arguments: argparse.Namespace, stores: "Stores") -> Recipe:
+    """The recipe, or the defaults, checked against the stores and the flags."""
     from bert_horovod.batches.layout import check_vocabulary
 
     if arguments.recipe is None:
@@ -78,7 +79,7 @@ def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
                 f"long rows are; use --set phase.{arguments.phase}.sequence_length={arguments.sequence_length}"
             )
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        check_vocabulary(recipe, store, padded=True)
+        check_vocabulary(recipe, next(iter(stores.values())), padded=True)
     if not 0 <= arguments.phase < len(recipe.phase):
         raise UserError(
             f"--phase {arguments.phase}: the recipe has {len(recipe.phase)} [[phase]] table(s), counted from 0"
@@ -86,27 +87,31 @@ def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
     return recipe
 
 
-def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -> None:
+def _print_rows(arguments: argparse.Namespace, stores: "Stores", recipe: Recipe) -> None:
     import numpy as np
 
     from bert_horovod.batches.layout import special_ids
-    from bert_horovod.batches.text.rows import open_rows
+    from bert_horovod.batches.text.mixture import HeldOutParts, Mixture, dataset_of
     from bert_horovod.batches.text.shown_rows import LEGEND, RowText
 
-    rows = open_rows(store, recipe, arguments.phase, arguments.split, arguments.index_dir)
+    rows = dataset_of(stores, recipe, arguments.index_dir).open(arguments.phase, arguments.split)
+    if isinstance(rows, HeldOutParts):
+        raise UserError("--split held_out: each store is judged alone; expected one --data_dir, without a name")
     _refuse_outside(arguments, rows)
     print(
         f"{arguments.split}, epoch {arguments.epoch}, {rows.count:,} rows of "
         f"{recipe.phase[arguments.phase].sequence_length} positions an epoch, seed {recipe.data.seed}\n{LEGEND}"
     )
+    store = next(iter(stores.values()))
     special = special_ids(store.vocabulary, store.tokenizer_settings)
     text = RowText(store.vocabulary, special, recipe.objective, store.tokenizer_settings)
     for number in range(arguments.row, arguments.row + arguments.rows):
         batch = rows.assemble(np.array([arguments.epoch * rows.count + number]))
-        print(f"\nrow {number}: " + "\n".join(text.lines({name: array[0] for name, array in batch.items()})))
+        whose = f" of {rows.names[batch['stores'][0]]}" if isinstance(rows, Mixture) else ""
+        print(f"\nrow {number}{whose}: " + "\n".join(text.lines({name: array[0] for name, array in batch.items()})))
 
 
-def _refuse_outside(arguments: argparse.Namespace, rows: "Rows") -> None:
+def _refuse_outside(arguments: argparse.Namespace, rows: "Rows | Mixture") -> None:
     require_least("--rows", arguments.rows)
     if not 0 <= arguments.epoch < _EPOCHS:
         raise UserError(f"--epoch {arguments.epoch}: expected 0 to {_EPOCHS - 1:,}")

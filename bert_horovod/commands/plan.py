@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_data_dirs, add_overrides, require_least
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.costs.choices import (
     alternatives,
@@ -104,6 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         read_with(action, "with --spot", lambda it: it.spot is not None)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the parts of a step's time")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    data = add_data_dirs(parser, required=False, more=", whose share of tokens and epochs are printed")
+    read_with(data, "without --json", lambda it: not it.json)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -123,6 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     for note in recipe.notes:
         print(f"bert-horovod: note: {note}", file=sys.stderr)
+    lines = _stores(recipe, arguments.data_dir) if arguments.data_dir else []
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
     rows = min(phase.global_batch for phase in recipe.phase)
@@ -147,9 +150,20 @@ def run(arguments: argparse.Namespace) -> None:
         spot = {"spot": list(map(dataclasses.asdict, taken))}
         print(json.dumps(_finite(_table(device, network, plans, bills, advice) | spot)))
     else:
-        print(plan_text(recipe, device, network, plans, bills, prices, advice))
+        print("\n".join([plan_text(recipe, device, network, plans, bills, prices, advice), *lines]))
         if taken:
             print(spot_text(taken, arguments.spot, arguments.hours_between_losses, prices))
+
+
+def _stores(recipe: Recipe, words: list[Path]) -> list[str]:
+    """What the run reads of each store."""
+    from bert_horovod.batches.text.mixture import check_mixtures
+    from bert_horovod.batches.text.mixture_table import mixture_lines
+    from bert_horovod.corpus.stores import open_stores, train_tokens
+
+    stores = open_stores(words)
+    check_mixtures(recipe, stores)
+    return list(mixture_lines(recipe, train_tokens(stores)))
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE
+from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE, add_data_dirs
 from bert_horovod.commands.shared.opened_flags import opens_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
@@ -29,16 +29,23 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, metavar="FILE", help=RECIPE)
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
-    )
-    start = parser.add_argument(
+    add_data_dirs(parser)
+    either = parser.add_mutually_exclusive_group()
+    start = either.add_argument(
         "--init_checkpoint",
         type=Path,
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
     opens_checkpoint(start, "--init_checkpoint")
+    behind = either.add_argument(
+        "--continue_from",
+        type=Path,
+        metavar="PATH",
+        help="to begin a new run behind a run's checkpoint, with its optimizer state and counters too, and with "
+        "another recipe, stores or weights",
+    )
+    opens_checkpoint(behind, "--continue_from")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -60,28 +67,32 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(arguments: argparse.Namespace) -> None:
     """Find mistakes in paths."""
     from bert_horovod.batches.layout import check_vocabulary
+    from bert_horovod.batches.text.mixture import check_mixtures
     from bert_horovod.batches.words import read_priority_words
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
 
     recipe = _recipe(arguments)
     with contextlib.suppress(DamagedData):  # told later, with all damaged shards
-        store = open_store(arguments.data_dir)
-        check_vocabulary(recipe, store, padded=arguments.init_checkpoint is not None)
+        stores = open_stores(arguments.data_dir)
+        check_mixtures(recipe, stores)
+        store = next(iter(stores.values()))
+        check_vocabulary(recipe, store, padded=_start(arguments) is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
         _probes(recipe, arguments.probe_dir, store)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.stores import open_stores
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.initial import Initial
     from bert_horovod.training.job import check_size, pretraining_job
 
-    recipe, start = _recipe(arguments), arguments.init_checkpoint
-    store = open_store(arguments.data_dir)
+    recipe, start = _recipe(arguments), _start(arguments)
+    stores = open_stores(arguments.data_dir)
+    store = next(iter(stores.values()))
     job = pretraining_job(
         recipe,
-        store,
+        stores,
         arguments.output_dir,
         arguments.index_dir,
         hooks=(EpochHook, *_probes(recipe, arguments.probe_dir, store)),
@@ -99,9 +110,13 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     return job
 
 
+def _start(arguments: argparse.Namespace) -> "OpenCheckpoint | None":
+    return arguments.init_checkpoint or arguments.continue_from
+
+
 def _recipe(arguments: argparse.Namespace) -> Recipe:
-    """The recipe; what it leaves out of [model] is as in --init_checkpoint."""
-    start = arguments.init_checkpoint
+    """The recipe; what it leaves out of [model] is as in the checkpoint to start from."""
+    start = _start(arguments)
     if start is None:
         return load_recipe(arguments.recipe, arguments.overrides)
     return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)

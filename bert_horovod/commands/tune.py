@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_data_dirs, add_overrides, require_least
 from bert_horovod.commands.shared.host_flags import add_hosts, given_hosts
 from bert_horovod.errors import UserError
 from bert_horovod.recipe_files.loading import fragment, load_recipe
@@ -39,9 +39,7 @@ _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
-    )
+    add_data_dirs(parser)
     parser.add_argument("--index_dir", type=Path, metavar="DIR", help="where row indices go if the store is read-only")
     parser.add_argument(
         "-np", type=int, metavar="N", dest="ranks", help="ranks (default: all slots of the hosts, or 1)"
@@ -71,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Race, print a line for each measurement on standard error, then print the settings."""
     from bert_horovod.batches.layout import check_vocabulary
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.batches.text.mixture import check_mixtures
+    from bert_horovod.corpus.stores import open_stores
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.tuning import ROUNDS, Race, longest_phase, usual_settings
     from bert_horovod.wording import duration
@@ -81,8 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
     contestants = [{}, *(_settings(words, arguments) for words in arguments.tries)]
     for phase in recipe.phase:
         derive(recipe, phase, machine.world_size)  # refuses a batch that the ranks cannot share, before anything runs
-    store = open_store(arguments.data_dir)
-    check_vocabulary(recipe, store)
+    stores = open_stores(arguments.data_dir)
+    check_mixtures(recipe, stores)
+    check_vocabulary(recipe, next(iter(stores.values())))
     phase_number = longest_phase(recipe)
     if not arguments.tries:
         contestants = usual_settings(recipe, phase_number, machine)
@@ -207,7 +207,8 @@ def _launch_words(arguments: argparse.Namespace, machine: "Machine") -> tuple[st
 def _bench_words(arguments: argparse.Namespace, machine: "Machine") -> tuple[str, ...]:
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
 
-    words = ["--recipe", str(arguments.recipe), "--data_dir", str(arguments.data_dir)]
+    words = ["--recipe", str(arguments.recipe)]
+    words += [word for named in arguments.data_dir for word in ("--data_dir", str(named))]
     words += ["--index_dir", str(arguments.index_dir)] if arguments.index_dir else []
     if not machine.gpu:
         words += ["--memory", str(int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size))]

@@ -8,7 +8,7 @@ import functools
 import os
 import resource
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,13 @@ class _Place(NamedTuple):
     pages: int
 
 
+@functools.cache
+def _open_files() -> Callable[["TokenReader", int], tuple[int, int, _OpenFile]]:
+    """The shards that this process has open: all readers share one bound, however many stores there are."""
+    few = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    return functools.lru_cache(few)(lambda reader, shard: reader.open_place(shard))
+
+
 class TokenReader:
     """Reads tokens; threads may share it."""
 
@@ -50,9 +57,8 @@ class TokenReader:
         self._store, self._entries = store, manifest["shards"]
         self.dtype = token_dtype(vocabulary_size)
         self._size = self.dtype.itemsize
-        few = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._place = functools.cache(self._find)
-        self._open = functools.lru_cache(few)(self._open_place)
+        self._open = functools.partial(_open_files(), self)
         self._block = functools.lru_cache(_CHECKSUM_BLOCKS)(self._read_checksums)
 
     def read(self, shard: int, begin: int, count: int) -> np.ndarray:
@@ -91,7 +97,8 @@ class TokenReader:
             if zlib.crc32(data[i * PAGE_BYTES : (i + 1) * PAGE_BYTES]) != block[(page + i) % _PER_BLOCK]:
                 raise ValueError(f"page {page + i:,} of its tokens has another CRC")
 
-    def _open_place(self, shard: int) -> tuple[int, int, _OpenFile]:
+    def open_place(self, shard: int) -> tuple[int, int, _OpenFile]:
+        """A shard's descriptor, where its tokens begin, and what keeps the descriptor open."""
         place = self._place(shard)
         opened = _OpenFile(place.file)
         return opened.descriptor, place.tokens, opened

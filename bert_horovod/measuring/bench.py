@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.collectives.world import World, from_all_ranks
-from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.stores import Stores
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import stages
@@ -79,8 +79,8 @@ class Bench:
     """A rank's optimizer steps of a recipe's only phase; all ranks make it and call it together. `close` it at the end.
 
     `communication`: of COMMUNICATION, each with a training state of its own; one rank alone has only "off". "held_back"
-    is left out where steps send different data, or nothing during backward. `store` has the rows; None: synthetic full
-    ones. A LoneRank as `world` does one rank's work alone.
+    is left out where steps send different data, or nothing during backward. `stores` have the rows; None: synthetic
+    full ones. A LoneRank as `world` does one rank's work alone.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Bench:
         recipe: Recipe,
         world: World,
         communication: Sequence[str] = ("on",),
-        store: Store | None = None,
+        stores: Stores | None = None,
         index_dir: Path | None = None,
     ) -> None:
         self.recipe, self.world, self.phase = recipe, world, recipe.phase[0]
         self.micro_batches = derive(recipe, self.phase, world.size).micro_batches  # of the recipe's step
         self._made = min(self.micro_batches, MICRO_BATCHES)
-        self._store, self._index_dir = store, index_dir
+        self._stores, self._index_dir = stores, index_dir
         self.expectation: Expectation | None = None
         self._timed: dict[str, _Timed] = {}
         alone = world.size == 1 or isinstance(world, LoneRank)
@@ -229,7 +229,7 @@ class Bench:
     def _timed_step(
         self, world: World, plan: BucketPlan | None = None, state: TrainingState | None = None, **options: bool
     ) -> TimedStep:
-        source = self._store and store_rows(self.recipe, self._store, self._index_dir, world, self._made)
+        source = self._stores and store_rows(self.recipe, self._stores, self._index_dir, world, self._made)
         rows = next(source) if source else repeated_rows(self.recipe, phase_batch(self.recipe, self.phase), self._made)
         step = timed_step(self.recipe, rows, world, plan, state, **options)
         step.source = source

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.source import open_source_once
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.mixture import dataset_of
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.stores import Stores
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import row_slots
@@ -170,10 +170,10 @@ def repeated_rows(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: i
     return StepRows([as_arrays(batch)] * micro_batches, first_rows, numbers)
 
 
-def store_rows(recipe: Recipe, store: Store, index_dir: Path | None, world: World, most: int) -> Generator[StepRows]:
-    """A store's rows for each step of the recipe's first phase, made ahead in a thread; all ranks call it together."""
+def store_rows(recipe: Recipe, stores: Stores, index_dir: Path | None, world: World, most: int) -> Generator[StepRows]:
+    """The stores' rows for each step of the recipe's first phase, made ahead in a thread; all ranks call together."""
     task, phase = Pretraining(recipe.objective.pairs), recipe.phase[0]
-    dataset = StoreDataset(store, recipe, index_dir)
+    dataset = dataset_of(stores, recipe, index_dir)
     source = open_source_once(dataset, 0, "train", world)
     whole = derive(recipe, phase, world.size).micro_batches <= most
     rows = phase.global_batch if whole else most * world.size * recipe.execution.micro_batch

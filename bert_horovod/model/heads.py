@@ -28,16 +28,16 @@ def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
 
 
 def masked_token_sums(
-    forward: Forward, hidden: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    forward: Forward, hidden: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor, groups: tf.Tensor | None = None
+) -> tuple[tf.Tensor, ...]:
     """Cross-entropy in nats and correct predictions, summed over masked tokens: float32 scalars.
 
     `hidden`: the last layer's output at the masked positions, [n, hidden]; `labels`: the original tokens, int32 [n];
-    `counts`: 1 where a position counts, 0 at padding, float32 [n].
+    `counts`: 1 where a position counts, 0 at padding, float32 [n]; `groups`: as in vocabulary_loss.
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
     x = transformed(forward, hidden)  # (n, width)
-    return vocabulary_loss(x, decoder, bias, labels, counts, forward.model.vocab_size, forward.policy)
+    return vocabulary_loss(x, decoder, bias, labels, counts, forward.model.vocab_size, forward.policy, groups)
 
 
 def pooled(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
@@ -128,21 +128,30 @@ class Sums(NamedTuple):
     nsp_correct: tf.Tensor
 
 
-def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sums:
+def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor], stores: int = 0) -> tuple[tf.Tensor, ...]:
     """Loss sums of a micro-batch over its masked tokens and, with `pairs`, over its sentence pairs.
 
     The last layer is computed at the masked positions and at each [CLS] only, because the heads read no others.
+    The result is Sums; with `stores`, the number of stores, the losses of each store's rows come behind its fields.
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
     hidden = encode_at(forward, batch, joined([masked, starts], 1) if pairs else masked)
     at_masks, at_starts = hidden[:, : masked.shape[1]], hidden[:, masked.shape[1] :]  # (rows, places, hidden)
-    mlm = masked_token_sums(
-        forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights"))
+    groups = None
+    if stores:
+        of_rows = tf.one_hot(batch["stores"], stores)[:, None]  # (rows, 1, stores)
+        groups = _flat(tf.broadcast_to(of_rows, [*masked.shape, stores]))  # (rows * places, stores)
+    mlm_loss, mlm_correct, *by_store = masked_token_sums(
+        forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights")), groups
     )
+    of_stores = tf.unstack(by_store[0]) if stores else ()
     if not pairs:
-        return Sums(*mlm, tf.zeros([]), tf.zeros([]))
+        sums = Sums(mlm_loss, mlm_correct, tf.zeros([]), tf.zeros([]))
+        return (*sums, *of_stores) if stores else sums
     logits = pair_logits(forward, _flat(at_starts))  # (rows * starts, 2)
-    return Sums(*mlm, *label_sums(logits, _flat(batch["next_sentence_labels"]), _flat(batch["sequence_weights"])))
+    labels = label_sums(logits, _flat(batch["next_sentence_labels"]), _flat(batch["sequence_weights"]))
+    sums = Sums(mlm_loss, mlm_correct, *labels)
+    return (*sums, *of_stores) if stores else sums
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:

@@ -237,21 +237,24 @@ def vocabulary_loss(
     counts: tf.Tensor,
     vocabulary: int,
     policy: ComputePolicy,
-) -> tuple[tf.Tensor, tf.Tensor]:
+    groups: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, ...]:
     """Softmax cross-entropy with the word embeddings as output matrix; keeps logits in the policy's dtype only.
 
     Losses in nats and correct predictions, both summed with weights `counts`, 0 for padding: float32 scalars. `x`: [n,
     hidden]; `decoder`: [padded vocabulary, hidden], of x's dtype; `bias`: float32 [padded vocabulary]; `labels`: int32
     [n]; `counts`: float32 [n]. The decoder's rows beyond `vocabulary` are padding.
+    `groups`: float32 [n, groups], 1 in a token's group; then the losses summed by group come third, float32 [groups],
+    for people: they have no gradient.
     """
 
     @tf.custom_gradient
-    def apply(x: tf.Tensor, decoder: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def apply(x: tf.Tensor, decoder: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, ...]:
         logits = tf.matmul(x, decoder, transpose_b=True)  # (n, padded vocabulary)
         # (n,), (n,), (n, 1)
         losses, hits, normalizer = fused(kernels.cross_entropy, policy)(logits, bias, labels, vocabulary)
 
-        def gradient(dloss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def gradient(dloss: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dlogits = fused(kernels.cross_entropy_gradient, policy)(
                 logits, bias, labels, normalizer, counts * dloss, vocabulary
             )
@@ -259,6 +262,9 @@ def vocabulary_loss(
             # (n, hidden), (padded vocabulary, hidden), (padded vocabulary,)
             return tf.matmul(dlogits, decoder), tf.matmul(dlogits, x, transpose_a=True), dbias
 
-        return (tf.reduce_sum(losses * counts), tf.reduce_sum(hits * counts)), gradient
+        sums: tuple[tf.Tensor, ...] = tf.reduce_sum(losses * counts), tf.reduce_sum(hits * counts)
+        if groups is not None:
+            sums += (tf.linalg.matvec(groups, losses * counts, transpose_a=True),)
+        return sums, gradient
 
     return apply(x, decoder, bias)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.fields import ReadIf
+from bert_horovod.recipe.fields import Numbers, ReadIf
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 from bert_horovod.recipe.settings import STEP_RANGES, Objective
 from bert_horovod.storage.places import parse_place
@@ -46,6 +46,7 @@ def check_combinations(recipe: Recipe) -> None:
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
             )
+    _check_mixtures(recipe)
     _check_card(recipe)
     recipe.optimizer.check(recipe)
     check_exchange(recipe)
@@ -94,6 +95,14 @@ def _check_disjoint_masks(objective: Objective) -> None:
                 f"objective.{name} = {shown(getattr(objective, name))}: objective.masks = 'disjoint' cannot follow it, "
                 f"because {why}; expected {shown(expected)}, or masks = 'drawn'"
             )
+
+
+def _check_mixtures(recipe: Recipe) -> None:
+    """Raise UserError if a mixture leaves out every store."""
+    phases = {f"phase.{i}.mixture": phase.mixture for i, phase in enumerate(recipe.phase)}
+    for key, mixture in {"data.mixture": recipe.data.mixture, **phases}.items():
+        if isinstance(mixture, Numbers) and not sum(number for _, number in mixture):
+            raise UserError(f"{key} = {mixture}: its numbers sum to 0; expected at least one above 0")
 
 
 def _check_card(recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import math
 import operator
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ _KIND_NAMES = {
     list: "a list",
     dict: "a table",
 }
+NUMBERS = "a table of names and numbers"
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "minimum": (operator.ge, "at least"),
     "above": (operator.gt, "more than"),
@@ -89,6 +91,22 @@ class OneOf:
     kinds: Mapping[str, type]  # the dataclasses by its values; the first is the default
 
 
+class Numbers(tuple):
+    """The value of a setting that is a table of names and numbers, none below 0: its pairs, sorted."""
+
+    KEY = re.compile("[a-z][a-z0-9_-]*")  # what a name must be
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{name} = {number}' for name, number in self)}}}"  # as TOML writes it
+
+
+class NumbersTable(dict):
+    """Numbers in a table of settings: written as a table, and one value, which `flat` does not take apart."""
+
+    def __repr__(self) -> str:
+        return repr(Numbers(self.items()))
+
+
 class Removed(NamedTuple):
     """A setting that there was once. Files of earlier runs list it with its default, which is then passed over."""
 
@@ -130,7 +148,8 @@ def flat_table(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             value = {str(number): item for number, item in enumerate(value)}
-        entries |= flat_table(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        inner = isinstance(value, dict) and not isinstance(value, NumbersTable)
+        entries |= flat_table(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return entries
 
 
@@ -258,11 +277,16 @@ def _checked(value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         if isinstance(value, str) and value in words:
             return value
         kind = typing.get_args(kind)[0]
+    if kind is Numbers and isinstance(value, dict):
+        for name in value:
+            if not Numbers.KEY.fullmatch(name):
+                raise ValueError(f"names that match {Numbers.KEY.pattern}, found {shown(name)}")
+        return Numbers(sorted((name, _checked(number, float, {"minimum": 0})) for name, number in value.items()))
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
         kind_name = _KIND_NAMES.get(type(value), type(value).__name__)
-        raise ValueError(f"{' or '.join([_KIND_NAMES[kind], *map(repr, words)])}, found {kind_name}")
+        raise ValueError(f"{' or '.join([_KIND_NAMES.get(kind, NUMBERS), *map(repr, words)])}, found {kind_name}")
     limits = {name: limit for name, limit in limits.items() if name in _LIMITS}
     if kind is int and abs(value) > _MOST:
         limits = {"minimum": -_MOST, "maximum": _MOST} | limits

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_horovod.recipe.fields import ReadIf, setting
+from bert_horovod.recipe.fields import Numbers, ReadIf, setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 # What is trained, as messages say it; ReadIf.tasks names some of them.
@@ -16,6 +16,16 @@ _OWN_RATE = ReadIf(
     lambda recipe: (
         not recipe.objective.held_out_masked_fraction or not all(phase.masked_fraction for phase in recipe.phase)
     ),
+    tasks=(PRETRAINING,),
+)
+_MIXED = ReadIf(
+    "a phase without mixture",
+    lambda recipe: any(not phase.mixture for phase in recipe.phase),
+    tasks=(PRETRAINING,),
+)
+_BY_SIZE = ReadIf(
+    "a phase whose mixture is 'size'",
+    lambda recipe: any((phase.mixture or recipe.data.mixture) == "size" for phase in recipe.phase),
     tasks=(PRETRAINING,),
 )
 _FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
@@ -32,6 +42,12 @@ class Data:
         True,
         read_if=ReadIf("finetuning.head other than 'label_attention'", lambda recipe: not recipe.finetuning.windows),
     )  # several sequences share a row; each attends only to itself
+    # With several token stores, the share of tokens that each has in training, by its name, as in
+    # {general = 0.7, own = 0.3}; the numbers are divided by their sum. size: each as many as it holds
+    mixture: Numbers | Literal["size"] = setting("size", read_if=_MIXED)
+    # With mixture = "size" shares are those of the stores' tokens to this power, divided by their sum: below 1 small
+    # stores, such as rare languages, are read more often; 0: all alike
+    mixture_temperature: float = setting(1.0, minimum=0, maximum=1, read_if=_BY_SIZE)
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,8 @@ class Phase:
     masked_fraction: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
     # The same at its end, linear in the steps between; a lower one makes faster steps; 0: as at the first step
     masked_fraction_end: float = setting(0.0, minimum=0, maximum=0.5, read_if=_MASKS)
+    # data.mixture in this phase: a table, or size; "": as there. 0 leaves a store out
+    mixture: Numbers | Literal["size", ""] = setting("", read_if=_MASKS)
     # Layers of the model in this phase, for a model that grows (docs/growing.md); 0: model.num_hidden_layers
     num_hidden_layers: int = setting(0, minimum=0, maximum=1024)
     # Number of upper layers that train, together with the heads; the other layers do not change; 0: everything trains

@@ -13,7 +13,16 @@ from bert_horovod.model.architectures.families import MODELS
 from bert_horovod.optimizers.rules import RULES
 from bert_horovod.optimizers.schedule import steps_without_rate
 from bert_horovod.recipe.checking import check_combinations, idle_settings, refuse_idle
-from bert_horovod.recipe.fields import OneOf, Removed, flat_table, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.fields import (
+    Numbers,
+    NumbersTable,
+    OneOf,
+    Removed,
+    flat_table,
+    parse_toml,
+    read_toml,
+    sections_from_table,
+)
 from bert_horovod.recipe.finetuning_heads import HEADS
 from bert_horovod.recipe.methods_found import ROOM, Methods, is_experiment
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Model, Recipe
@@ -261,7 +270,9 @@ def _without_other_methods(table: dict[str, Any], overrides: Sequence[str]) -> t
 
 
 def _with_lists(value: Any) -> Any:
-    """A table with lists in place of its tuples, as TOML has them."""
+    """A table with lists and tables in place of its tuples, as TOML has them."""
+    if isinstance(value, Numbers):
+        return NumbersTable(value)
     if isinstance(value, dict):
         return {key: _with_lists(content) for key, content in value.items()}
     return [_with_lists(content) for content in value] if isinstance(value, tuple) else value

@@ -61,8 +61,7 @@ def model_card(
         "model": f"{class_name}, {_sizes(model)}, {parameters:,} parameters",
         "steps": f"{step:,} of {recipe.total_steps:,}",
         "tokens seen": f"{_positions(recipe, step):,}, padding included",
-        "data": dataset
-        and f"`{printable_line(dataset.path.name)}`, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
+        "data": dataset and f"{_named(dataset)}, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
         "mean of": f"{len(mean_of)} checkpoints, each parameter in float64: steps {steps}" if mean_of else "",
         "started from": _start(output_dir),
         "trained with": f"bert_horovod {__version__}",
@@ -79,6 +78,12 @@ def model_card(
         "## Recipe\n\n" + f"```toml\n{tomli_w.dumps(table).strip()}\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _named(dataset: Dataset) -> str:
+    stores = getattr(dataset, "stores", {})  # several; their shares are in the recipe
+    paths = {f"`{name}`: ": store.path for name, store in stores.items()} or {"": dataset.path}
+    return ", ".join(f"{name}`{printable_line(path.name)}`" for name, path in paths.items())
 
 
 def _use(class_name: str) -> tuple[str, str]:

@@ -137,7 +137,7 @@ def curve_settings(recipe: Recipe) -> dict[str, Any]:
     table = recipe_to_table(recipe)
     settings = flat_table({section: table[section] for section in _SECTIONS})
     del settings[_SEED]
-    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in settings.items()}
+    return {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in settings.items()}
 
 
 def read_reference(path: Path) -> Reference:

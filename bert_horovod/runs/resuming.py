@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_horovod.errors import ReportedError
+from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import map_file
 from bert_horovod.model.parameters import trained_shapes
@@ -61,6 +61,53 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     if paths(output_dir):
         raise all_damaged(output_dir)
     return None
+
+
+def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str) -> Checkpoint:
+    """The state with which a new run goes on behind a checkpoint of another run; its hashes are checked already.
+
+    The progress counts from 0, and knows the phases and steps before it. Raises UserError if the new run's update rule,
+    exchange or tensors are not those of the checkpoint.
+    """
+    instead = f"--init_checkpoint {path} begins with its parameters alone"
+    before = recorded_recipe(path)
+    if before is None:
+        raise UserError(f"{flag} {path} is no checkpoint of a run, and has no optimizer state; {instead}")
+    if before.optimizer.name != recipe.optimizer.name:
+        raise UserError(
+            f"{flag} {path} was trained with optimizer.name = {before.optimizer.name!r}, the recipe has "
+            f"{recipe.optimizer.name!r}, whose state is another; expected the same, or {instead}"
+        )
+    try:
+        loaded = _load(path, task)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{flag} {path} cannot be continued by this recipe: {error}; {instead}") from error
+    old = loaded.progress
+    for exchange in (before.exchange, recipe.exchange):
+        if exchange.method != "gradients" or old.ranks_with_parts:
+            raise UserError(
+                f"{flag} {path} with exchange.method = {exchange.method!r}, numerics.wire = {before.numerics.wire!r}: "
+                "each rank keeps a state of its own, or the ranks a common one, that belongs to the phases of its run; "
+                f"expected 'gradients' without such a state, or {instead}"
+            )
+    model = recipe.in_phase(recipe.phase[0]).model
+    trained = trained_shapes(task.parameters(model), model, recipe.phase[0].trained_layers)
+    shapes = {slot: {name: array.shape for name, array in of.items()} for slot, of in loaded.slots.items()}
+    if shapes != slot_shapes(recipe, trained):
+        raise UserError(f"{flag} {path}: other tensors train in the recipe's first phase; expected the same: {instead}")
+    half, was_half = (each.numerics.precision == "float16" for each in (recipe, before))
+    progress = Progress(
+        updates=old.updates,
+        loss_scale=old.loss_scale if half == was_half else recipe.numerics.initial_loss_scale if half else 1.0,
+        good_steps=old.good_steps if half == was_half else 0,
+        mean_loss=old.mean_loss,
+        wire_maxima=old.wire_maxima if before.numerics.wire == recipe.numerics.wire else {},
+        plan=old.plan,
+        products=old.products,
+        phases_before=old.phases_before + (before.phase_at(old.step) + 1 if old.step else 0),
+        steps_before=old.steps_before + old.step,
+    )
+    return Checkpoint(path, loaded.parameters, loaded.slots, progress)
 
 
 def _load(path: Path, task: Task) -> Checkpoint:

@@ -38,6 +38,8 @@ class Progress:
     exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
     checked: int = 0  # step of the last check of gradients that was good: training/hooks/replay.py; 0: none
+    phases_before: int = 0  # of the runs that this one goes on from: pretrain --continue_from
+    steps_before: int = 0  # of these phases
     ranks_with_parts: int = 0  # ranks with a part of their own in the checkpoint: see runs/rank_parts.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:

@@ -57,7 +57,8 @@ class Ahead:
         if with_times or replaying or are_new:
             self.settle()
         rate = learning_rate(phase.settings, number - phase.begin)
-        inputs = step_inputs(run.recipe, number - 1, run.state.progress.task, counts, rate)
+        progress = run.state.progress
+        inputs = step_inputs(run.recipe, progress.steps_before + number - 1, progress.task, counts, rate)
         step = self._compiled_step(number, batch, inputs) if are_new else self._step
         checked = None
         for hook in replaying:

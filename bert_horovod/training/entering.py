@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bert_horovod.batches.source import open_source_once
@@ -155,6 +156,8 @@ def open_state(run: Run) -> None:
     """Load the newest checkpoint, or make the state of a new run; all ranks call it together."""
     run.doing("loading the state", FIRST_STEP_S)
     run.state, run.resumed_from = first_state(run.job, run.world)
+    if before := run.state.progress.phases_before:
+        run.job = replace(run.job, dataset=replace(run.job.dataset, phases_before=before))
 
 
 def open_rows(run: Run, number: int, begin: int) -> None:

@@ -58,9 +58,10 @@ def make_batch(
     micro_batches = step_positions(number, rows, world.rank, world.size, recipe.execution.micro_batch)
     together = source.assemble(np.concatenate([positions for positions, _ in micro_batches]))
     if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
+        paths = [store.path for store in getattr(dataset, "stores", {}).values()] or [dataset.path]
         raise DamagedData(
-            f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; "
-            f"see which shard of a token store is damaged with: bert-horovod verify {dataset.path}"
+            f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; see which "
+            f"shard of a token store is damaged with: {'; '.join(f'bert-horovod verify {path}' for path in paths)}"
         )
     parts = {name: np.split(array, len(micro_batches)) for name, array in together.items()}
     arrays = [as_arrays({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.source import Dataset
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.mixture import dataset_of
 from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.stores import Stores
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.optimizers.base import slot_numbers
@@ -40,10 +41,13 @@ class Job:
         return self.initial.start if self.initial else Start()
 
 
-def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:
-    """Pre-training on a token store; `options` are further fields of Job."""
-    dataset = StoreDataset(store, recipe, index_dir)
-    return Job(recipe, Pretraining(recipe.objective.pairs, recipe.objective.pair_name), dataset, output_dir, **options)
+def pretraining_job(
+    recipe: Recipe, stores: Store | Stores, output_dir: Path, index_dir: Path | None = None, **options
+) -> Job:
+    """Pre-training on a token store, or on several by name; `options` are further fields of Job."""
+    stores = {"": stores} if isinstance(stores, Store) else stores
+    task = Pretraining(recipe.objective.pairs, recipe.objective.pair_name, tuple(filter(None, stores)))
+    return Job(recipe, task, dataset_of(stores, recipe, index_dir), output_dir, **options)
 
 
 def check_size(recipe: Recipe, task: Task, world_size: int) -> None:

@@ -35,7 +35,8 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     recipe = job.recipe
     newest = load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
-    progress = newest.progress if newest else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    begun = newest or (job.initial.begun(recipe, job.task, job.dataset) if job.initial and world.rank == 0 else None)
+    progress = begun.progress if begun else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model
@@ -52,7 +53,7 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
         newest.parameters if newest else parameters,
         slot_shapes(recipe, trained),
         progress,
-        newest.slots if newest else None,
+        begun.slots if begun else None,
         trained,
     )
     state.broadcast(world)

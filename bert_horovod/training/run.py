@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_horovod import __version__
 from bert_horovod.batches.source import Source
+from bert_horovod.batches.text.mixture import HeldOutParts
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import training_flops
 from bert_horovod.errors import RunError, UserError
@@ -44,7 +45,7 @@ class OpenPhase:
     begin: int  # number of the phase's first step in the run, from 0
     end: int  # one past the last step to be trained
     source: Source
-    held_out: Source
+    held_out: Source | HeldOutParts
     micro_batches: int  # K, per rank
     task: Task
 

@@ -94,6 +94,8 @@ IDLE = [
     (COSINE, "phase.0.decay_power=0.5", "it is read only with decay = 'power'"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay=one_minus_sqrt", "a decay: phase.N.warmup"),
     ("[finetuning]\nhead = 'label_attention'\n", "data.packing=false", "it is read only with finetuning.head other"),
+    ("[[phase]]\nmixture = {own = 1}\n", "data.mixture={own = 2}", "data.mixture = {own = 2.0}: it is read only"),
+    ("[data]\nmixture = {own = 1}\n", "data.mixture_temperature=0.3", "only with a phase whose mixture is 'size'"),
     ("[[phase]]\nhold = 0.99\n", "phase.0.decay_power=0.5", "in a phase whose warmup + hold is below 1"),
 ]
 

@@ -9,7 +9,7 @@ import tomli_w
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
-from bert_horovod.recipe.fields import OneOf, Removed
+from bert_horovod.recipe.fields import NumbersTable, OneOf, Removed
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import (
@@ -94,6 +94,8 @@ def another(field: dataclasses.Field):
         return 0.5
     if "choices" in limits:
         return next(choice for choice in limits["choices"] if choice != default)
+    if field.name == "mixture":
+        return NumbersTable(general=0.7, own=0.3)
     if isinstance(default, str):
         return "words"
     if field in dataclasses.fields(Phase) and field.name == "num_hidden_layers":
@@ -164,6 +166,8 @@ def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field
     if kind is str and "minimum" in field.metadata:  # a number, or a word for the program to find it
         number, wrong_number = ("a whole number", 1.0) if field.default == "auto" else ("a number", "0.5")
         wrong[str], expected[str] = [True, wrong_number, "1", "AUTO", [1]], f"{number} or {field.default!r}"
+    if field.name == "mixture":
+        wrong[str], expected[str] = [1, True, ["own"], "Size"], "a table of names and numbers or 'size'"
     if field.name in LISTS_OF_WORDS:
         wrong[tuple], expected[tuple] = [3, "3", {"a": 1}, ["3", 5]], "a list of strings"
     for value in wrong[kind]:
@@ -230,6 +234,12 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             for optimizer in ("sgd", *more_rows("rows.RULE_RUNS"))
             for method, expected in MADE_FOR.items()
         ),
+        ({"data": {"mixture": {"own": -0.1, "web": 1}}}, ("data.mixture = {'own': -0.1, ", "expected at least 0")),
+        ({"data": {"mixture": {"own": math.nan}}}, ("data.mixture = {'own': nan}", "expected at least 0")),
+        ({"data": {"mixture": {"own": "all"}}}, ("data.mixture = {'own': 'all'}", "a number, found a string")),
+        ({"data": {"mixture": {"Own": 1}}}, ("data.mixture = ", "names that match [a-z][a-z0-9_-]*, found 'Own'")),
+        ({"data": {"mixture": {}}}, ("data.mixture = {}", "sum to 0")),
+        ({"phase": [{"mixture": {"a": 0, "b": 0}}]}, ("phase.0.mixture = {a = 0.0, b = 0.0}", "sum to 0")),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
 )
@@ -251,6 +261,27 @@ def test_all_wrong_keys_are_listed_at_once():
     ):
         assert part in text
     assert len(refusal({"model": {f"unknown{i}": 0 for i in range(1000)}})) < 10_000
+
+
+def test_a_mixture_is_one_value():
+    """Else a resumed run would go on with a store that its mixture has no longer."""
+
+    def mixed(**weights: float) -> Recipe:
+        return recipe_from_table({"data": {"mixture": {"web": 2}}, "phase": [{"mixture": weights}]})
+
+    before = mixed(own=0.3, general=1)
+    assert before.phase[0].mixture == (("general", 1.0), ("own", 0.3))
+    assert recipe_from_table(recipe_to_table(before)) == before == mixed(general=1, own=0.3)
+    for weights in (
+        {"general": 1, "own": 0.3, "law": 1},
+        {"general": 1},
+        {"general": 1, "law": 0.3},
+        {"general": 1, "own": 0.4},
+    ):
+        assert [line.partition(":")[0] for line in differences(before, mixed(**weights))] == ["phase.0.mixture"]
+    with_flag = recipe_from_table({"phase": [{}]}, ["data.mixture={general = 0.7, own = 0.3}"])
+    assert with_flag.data.mixture == (("general", 0.7), ("own", 0.3))
+    assert "general = 0.7" in recipe_to_toml(with_flag)
 
 
 def test_what_just_fits_together_is_accepted():

@@ -44,6 +44,11 @@ from bert_horovod.batches.text.making import make_index
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError
 
+
+class NoRows(UserError):
+    """A split of a store has no rows of the wished kind."""
+
+
 FORMATS = {"none": 5, "next_sentence": 5, "sentence_order": 6}  # versions of files and windows, by objective.pair
 
 
@@ -131,9 +136,9 @@ def open_index(
     """Open the row index of a store, and make it first, alone, if it is missing.
 
     `directory` is where indexes are kept; None: in `index/` of the store. With `build` a missing index is made, and one
-    that is there is checked: one process per host does it. Raises UserError if the split has no windows, or no pairs,
-    or for next-sentence pairs only one document; RunError if the index is missing and not to be built, or cannot be
-    written (UserError if the path is at fault); DamagedData if it is damaged.
+    that is there is checked: one process per host does it. Raises NoRows, a UserError, if the split has no windows, or
+    no pairs, or for next-sentence pairs only one document; RunError if the index is missing and not to be built, or
+    cannot be written (UserError if the path is at fault); DamagedData if it is damaged.
     """
     if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(
@@ -150,7 +155,7 @@ def open_index(
         make_index(store, path, sequence_length, pair, packing, Crew(), missing=True)
     description = read_description(path)
     if refusal := description["refusals"].get(split):
-        raise UserError(f"{store.path} {refusal}")
+        raise NoRows(f"{store.path} {refusal}")
     shards = len(store.manifest["shards"])
     arrays = read_split(path, split, sequence_length, shards, description["sha256"] if build else None)
     order = RunningCounts(arrays.pop("windows_by_class"), arrays.pop("windows_by_shard"), shards)

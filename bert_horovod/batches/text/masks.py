@@ -6,6 +6,7 @@ masked_count says, beginning where the epoch before it ended. With a rate that f
 all its rows had its largest rate, so that no token is masked twice in one turn.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Unmasked(NamedTuple):
 
     ids: np.ndarray  # int32 [R, L]
     positions: np.ndarray  # int64 [R], the rows' numbers, counted over all epochs
+    run_positions: np.ndarray  # int64 [R], where the run has them; other than `positions` in a mixture of stores
     sequence_ids: np.ndarray  # int [R, L], 1 to S; 0: padding
     maskable: np.ndarray  # bool [R, L]: ordinary tokens
     tokens: np.ndarray  # int64 [R, S]: ordinary tokens per sequence; 0: none
@@ -84,8 +86,8 @@ class Masker:
         `slots`: masked positions of a row, at least as many as any of these rows needs. `circle`: for disjoint masks;
         None: they are drawn anew in each epoch.
         """
-        ids, positions, _, _, tokens = rows
-        budgets = np.where(tokens > 0, masked_count(tokens, self._rate.at(positions)[:, None]), 0)
+        ids, positions, run_positions, _, _, tokens = rows
+        budgets = np.where(tokens > 0, masked_count(tokens, self._rate.at(run_positions)[:, None]), 0)
         if self._longest_span == 1:
             places = self._places(rows, budgets, circle)
         else:
@@ -113,7 +115,7 @@ class Masker:
 
         A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
-        ids, positions, sequence_ids, maskable, tokens = rows
+        ids, positions, _, sequence_ids, maskable, tokens = rows
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
         words = columns if self._words is None else self._word_starts(self._words, ids, maskable)
         at = (positions * self._length)[:, None] + words
@@ -144,7 +146,7 @@ class Masker:
 
     def _span_places(self, rows: Unmasked, budgets: np.ndarray) -> np.ndarray:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see words.py."""
-        ids, positions, sequence_ids, maskable, _ = rows
+        ids, positions, _, sequence_ids, maskable, _ = rows
         begins = maskable
         if self._words is not None:
             begins = maskable & (self._word_starts(self._words, ids, maskable) == np.arange(self._length))
@@ -199,10 +201,13 @@ _AT_ONCE = 4096  # epochs that are summed in one array
 
 
 class Circles:
-    """Where epochs of so many rows begin in the circles of sequences, a pure function of the epoch."""
+    """Where epochs of so many rows begin in the circles of sequences, a pure function of the epoch.
 
-    def __init__(self, rate: MaskRate, rows: int, length: int) -> None:
-        self._rate, self._rows, self._length = rate, rows, length
+    `in_run`: gives the run's positions of the rows' positions, as the rate counts them.
+    """
+
+    def __init__(self, rate: MaskRate, rows: int, length: int, in_run: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._rate, self._rows, self._length, self._in_run = rate, rows, length, in_run
         self._before = lru_cache(maxsize=16)(self._masked_before)
 
     def begins(self, positions: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -219,6 +224,6 @@ class Circles:
         total = np.zeros_like(tokens)
         for begin in range(0, epoch, _AT_ONCE):
             epochs = np.arange(begin, min(begin + _AT_ONCE, epoch), dtype=np.int64)
-            ends = self._rate.at(np.stack((epochs * self._rows, (epochs + 1) * self._rows - 1)))
+            ends = self._rate.at(self._in_run(np.stack((epochs * self._rows, (epochs + 1) * self._rows - 1))))
             total += masked_count(tokens, ends.max(axis=0)[:, None]).sum(axis=0)
         return total

@@ -6,9 +6,11 @@ row, in any order, and make it again.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from bert_horovod.batches.words import read_priority_words
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
+from bert_horovod.corpus.stores import data_dirs
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Recipe
@@ -53,11 +56,19 @@ class _Sequences:
     wrong: np.ndarray  # bool: the second segment does not continue the first
 
 
+class InRun(NamedTuple):
+    """What rows of one store among several take from the run: see mixture.py."""
+
+    positions: Callable[[np.ndarray], np.ndarray]  # of the store's positions; -1 remains -1
+    stair_slots: np.ndarray  # int64 [stairs]: masked positions of a row, at most
+    sequences: int  # in a row, at most
+
+
 class Rows:
     """The rows of one index: endless, in random access.
 
     `objective.pair` must be that of the index; `rate` is the fraction of tokens that is masked, with the objective's
-    `masks`; `seed` orders rows and draws pairs and masks.
+    `masks`; `seed` orders rows and draws pairs and masks; `in_run`: None if the run has rows of no other store.
     """
 
     def __init__(
@@ -68,16 +79,15 @@ class Rows:
         objective: Objective,
         rate: MaskRate,
         seed: int,
+        in_run: InRun | None = None,
     ) -> None:
         if index.pair != objective.pair:
             raise ValueError("Rows: the index was made for another pair")
         self.count = index.rows  # rows per epoch
-        self.sequences = index.sequences  # S, the most in a row
-        sequence_length, lengths = index.sequence_length, index.templates.lengths
-        tokens = index.classes.tokens[lengths]
-        self._stair_slots = np.array(
-            [np.where(lengths > 0, masked_count(tokens, most), 0).sum(axis=1).max() for most in rate.stairs]
-        )
+        in_run = in_run or InRun(lambda positions: positions, stair_slots(index, rate), index.sequences)
+        self.sequences = in_run.sequences  # S, the most in a row
+        sequence_length = index.sequence_length
+        self._in_run, self._stair_slots = in_run.positions, in_run.stair_slots
         self.masked_slots = int(self._stair_slots.max())  # the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
         self._index, self._special = index, special
@@ -91,7 +101,9 @@ class Rows:
         self._exchange = PairExchange(index.classes, self._hash)
         self._rate = rate
         self._masker = Masker(store, special, objective, rate, seed, sequence_length, self.sequences)
-        self._circles = Circles(rate, self.count, sequence_length) if objective.masks == "disjoint" else None
+        self._circles = (
+            Circles(rate, self.count, sequence_length, self._in_run) if objective.masks == "disjoint" else None
+        )
         self._reader = TokenReader(store.path, store.manifest, len(store.vocabulary))
 
     def windows(self, positions: np.ndarray) -> np.ndarray:
@@ -148,13 +160,14 @@ class Rows:
                 "it is damaged; see where with: bert-horovod verify"
             )
 
-        real = positions[positions >= 0]
+        run_positions = self._in_run(positions)
+        real = run_positions[positions >= 0]
         slots = int(self._stair_slots[self._rate.stair(real)].max(initial=self._stair_slots.min()))
         circle = None
         if self._circles is not None:
             numbers = self._token_numbers(sequences, layout, first)
             circle = Circle(numbers, self._circles.begins(positions, tokens))
-        unmasked = Unmasked(ids, positions, layout.sequence_ids, layout.is_text, tokens)
+        unmasked = Unmasked(ids, positions, run_positions, layout.sequence_ids, layout.is_text, tokens)
         masked = self._masker.apply(unmasked, slots, circle)
         labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         labels[sequences.row, sequences.slot] = sequences.wrong
@@ -253,6 +266,26 @@ class Rows:
                 )
 
 
+def stair_slots(index: RowIndex, rate: MaskRate) -> np.ndarray:
+    """Masked positions that a row of the index needs at most, on each stair of the rate: int64 [stairs]."""
+    lengths = index.templates.lengths
+    tokens = index.classes.tokens[lengths]
+    return np.array([np.where(lengths > 0, masked_count(tokens, most), 0).sum(axis=1).max() for most in rate.stairs])
+
+
+def open_phase_index(
+    store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None = None, build: bool = True
+) -> RowIndex:
+    """The index of a phase's rows; arguments and errors as in open_index."""
+    length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
+    return open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
+
+
+def phase_seed(recipe: Recipe, phase: int) -> int:
+    """The seed of a phase's rows for training."""
+    return stream_seed(recipe.data.seed, _PHASE_STREAM + phase)
+
+
 def open_rows(
     store: Store,
     recipe: Recipe,
@@ -260,17 +293,18 @@ def open_rows(
     split: str,
     index_dir: Path | None = None,
     build: bool = True,
+    phases_before: int = 0,
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
-    Held-out rows are ordered and masked alike in all phases. Other arguments and errors are those of Rows and
-    open_index.
+    Held-out rows are ordered and masked alike in all phases, and in a mixture too (mixture.py has its rows for
+    training). Other arguments and errors are those of Rows and open_index.
     """
-    length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
-    index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
-    seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
+    index = open_phase_index(store, recipe, phase, split, index_dir, build)
     objective, rate = recipe.objective, mask_rate(recipe, recipe.phase[phase])
+    seed = phase_seed(recipe, phases_before + phase)
     if split == "held_out":  # all recipes are judged with masks that are drawn alike
+        seed = stream_seed(recipe.data.seed, _HELD_OUT_STREAM)
         objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
     special = special_ids(store.vocabulary, store.tokenizer_settings)
     return Rows(store, index, special, objective, rate, seed)
@@ -283,10 +317,16 @@ class StoreDataset:
     store: Store
     recipe: Recipe
     index_dir: Path | None = None
+    phases_before: int = 0  # of the run: its streams of rows go on behind theirs
 
     @property
     def path(self) -> Path:
         return self.store.path
+
+    @property
+    def flags(self) -> str:
+        """The flags that name the data, for messages about what to type."""
+        return data_dirs({"": self.store})
 
     @cached_property
     def hash(self) -> str:
@@ -318,4 +358,4 @@ class StoreDataset:
             make_index(self.store, path, *settings, crew, missing)
 
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
-        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, self.phases_before)

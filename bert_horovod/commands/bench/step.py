@@ -18,7 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_tuned, require_least
+from bert_horovod.commands.shared.flags import add_data_dirs, add_tuned, require_least
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.runtime import lazy_tensorflow as tf
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     parser.add_argument("--phase", type=int, default=0, metavar="N", help="phase, from 0 (default: %(default)s)")
     add_tuned(parser)
-    parser.add_argument(
-        "--data_dir", type=Path, metavar="DIR", help="token store of the rows (default: synthetic rows)"
-    )
+    add_data_dirs(parser, required=False, more=" of the rows (default: synthetic rows)")
     parser.add_argument("--index_dir", type=Path, metavar="DIR", help="where row indices go if the store is read-only")
     parser.add_argument(
         "--communication",
@@ -71,11 +69,13 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = step_recipe(arguments, arguments.world_size or launched.size, arguments.phase)
     if arguments.trace and arguments.trace.exists() and not arguments.trace.is_dir():
         raise UserError(f"--trace {arguments.trace}: that is a file; name a directory for the trace")
-    store = None
+    stores = None
     if arguments.data_dir:
-        from bert_horovod.corpus.store import open_store
+        from bert_horovod.batches.text.mixture import check_mixtures
+        from bert_horovod.corpus.stores import open_stores
 
-        store = open_store(arguments.data_dir)
+        stores = open_stores(arguments.data_dir)
+        check_mixtures(recipe, stores)
 
     from bert_horovod.batches.layout import check_vocabulary
     from bert_horovod.collectives.starting import connect
@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.job import check_size
 
-    if store:
-        check_vocabulary(recipe, store)
+    if stores:
+        check_vocabulary(recipe, next(iter(stores.values())))
         check_size(recipe, Pretraining(recipe.objective.pairs), launched.size)
     if arguments.memory and not host_has_gpu():
         end_above(parse_bytes(arguments.memory, "--memory"))
@@ -96,9 +96,9 @@ def run(arguments: argparse.Namespace) -> None:
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     try:
         as_rank = LoneRank(arguments.world_size) if arguments.world_size else world
-        bench = Bench(recipe, as_rank, arguments.communication or ("on",), store, arguments.index_dir)
+        bench = Bench(recipe, as_rank, arguments.communication or ("on",), stores, arguments.index_dir)
         measured = bench.run(arguments.steps, arguments.warm_up)
-        if world.size == 1 and not (store or arguments.communication):
+        if world.size == 1 and not (stores or arguments.communication):
             measured |= parts(bench.step, arguments.steps, measured)
         if arguments.trace:
             measured["trace"] = str(bench.trace(arguments.trace))

@@ -16,10 +16,38 @@ RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists
 
 def add_path(parser: argparse.ArgumentParser, name: str, flag: str, metavar: str, what: str) -> None:
     """Declare a path that is named alone, as `name`, or after a flag, which names the value too; one is required."""
+    either = _add_alone(parser, name, flag, what)
+    either.add_argument(flag, type=Path, metavar=metavar, help=f"the same as {name}")
+
+
+def add_stores(parser: argparse.ArgumentParser) -> None:
+    """Declare a store that is named alone, or stores by --data_dir; `data_dir_words` reads them."""
+    add_data_dirs(_add_alone(parser, "STORE", "--data_dir", "token store, made by: bert-horovod prepare"), False)
+
+
+def data_dir_words(arguments: argparse.Namespace) -> list[Path]:
+    """What --data_dir names, for corpus.stores.open_stores."""
+    return arguments.data_dir if isinstance(arguments.data_dir, list) else [arguments.data_dir]
+
+
+def _add_alone(parser: argparse.ArgumentParser, name: str, flag: str, what: str) -> argparse._MutuallyExclusiveGroup:
     either = parser.add_mutually_exclusive_group(required=True)
     dest = flag.removeprefix("--")
     either.add_argument(dest, nargs="?", type=Path, metavar=name, default=argparse.SUPPRESS, help=what)
-    either.add_argument(flag, type=Path, metavar=metavar, help=f"the same as {name}")
+    return either
+
+
+def add_data_dirs(parser: argparse._ActionsContainer, required: bool = True, more: str = "") -> argparse.Action:
+    """Declare --data_dir, one or several times; its value is a list for corpus.stores.open_stores."""
+    return parser.add_argument(
+        "--data_dir",
+        required=required,
+        action="append",
+        type=Path,
+        metavar="[NAME=]DIR",
+        help=f"token store{more}, made by: bert-horovod prepare. Several, each with a name, are mixed as data.mixture "
+        "of the recipe says",
+    )
 
 
 def add_overrides(parser: argparse._ActionsContainer, example: str = "execution.micro_batch=8") -> None:

@@ -89,7 +89,8 @@ class DivergenceHook(Hook):
         if run.journal is None:
             return
         recipe = run.job.output_dir / "recipe.toml"
-        flags = f"--data_dir {run.job.dataset.path} --recipe {recipe} --phase {phase.number}"
+        data = getattr(run.job.dataset, "flags", f"--data_dir {run.job.dataset.path}")
+        flags = f"{data} --recipe {recipe} --phase {phase.number}"
         texts = [bad_batch.describe(flags) for bad_batch in bad[:_SHOWN]]
         overflow = overflow_of_sums(run.recipe.numerics.wire, run.world.size, phase.micro_batches)
         for text in texts or [overflow]:

@@ -2,6 +2,9 @@
 
 import sys
 
+from bert_horovod.batches.text.mixture import Mixture
+from bert_horovod.batches.text.mixture_table import mixture_lines
+from bert_horovod.corpus.stores import train_tokens
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.training.hooks.base import Hook
 
@@ -13,10 +16,13 @@ MANY_EPOCHS = 40
 class EpochHook(Hook):
     """Prints on rank 0 when a phase begins; warns once."""
 
-    _warned = False
+    _warned = _told = False
 
     def phase(self) -> None:
         run, phase = self.run, self.run.phase
+        if isinstance(phase.source, Mixture):
+            self._of_stores(phase.source)
+            return
         epochs_of_phase = phase.settings.steps * phase.settings.global_batch / phase.source.count
         total = sum(map(_positions, run.recipe.phase)) / (phase.source.count * phase.settings.sequence_length)
         run.say(
@@ -32,6 +38,23 @@ class EpochHook(Hook):
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _of_stores(self, mixture: Mixture) -> None:
+        run, phase = self.run, self.run.phase
+        if self._told:
+            return
+        self._told = True
+        tokens = train_tokens(run.job.dataset.stores) | mixture.tokens
+        rows = phase.settings.global_batch * phase.settings.steps
+        read = sum(often * mixture.tokens.get(name, 0) for name, often in mixture.epochs(rows).items())
+        for line in mixture_lines(run.recipe, tokens, read / (rows * phase.settings.sequence_length)):
+            if line.startswith("warning") and run.world.rank == 0:
+                print(f"bert-horovod: {line}", file=sys.stderr, flush=True)
+            else:
+                run.say(line)
+        without = [name for name in run.job.dataset.stores if name not in phase.held_out.rows]
+        if without:
+            run.say(f"no held-out rows, so no held-out loss: {', '.join(without)}")
 
 
 def _positions(phase: Phase) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bert_horovod.batches.source import Source
+from bert_horovod.batches.text.mixture import HeldOutParts
 from bert_horovod.collectives.world import World
 from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.gpu_kernels.choice import compute_policy
@@ -63,24 +66,44 @@ class Evaluator:
         return self._task.metrics({name: sums[name] for name in self._task.sum_names}, counts)
 
 
+class StoresEvaluator:
+    """Evaluates each store alone; the metrics are the means by `weights`, and those of each store."""
+
+    def __init__(self, parts: dict[str, Evaluator], weights: dict[str, float]) -> None:
+        self._parts = parts
+        self._weights = weights if sum(weights.values()) else dict.fromkeys(weights, 1.0)
+
+    def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
+        """The metrics; equal on all ranks. That of store "own" is named as in mlm_loss.own."""
+        found = {name: evaluator.evaluate(variables) for name, evaluator in self._parts.items()}
+        total = sum(self._weights.values())
+        return {
+            metric: sum(self._weights[name] * found[name][metric] for name in found) / total
+            for metric in next(iter(found.values()))
+        } | {f"{metric}.{name}": mean for name, means in found.items() for metric, mean in means.items()}
+
+
 class EvaluationHook(Hook):
     """Evaluates every execution.evaluate_steps steps and at a phase's end, with the job's evaluator if it has one."""
 
     def phase(self) -> None:
-        run, execution = self.run, self.run.recipe.execution
+        run, execution, held_out = self.run, self.run.recipe.execution, self.run.phase.held_out
         self._compiled = False
         if run.job.evaluator:
             self._evaluator = run.job.evaluator(run)
             return
-        self._evaluator = Evaluator(
-            run.task,
-            run.phase.recipe.model,
-            compute_policy(run.recipe),
-            run.phase.held_out,
-            execution.evaluate_rows,
-            execution.micro_batch,
-            run.world,
-        )
+
+        def evaluator(task: Task, source: Source) -> Evaluator:
+            model, policy = run.phase.recipe.model, compute_policy(run.recipe)
+            rows, micro_batch = execution.evaluate_rows, execution.micro_batch
+            return Evaluator(task, model, policy, source, rows, micro_batch, run.world)
+
+        if isinstance(held_out, HeldOutParts):
+            task = replace(run.task, stores=())
+            parts = {name: evaluator(task, rows) for name, rows in held_out.rows.items()}
+            self._evaluator = StoresEvaluator(parts, held_out.weights)
+        else:
+            self._evaluator = evaluator(run.task, held_out)
 
     def wants_state(self, step: int) -> bool:
         return self.run.evaluation_due(step)

@@ -149,7 +149,7 @@ def test_disjoint_masks_are_another_order_for_each_window_and_each_phase_and_are
 
 @pytest.mark.parametrize("rate", [FALLING, RISING])
 def test_with_a_changing_rate_each_earlier_epoch_counts_at_its_largest(make_store, rate):
-    circles = Circles(rate, 60, length=16)
+    circles = Circles(rate, 60, length=16, in_run=np.asarray)
     tokens = np.array([[5, 0], [16, 3]])
     for epoch in (0, 1, 4, 9):
         expected = [

@@ -1,0 +1,74 @@
+"""The token stores of a run, by their names: --data_dir NAME=DIR, once for each; or one --data_dir DIR without a name.
+
+A dict of the opened stores, in the order of their names. One store without a name has the name "".
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from bert_horovod.corpus.store import Store, open_store
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.fields import Numbers
+
+Stores = dict[str, Store]
+
+
+def named_paths(words: Sequence[str | Path]) -> dict[str, Path]:
+    """The paths that --data_dir names, by name in order; raises UserError if they cannot be told apart."""
+    paths: dict[str, Path] = {}
+    for word in map(str, words):
+        name, equals, path = word.partition("=")
+        if not equals or not Numbers.KEY.fullmatch(name) or Path(word).exists():
+            name, path = "", word
+        if name in paths and name:
+            raise UserError(f"--data_dir {word}: {name}={paths[name]} has this name already; give each store its own")
+        if "" in {name, *paths} and len(words) > 1:
+            raise UserError(
+                f"--data_dir {paths.get('', word)}: several stores need names, with which data.mixture weighs them; "
+                "expected NAME=DIR, as in --data_dir general=DIR --data_dir own=DIR"
+            )
+        paths[name] = Path(path)
+    return {name: paths[name] for name in sorted(paths)}
+
+
+def open_stores(words: Sequence[str | Path]) -> Stores:
+    """Open the stores that --data_dir names; raises ReportedError, also if they cannot be mixed."""
+    stores = {name: open_store(path) for name, path in named_paths(words).items()}
+    (first_name, first), *others = stores.items()
+    for number, (name, store) in enumerate(others, 1):
+        said = f"--data_dir {name}={store.path} and --data_dir {first_name}={first.path}"
+        if store.vocabulary != first.vocabulary:
+            pairs = enumerate(zip_longest(store.vocabulary, first.vocabulary))
+            place = next(i for i, (theirs, ours) in pairs if theirs != ours)
+            raise UserError(
+                f"{said} have two vocabularies, which first differ at id {place}; prepare both with the same --vocab"
+            )
+        if store.tokenizer_settings != first.tokenizer_settings:
+            raise UserError(
+                f"{said} have two tokenizers ({store.tokenizer_settings}; {first.tokenizer_settings}); prepare both "
+                "with the same --vocab and the same settings of text"
+            )
+        for earlier in list(stores)[:number]:
+            if store.hash == stores[earlier].hash:
+                raise UserError(
+                    f"--data_dir {name}={store.path} and {earlier}={stores[earlier].path} are one store; name it once"
+                )
+    return stores
+
+
+def data_dirs(stores: Stores) -> str:
+    """The flags that name the stores, for messages about what to type."""
+    words = [f"{name}={store.path}" if name else str(store.path) for name, store in stores.items()]
+    return " ".join(f"--data_dir {shlex.quote(word)}" for word in words)
+
+
+def train_tokens(stores: Mapping[str, Store]) -> dict[str, int]:
+    """The tokens that stores have for training, without held-out and repeated ones; by name."""
+    totals = {
+        name: store.manifest["totals"] | {"repeated": store.manifest["duplicates"]} for name, store in stores.items()
+    }
+    return {
+        name: max(1, of["tokens"] - of["held_out_tokens"] - of["repeated"]["tokens"]) for name, of in totals.items()
+    }
