@@ -22,7 +22,7 @@ import pytest
 from bert_horovod import errors
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text.index import open_index
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.cluster.launching.hostfiles import read_hostfile
 from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.store import verify

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.optimizers.base import slot_shapes

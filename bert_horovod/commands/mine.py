@@ -109,7 +109,14 @@ def run(arguments: argparse.Namespace) -> None:
     require_columns(arguments.input, columns, "--text_columns", dialect)
 
     from bert_horovod.finetuning.kinds.kinds import open_predictor
-    from bert_horovod.finetuning.mining import Miner, Mining, kept_directory, load_vectors, negative_columns, read_pairs
+    from bert_horovod.finetuning.mining import (
+        Miner,
+        Mining,
+        kept_directory,
+        load_vectors,
+        negative_columns,
+        read_query_passages,
+    )
     from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
     from bert_horovod.inference.options import Options
     from bert_horovod.inference.text_predictor import RerankPredictor
@@ -117,7 +124,9 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.runtime.devices import use_devices
 
     begun, output = time.monotonic(), arguments.output
-    pairs = read_pairs(arguments.input, columns, arguments.corpus, output.absolute().parent, dialect, not files)
+    pairs = read_query_passages(
+        arguments.input, columns, arguments.corpus, output.absolute().parent, dialect, not files
+    )
     if files:
         of_passages = "row of --corpus" if arguments.corpus else "passage of --input"
         vectors = [

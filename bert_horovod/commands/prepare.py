@@ -74,9 +74,9 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 def documents_of(arguments: argparse.Namespace) -> str:
     """What --split says, or else --documents."""
-    from bert_horovod.corpus.reading.sequences import read_split
+    from bert_horovod.corpus.reading.sequences import parse_split
 
-    return arguments.documents if arguments.split is None else read_split(arguments.split)
+    return arguments.documents if arguments.split is None else parse_split(arguments.split)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

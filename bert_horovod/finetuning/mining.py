@@ -72,7 +72,7 @@ class Mining:
     scores: bool = False
 
 
-class Texts:
+class NumberedTexts:
     """Texts by their numbers; equal ones have one number.
 
     `first`: the place at which each was added; `numbers`: of each text that was added; `keys`: uint64, equal for texts
@@ -107,12 +107,12 @@ class Texts:
         return [os.pread(self._file.fileno(), end - begin, begin).decode() for begin, end in places]
 
 
-class Pairs(NamedTuple):
+class QueryPassages(NamedTuple):
     """What is read: pair i is of the query `query[i]` and the right passage `passage[i]`, numbers of texts."""
 
     columns: tuple[str, str]
-    queries: Texts
-    passages: Texts
+    queries: NumberedTexts
+    passages: NumberedTexts
     query: np.ndarray
     passage: np.ndarray
     given: int  # passages of the corpus, or without it of the pairs, equal ones too
@@ -142,15 +142,20 @@ def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def read_pairs(
+def read_query_passages(
     source: Path, columns: tuple[str, str], corpus: Path | None, directory: Path, dialect: Dialect, added: bool = True
-) -> Pairs:
+) -> QueryPassages:
     """Read the pairs of a table, in JSON Lines with lists of right passages too, and the passages of a corpus.
 
     `corpus`: further passages, a plain text (.txt) of one a line or a table; `added`: whether right passages that it
     lacks are candidates too; else they are refused. Raises ReportedError.
     """
-    queries, passages, right, query = Texts(directory), Texts(directory), Texts(directory), array("q")
+    queries, passages, right, query = (
+        NumberedTexts(directory),
+        NumberedTexts(directory),
+        NumberedTexts(directory),
+        array("q"),
+    )
     for table in table_blocks(source, columns, dialect, columns[1:]):
         one, other = table.places(columns, "--text_columns")
         for line, fields in table.rows:
@@ -178,7 +183,7 @@ def read_pairs(
             "expected all of them there, because --vectors has vectors of its texts alone"
         )
     number = queries.numbers[np.frombuffer(query, np.int64)]
-    return Pairs(columns, queries, passages, number, passages.numbers[further:], further or len(passages))
+    return QueryPassages(columns, queries, passages, number, passages.numbers[further:], further or len(passages))
 
 
 def _corpus_blocks(path: Path, name: str, dialect: Dialect) -> Iterator[list[str]]:
@@ -208,7 +213,7 @@ class Vectors(NamedTuple):
         return vectors
 
 
-def load_vectors(path: Path, texts: Texts, count: int, of: str) -> Vectors:
+def load_vectors(path: Path, texts: NumberedTexts, count: int, of: str) -> Vectors:
     """Open a .npy file of a vector for each of `count` texts that were added first; raises UserError."""
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -270,7 +275,7 @@ def kept_directory(output: Path, key: str) -> Iterator[Path]:
 FOUND = np.dtype([("passage", "<i4"), ("score", "<f4")])  # passage -1: there are no more
 
 
-def nearest(queries: np.ndarray, passages: Vectors, count: int, places: int) -> np.ndarray:
+def nearest_passages(queries: np.ndarray, passages: Vectors, count: int, places: int) -> np.ndarray:
     """The passages with the greatest products with each query: FOUND [queries, places], the greatest first.
 
     Of equal products the passage of the lower number comes first. `queries`: float32 [queries, width]; `count`: of
@@ -305,7 +310,7 @@ def negative_columns(output: Path, per_query: int) -> list[str]:
 class Miner:
     """Finds the negatives of pairs; `key` names what decides about the kept files beside the output."""
 
-    def __init__(self, pairs: Pairs, mining: Mining, reranker: RerankPredictor | None = None) -> None:
+    def __init__(self, pairs: QueryPassages, mining: Mining, reranker: RerankPredictor | None = None) -> None:
         self.pairs, self.mining, self.reranker = pairs, mining, reranker
         self.places = mining.ranks[1] + pairs.most()
         self._right = pairs.right()
@@ -321,7 +326,7 @@ class Miner:
             prompt = predictor.settings.prompt_of(self.pairs.columns[place], place)
             path, shape = directory / f"{('queries', 'passages')[place]}.f32", (len(texts.first), predictor.width)
 
-            def make(numbers: np.ndarray, texts: Texts = texts, prompt: str = prompt) -> np.ndarray:
+            def make(numbers: np.ndarray, texts: NumberedTexts = texts, prompt: str = prompt) -> np.ndarray:
                 return unit(predictor.vectors(texts(numbers), prompt))
 
             array = kept_array(path, shape, np.dtype("<f4"), _TEXTS, make, shown(f"vectors of {path.stem}", "texts"))
@@ -338,7 +343,7 @@ class Miner:
         shape, count = (len(texts[0].first), self.places), len(texts[1].first)
 
         def found_by(numbers: np.ndarray) -> np.ndarray:
-            return nearest(queries(numbers), passages, count, self.places)
+            return nearest_passages(queries(numbers), passages, count, self.places)
 
         def product(numbers: np.ndarray) -> np.ndarray:
             return np.einsum("nd,nd->n", queries(pairs.query[numbers]), passages(pairs.passage[numbers]))

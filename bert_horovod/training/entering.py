@@ -11,8 +11,8 @@ open the state          the progress in it says which phase, and which rows of i
 open the rows           once a phase; the state grows, if the phase has more layers, and is compared over ranks
 build the step          once a phase, with its first rows: by them buckets are planned, and programs compiled
 
-`enter` is the list. What it trains begins with `open_state`, and each phase with `open_rows`; the loop builds the step
-(training/building.py).
+`enter` is the list. What it trains begins with `open_state`, and each phase with `enter_phase`; the loop builds the
+step (training/building.py).
 """
 
 import atexit
@@ -69,7 +69,7 @@ def enter(
         require_agreement(jobs, world)
         bring_newest_checkpoint(jobs, world)
     locks = [share(job.output_dir, lock, world) for job, lock in zip(jobs, locks, strict=True)]
-    train_jobs(jobs, world)  # training.loop.train: open_state; for each phase open_rows, and build_phase_step
+    train_jobs(jobs, world)  # training.loop.train: open_state; for each phase enter_phase, and build_phase_step
     world.shutdown()
     for lock in locks:
         if lock is not None:
@@ -132,7 +132,7 @@ def bring_newest_checkpoint(jobs: Sequence[Job], world: World) -> None:
         bring_newest(job.output_dir, mirror, job.recipe, RunRecord(job.dataset.hash, job.start))
 
 
-def open_run(job: Job, world: World, hooks: Iterable[Callable[[Run], Any]]) -> Run:
+def begin_run(job: Job, world: World, hooks: Iterable[Callable[[Run], Any]]) -> Run:
     """A job's run, with its state; all ranks call it together. `hooks`: see Run."""
     began, earlier = time.time(), read_sign(job.output_dir)  # before a hook writes its own
     run = Run(job, world, hooks)
@@ -160,7 +160,7 @@ def open_state(run: Run) -> None:
         run.job = replace(run.job, dataset=replace(run.job.dataset, phases_before=before))
 
 
-def open_rows(run: Run, number: int, begin: int) -> None:
+def enter_phase(run: Run, number: int, begin: int) -> None:
     """Open a phase, which begins after step `begin`: its rows, and its state; all ranks call it together."""
     settings, job, world = run.recipe.phase[number], run.job, run.world
     run.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)

@@ -8,7 +8,7 @@ import numpy as np
 from bert_horovod.collectives.world import World
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.training.ahead import Ahead
-from bert_horovod.training.entering import open_rows, open_run
+from bert_horovod.training.entering import begin_run, enter_phase
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
@@ -42,7 +42,7 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
 
 def train(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes the run in output_dir, if any."""
-    with contextlib.closing(open_run(job, world, HOOKS)) as run:
+    with contextlib.closing(begin_run(job, world, HOOKS)) as run:
         try:
             _train_to_end(run)
         except BaseException as error:
@@ -68,7 +68,7 @@ def _train_phases(run: Run) -> None:
     begin = 0
     for number, phase in enumerate(run.recipe.phase):
         if run.state.progress.step < min(begin + phase.steps, run.last_step):
-            open_rows(run, number, begin)
+            enter_phase(run, number, begin)
             if not _train_phase(run):
                 return
         begin += phase.steps

@@ -13,9 +13,9 @@ from bert_horovod.training.step_results import (
     Layout,
     Named,
     StepInputs,
+    as_named,
     flat,
     gradient_checksums,
-    named,
     together,
     unflat,
 )
@@ -43,7 +43,7 @@ class Recheck:
     def _gradient_checksums(self, tensor: tf.Tensor, layout: Layout) -> Named:
         batch, first_row, inputs, _ = unflat(tensor, layout)
         gradients, lookups, _ = self._step.forward_backward(batch, first_row, inputs)
-        return named(gradient_checksums(gradients, lookups), tf.int64)
+        return as_named(gradient_checksums(gradients, lookups), tf.int64)
 
     def parameters_now(self) -> dict[str, np.ndarray]:
         """A copy of the trained parameters, float32 by name, in the host's memory."""

@@ -64,7 +64,7 @@ class OpenPhase:
 
 
 class Run:
-    """A run from its start, training.entering.open_run, to its end; call `close` at the end.
+    """A run from its start, training.entering.begin_run, to its end; call `close` at the end.
 
     `hooks`: functions that make the run's hooks (hooks.base.Hook), in the order in which the loop calls the hooks. The
     job's own hooks come first.

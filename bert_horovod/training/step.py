@@ -33,9 +33,9 @@ from bert_horovod.training.step_results import (
     Named,
     StartedStep,
     StepInputs,
+    as_named,
     flat,
     gradient_checksums,
-    named,
     together,
     unflat,
 )
@@ -148,7 +148,7 @@ class TrainStep:
         batch, first_row, inputs, others = unflat(tensor, layout)
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch | first_pass, first_row, inputs)
-        checksums = named(gradient_checksums(gradients, lookups), tf.int64) if checked else None
+        checksums = as_named(gradient_checksums(gradients, lookups), tf.int64) if checked else None
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         if last:
             outputs, end = self._finish(gradients, lookups, sums, inputs, clock)
@@ -232,7 +232,7 @@ class TrainStep:
         numbers = dict(zip(self.task.sum_names, tf.unstack(sums), strict=True))
         numbers |= {"finite": update.finite, "reduced_s": update.reduced_s, "updated_s": update.updated_s}
         numbers |= update.scalars | self._update_ratios(before)
-        return (named(numbers, tf.float64), update.ready_s, update.done_s), computed
+        return (as_named(numbers, tf.float64), update.ready_s, update.done_s), computed
 
     def _update_ratios(self, before: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """|x' - x| / |x| of each part of the model, where x are the parameters `before` an update, and x' those now."""

@@ -24,7 +24,7 @@ _READER = ThreadPoolExecutor(1, "results")
 Named = dict[tuple[str, ...], "tf.Tensor"]  # one entry: the names of a tensor's numbers, and the tensor
 
 
-def named(numbers: dict[str, tf.Tensor], dtype: tf.DType) -> Named:
+def as_named(numbers: dict[str, tf.Tensor], dtype: tf.DType) -> Named:
     """Scalars as one tensor; in a graph, which returns the keys of a dict as they are, names need no other way."""
     return {tuple(numbers): tf.stack([tf.cast(number, dtype) for number in numbers.values()])}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.text.mask_rates import masked_count
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.batches.words import (
     WordBoundaries,
     Words,

@@ -153,16 +153,16 @@ def test_a_command_that_was_killed_goes_on_and_writes_the_same(toy, monkeypatch)
     monkeypatch.setattr(mining, "_PASSAGES", 7)
     words = ("--ranks", "1-8")
     expected = of_toy(toy, *words)
-    nearest, calls = mining.nearest, []
+    nearest_passages, calls = mining.nearest_passages, []
 
     def killed(queries: np.ndarray, *arguments: object) -> np.ndarray:
         calls.append(len(queries))
         if len(calls) == 4:
             raise RunError("killed")
-        return nearest(queries, *arguments)
+        return nearest_passages(queries, *arguments)
 
     (toy / "out.jsonl").unlink()
-    monkeypatch.setattr(mining, "nearest", killed)
+    monkeypatch.setattr(mining, "nearest_passages", killed)
     with pytest.raises(AssertionError):
         of_toy(toy, *words)
     (kept,) = toy.glob(".out.jsonl.*.partial")

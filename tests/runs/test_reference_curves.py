@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import (

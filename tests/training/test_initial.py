@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text.rows import Rows, StoreDataset
+from bert_horovod.batches.text.rows import Rows
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import read_sign

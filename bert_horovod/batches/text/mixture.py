@@ -20,12 +20,12 @@ from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.batches.text.rows import (
     InRun,
     Rows,
-    StoreDataset,
     open_phase_index,
     open_rows,
     phase_seed,
     stair_slots,
 )
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store

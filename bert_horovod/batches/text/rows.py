@@ -5,10 +5,8 @@ other choice is a hash of (seed, stream, position), where the stream names the k
 row, in any order, and make it again.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,18 +15,12 @@ import numpy as np
 from bert_horovod.batches.layout import RowLayout, SpecialIds, lay_out, special_ids
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packing import PackedOrder
-from bert_horovod.batches.text.crews import rank_crew
 from bert_horovod.batches.text.cutting import positions_of
-from bert_horovod.batches.text.index import RowIndex, WindowsAt, index_path, open_index
-from bert_horovod.batches.text.making import make_index
+from bert_horovod.batches.text.index import RowIndex, WindowsAt, open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate, mask_rate, masked_count
 from bert_horovod.batches.text.masks import Circle, Circles, Masker, Unmasked
 from bert_horovod.batches.text.pairs import PairExchange
-from bert_horovod.batches.words import read_priority_words
-from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
-from bert_horovod.corpus.stores import data_dirs
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Recipe
@@ -308,54 +300,3 @@ def open_rows(
         objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
     special = special_ids(store.vocabulary, store.tokenizer_settings)
     return Rows(store, index, special, objective, rate, seed)
-
-
-@dataclass(frozen=True)
-class StoreDataset:
-    """A token store as the dataset of a run; see batches.source.Dataset. `index_dir`: see open_index."""
-
-    store: Store
-    recipe: Recipe
-    index_dir: Path | None = None
-    phases_before: int = 0  # of the run: its streams of rows go on behind theirs
-
-    @property
-    def path(self) -> Path:
-        return self.store.path
-
-    @property
-    def flags(self) -> str:
-        """The flags that name the data, for messages about what to type."""
-        return data_dirs({"": self.store})
-
-    @cached_property
-    def hash(self) -> str:
-        store, path = self.store, self.recipe.objective.priority_words
-        priority = read_priority_words(path, store.vocabulary, store.tokenizer_settings)
-        return store.hash if priority is None else hashlib.sha256(f"{store.hash} {priority.hash}".encode()).hexdigest()
-
-    @property
-    def text_key(self) -> str:
-        return self.store.text_key
-
-    @property
-    def vocabulary(self) -> list[str]:
-        return self.store.vocabulary
-
-    @property
-    def tokenizer_settings(self) -> TokenizerSettings:
-        return self.store.tokenizer_settings
-
-    @property
-    def tokens(self) -> int:
-        return self.store.manifest["totals"]["tokens"]
-
-    def make_files(self, phase: int, world: World) -> None:
-        settings = (self.recipe.phase[phase].sequence_length, self.recipe.objective.pair, self.recipe.data.packing)
-        path = index_path(self.store, *settings, self.index_dir)
-        if found := rank_crew(path.parent, not path.is_dir(), world):
-            crew, missing = found
-            make_index(self.store, path, *settings, crew, missing)
-
-    def open(self, phase: int, split: str, build: bool = True) -> Rows:
-        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, self.phases_before)

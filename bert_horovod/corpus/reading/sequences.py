@@ -26,7 +26,7 @@ _CUT = re.compile(r"\.\{(\d{1,2})\}\|\.")
 _FASTA = re.compile(rb"(?:\xef\xbb\xbf)?\s*>[^\n]*\n[A-Za-z*-]{20,}\r?(?:\n|\Z)")
 
 
-def read_split(given: str) -> str:
+def parse_split(given: str) -> str:
     """What --split says, LETTERS or the letters of a k-mer from 2 on; raises UserError for anything else."""
     if given in (LETTERS, "1"):
         return LETTERS
@@ -36,7 +36,7 @@ def read_split(given: str) -> str:
 
 
 def token_letters(documents: str) -> int:
-    """The letters of a token, if this rule of documents is one that read_split gives; else 0."""
+    """The letters of a token, if this rule of documents is one that parse_split gives; else 0."""
     return 1 if documents == LETTERS else int(documents) if documents.isdecimal() else 0
 
 

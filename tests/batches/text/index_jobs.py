@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_horovod.batches.source import open_source_once
 from bert_horovod.batches.text import crews, making
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError

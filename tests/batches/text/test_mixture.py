@@ -5,7 +5,7 @@ import pytest
 
 from bert_horovod.batches.text.mask_rates import masked_count
 from bert_horovod.batches.text.mixture import MixedDataset, dataset_of, open_mixture
-from bert_horovod.batches.text.rows import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.corpus.stores import data_dirs, named_paths, open_stores
 from bert_horovod.errors import UserError
 from tests.toys import VOCABULARY, toy_recipe

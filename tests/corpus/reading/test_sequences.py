@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.corpus.reading import sources
 from bert_horovod.corpus.reading.pieces import split_source
-from bert_horovod.corpus.reading.sequences import read_split
+from bert_horovod.corpus.reading.sequences import parse_split
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import SECTION_BYTES
 from bert_horovod.errors import UserError
@@ -106,10 +106,10 @@ def test_fasta_without_split_is_refused_and_prose_that_quotes_is_not(tmp_path):
 
 
 def test_what_split_may_be():
-    assert [read_split(given) for given in ("letters", "1", "6", "16")] == ["letters", "letters", "6", "16"]
+    assert [parse_split(given) for given in ("letters", "1", "6", "16")] == ["letters", "letters", "6", "16"]
     for given in ("", "0", "17", "words", "-3", "6.0", "٣"):
         with pytest.raises(UserError, match="expected letters, or the letters of a k-mer, 1 to 16"):
-            read_split(given)
+            parse_split(given)
 
 
 def test_letters_come_out_as_they_lie_in_the_file(tmp_path):
