@@ -50,5 +50,5 @@ def toys(tmp_path) -> Toys:
 @pytest.fixture(autouse=True)
 def devices_are_taken(monkeypatch):
     """Commands that run in this process find TensorFlow's devices taken: other tests have used them."""
-    for place in ("runtime.devices", "finetuning.initialisation"):
+    for place in ("runtime.devices", "finetuning.initialisation", "training.entering"):
         monkeypatch.setattr(f"bert_horovod.{place}.use_devices", lambda *arguments: None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.batches.text import rows as rows_module
+from bert_horovod.batches.text import store_dataset
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
@@ -111,13 +111,13 @@ def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
 def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, pair):
     store, path = toy
     opened = {}
-    open_rows = rows_module.open_rows
+    open_rows = store_dataset.open_rows
 
     def kept(store, recipe, phase, split, *more, **settings):
         opened[phase, split] = open_rows(store, recipe, phase, split, *more, **settings)
         return opened[phase, split]
 
-    monkeypatch.setattr(rows_module, "open_rows", kept)
+    monkeypatch.setattr(store_dataset, "open_rows", kept)
     train_recipe(load_recipe(path, [f"objective.pair={pair}"]), store, tmp_path / "run")
     assert set(opened) == {(0, "train"), (0, "held_out"), (1, "train"), (1, "held_out")}
     wrong = {"next_sentence": ": B is from another document", "sentence_order": ": B and A are swapped"}.get(pair)

@@ -16,6 +16,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.corpus.store import open_store
+from bert_horovod.corpus.stores import open_stores
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from tests.commands.conftest import command
 from tests.horovod_runs import clean_environment, run_python
@@ -72,7 +73,8 @@ def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):
     (files / "elsewhere").mkdir()
     monkeypatch.chdir(files / "elsewhere")
     arguments = parse(["bert-horovod", *words])
-    recipe, store = load_recipe(arguments.recipe, arguments.overrides), open_store(arguments.data_dir)
+    [store] = open_stores(arguments.data_dir).values()
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
     assert recipe.model.vocab_size == len(store.vocabulary)
 
 

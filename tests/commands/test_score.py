@@ -51,8 +51,8 @@ def test_scoring_imports_no_tensorflow(tmp_path):
     (tmp_path / "p.tsv").write_text("index\tprediction\n0\t1\n")
     program = (
         "import sys; from bert_horovod.finetuning.kinds.base import Request; "
-        "from bert_horovod.finetuning.kinds.kinds import score; from pathlib import Path; "
-        f"score('sst2', Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
+        "from bert_horovod.finetuning.kinds.kinds import score_file; from pathlib import Path; "
+        f"score_file('sst2', Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert run_python("-c", program).returncode == 0

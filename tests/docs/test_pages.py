@@ -241,7 +241,7 @@ REPLACED = {
 @pytest.mark.xdist_group("tutorials")
 def test_the_tutorials_run_one_after_another(tmp_path, monkeypatch):
     """Commands that start no ranks run in this process, which has imported TensorFlow; README's run as programs."""
-    for place in ("runtime.devices", "finetuning.initialisation"):
+    for place in ("runtime.devices", "finetuning.initialisation", "training.entering"):
         monkeypatch.setattr(f"bert_horovod.{place}.use_devices", lambda *arguments: None)
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("localhost slots=2\n")

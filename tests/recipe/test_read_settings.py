@@ -23,6 +23,7 @@ LATER = {
     "phase.grow",  # the same
     "phase.global_rope_theta",  # refused for other models by their check
     "execution.threads",
+    "data.mixture_temperature",  # of several stores alone
     "execution.probe",
 }
 # A rule with each method, so that each of both is run once.

@@ -51,7 +51,9 @@ def write_model(
 
 def load(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:
     task = Pretraining(recipe.objective.pairs)
-    return load_initial(find_checkpoint(directory), recipe.model, task, StoreDataset(store, recipe))
+    return load_initial(
+        find_checkpoint(directory, "--init_checkpoint"), recipe.model, task, StoreDataset(store, recipe)
+    )
 
 
 def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:

@@ -143,7 +143,7 @@ def test_numbers_of_columns_that_are_not_there_are_refused(tmp_path, names, matc
         ("a.tsv", b"a\tb\ncaf\xe9\t1\n", r"line 2, .*not UTF-8"),
         ("a.csv", b"text\ncaf\xe9\n", "line 2, byte 8 of the text: the byte 0xe9"),
         # without flags that the command lacks, such as --bad_lines
-        ("a.csv", b"text\ncaf\xe9\n", "predict and score have --encoding latin-1\\), or mend the line$"),
+        ("a.csv", b"text\ncaf\xe9\n", "predict, mine and score have --encoding latin-1\\), or mend the line$"),
         ("a.tsv.gz", gzip.compress(b"a\tb\ngood\t1\n" * 100, mtime=0)[:-9], "truncated or damaged"),
     ],
 )
