@@ -7,8 +7,9 @@ larger than memory is not read ahead. A bounded number of files is open at once.
 import functools
 import os
 import resource
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,23 +44,35 @@ class _Place(NamedTuple):
     pages: int
 
 
-@functools.cache
-def _open_files() -> Callable[["TokenReader", int], tuple[int, int, _OpenFile]]:
-    """The shards that this process has open: all readers share one bound, however many stores there are."""
-    few = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
-    return functools.lru_cache(few)(lambda reader, shard: reader.open_place(shard))
+_READERS: weakref.WeakSet["TokenReader"] = weakref.WeakSet()
+
+
+def _share_files() -> None:
+    """Let the stores that are read have equal parts of the files that may be open, however many stores there are."""
+    readers = list(_READERS)
+    most = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+    part = max(8, most // len({reader.store for reader in readers}))
+    for reader in readers:
+        reader.keep_open(part)
 
 
 class TokenReader:
     """Reads tokens; threads may share it."""
 
     def __init__(self, store: Path, manifest: dict[str, Any], vocabulary_size: int) -> None:
-        self._store, self._entries = store, manifest["shards"]
+        self.store, self._entries = store, manifest["shards"]
         self.dtype = token_dtype(vocabulary_size)
         self._size = self.dtype.itemsize
         self._place = functools.cache(self._find)
-        self._open = functools.partial(_open_files(), self)
         self._block = functools.lru_cache(_CHECKSUM_BLOCKS)(self._read_checksums)
+        self._part = 0
+        _READERS.add(self)
+        _share_files()
+
+    def keep_open(self, files: int) -> None:
+        """Have so many files open at most."""
+        if files != self._part:
+            self._part, self._open = files, functools.lru_cache(files)(self._open_shard)
 
     def read(self, shard: int, begin: int, count: int) -> np.ndarray:
         """Tokens begin to begin + count - 1 of a shard; raises as `pages`."""
@@ -86,7 +99,7 @@ class TokenReader:
                     self._compare(data, number, page, together)
                 yield data, offset
         except (OSError, ValueError, IndexError) as error:
-            raise damaged(error, self._store / self._entries[number]["name"], see_which(self._store)) from error
+            raise damaged(error, self.store / self._entries[number]["name"], see_which(self.store)) from error
 
     def _compare(self, data: bytes, shard: int, page: int, pages: int) -> None:
         """Raise ValueError if not all of these pages are whole."""
@@ -97,7 +110,7 @@ class TokenReader:
             if zlib.crc32(data[i * PAGE_BYTES : (i + 1) * PAGE_BYTES]) != block[(page + i) % _PER_BLOCK]:
                 raise ValueError(f"page {page + i:,} of its tokens has another CRC")
 
-    def open_place(self, shard: int) -> tuple[int, int, _OpenFile]:
+    def _open_shard(self, shard: int) -> tuple[int, int, _OpenFile]:
         """A shard's descriptor, where its tokens begin, and what keeps the descriptor open."""
         place = self._place(shard)
         opened = _OpenFile(place.file)
@@ -112,7 +125,7 @@ class TokenReader:
     def _find(self, shard: int) -> _Place:
         """Check once that a shard's file is a regular one inside of the store, as long as it should be."""
         entry = self._entries[shard]
-        file = shard_file(self._store, entry["name"])
-        open_regular(file, inside=self._store).close()
+        file = shard_file(self.store, entry["name"])
+        open_regular(file, inside=self.store).close()
         (tokens, size, _), (checksums, _, _) = (entry["arrays"][name] for name in ("tokens", "checksums"))
         return _Place(file, tokens, checksums, size // PAGE_BYTES)

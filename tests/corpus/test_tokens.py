@@ -96,6 +96,22 @@ def test_any_number_of_shards_is_read_with_few_files(tmp_path):
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
+def test_the_stores_that_are_read_share_the_files_that_may_be_open(tmp_path):
+    gc.collect()
+    stores = [write_toy_store(tmp_path / name, shards=150, documents=1) for name in "ab"]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(400, before + 200), limits[1]))
+    try:
+        readers = [reader_of(store) for store in (*stores, *stores)]  # of each two, as for training and held-out rows
+        for reader in readers:
+            assert all(len(reader.read(shard, 0, 1)) == 1 for shard in range(150))
+        opened = len(os.listdir("/proc/self/fd")) - before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert 2 * 8 <= opened <= 2 * (max(400, before + 200) // 4)
+
+
 def test_a_disk_that_fails_is_not_called_damage(tmp_path, monkeypatch):
     store = write_toy_store(tmp_path / "store", shards=1)
 
