@@ -75,7 +75,7 @@ def test_a_resume_is_exact_where_masks_fall_and_do_not_repeat(store, tmp_path, c
     sections = {
         "model": MODEL,
         "objective": {"pair": "none", "masks": "disjoint"},
-        "phase": {"masked_fraction": 0.3, "masked_fraction_end": 0.1, "steps": 5},  # each step traces its own graph
+        "phase": {"masked_fraction": 0.3, "masked_fraction_end": 0.1, "steps": 5},  # two graphs, one after the other
         "execution": {"checkpoint_steps": 2, "log_steps": 1, "xla": "off"},
     }
     whole, parts = tmp_path / "whole", tmp_path / "parts"

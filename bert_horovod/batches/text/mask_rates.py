@@ -9,7 +9,9 @@ import numpy as np
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Objective, Phase
 
-STAIRS = 8  # of a phase: numbers of masked positions in a row, at most; the step is compiled once for each
+# A phase goes down in stairs of about STAIR_STEPS steps, two to STAIRS of them: on each, a row has one number of masked
+# places, and the step is compiled once. More stairs save work at places that hold nothing, and cost compilations.
+STAIRS, STAIR_STEPS = 8, 500
 
 
 def masked_count(tokens: np.ndarray | int, fraction: np.ndarray | float) -> np.ndarray:
@@ -46,7 +48,7 @@ class MaskRate:
     @cached_property
     def stairs(self) -> list[float]:
         """The largest fraction in each of up to STAIRS equal parts of the phase."""
-        count = 1 if self.first == self.last else min(STAIRS, self.steps)
+        count = 1 if self.first == self.last else min(STAIRS, self.steps, max(2, -(-self.steps // STAIR_STEPS)))
         ends = self._in_step(-(-np.arange(count + 1) * self.steps // count))
         return np.maximum(ends[:-1], ends[1:]).tolist()
 
