@@ -13,11 +13,16 @@ from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_table
 
 LAB = Path(__file__).resolve().parent
-RECIPES = LAB.parent / "run" / "recipes"
+_RECIPES = LAB.parent / "run" / "recipes"
 KEPT = LAB / "curves"
 RANKS = 2  # of a curve whose group does not say
 SEED = re.compile(r", seed \d+$")
 _UNTIMED = re.compile(r", (seed|rate|longer|dense).*")  # what changes no step's seconds
+
+
+def recipe_path(name: str) -> Path:
+    """A recipe of the lab's own, else one that comes with the program."""
+    return own if (own := LAB / name).is_file() else _RECIPES / name
 
 
 class Curve(NamedTuple):
@@ -50,7 +55,7 @@ def _read(path: Path) -> dict[str, Curve]:
             seed = SEED.search(name)
             curves[begin + name] = Curve(
                 begin + name,
-                RECIPES / group["recipe"],
+                recipe_path(group["recipe"]),
                 (*table["common"], *best, *group.get("set", ()), *own),
                 begin,
                 begin + group["baseline"] + (seed[0] if seed else ""),

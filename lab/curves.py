@@ -58,7 +58,7 @@ from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from lab import ladder
 from lab.contestants import PINNED, path
-from lab.curve_recipes import CURVES, RANKS, RECIPES, SEED, Curve, keep, kept, key_of
+from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
 from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
@@ -169,7 +169,7 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
     table_of_rows = ladder.read_ladder()
 
     def step_s(settings: ladder.Settings, _: int) -> float:
-        words = ["bench", "step", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", arguments.data_dir]
+        words = ["bench", "step", "--recipe", recipe_path(table_of_rows.recipe), "--data_dir", arguments.data_dir]
         words += [word for each in ladder.overrides(table_of_rows, settings) for word in ("--set", each)]
         return json.loads(_answer([*words, "--steps", "40", "--json"])[0])["step_s"]
 
@@ -187,7 +187,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     table_of_rows = ladder.read_ladder()
     directory, data_dir = arguments.work / run.key.split()[0], arguments.fresh_dir if run.fresh else arguments.data_dir
     say(f"{run.row}, seed {run.seed}: training in {directory}")
-    words = ["pretrain", "--recipe", RECIPES / table_of_rows.recipe, "--data_dir", data_dir]
+    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), "--data_dir", data_dir]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
     line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}

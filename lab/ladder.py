@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bert_horovod.recipe.fields import read_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from lab.curve_recipes import KEPT, LAB, RECIPES, key_of
+from lab.curve_recipes import KEPT, LAB, key_of, recipe_path
 
 FILE = KEPT / "ladder.jsonl"
 BASE = "the recipe"  # the name of what the first row is compared with
@@ -61,7 +61,7 @@ class After:
 class Ladder(NamedTuple):
     """The table of rows."""
 
-    recipe: str  # file name in run/recipes
+    recipe: str  # see recipe_path
     seeds: tuple[int, ...]
     gain: float  # nats
     common: Settings
@@ -205,7 +205,7 @@ def _run(ladder: Ladder, row: Row, settings: Settings, seed: int, store_hash: st
 
 
 def _recipe(ladder: Ladder, settings: Settings) -> Recipe:
-    return load_recipe(RECIPES / ladder.recipe, overrides(ladder, settings))
+    return load_recipe(recipe_path(ladder.recipe), overrides(ladder, settings))
 
 
 def overrides(ladder: Ladder, settings: Settings) -> list[str]:

@@ -14,10 +14,6 @@ Liu et al. 2025, arXiv 2502.16982: an update has the root mean square of AdamW's
 Jordan's is sqrt(max(1, rows / columns)).) The five Newton-Schulz steps bring all singular values near 1: between 0.7
 and 1.2. A matrix has one slot, m, in place of AdamW's two.
 
-optimizer.polynomial = "polar_express": the coefficients change from step to step, so that singular values from 0.001
-to 1 times the norm end between 0.84 and 1.13 (the steps above: 0.47 and 1.21) (Amsel et al. 2025, arXiv 2505.16932,
-the first five steps, with their safety factor).
-
 Matrices of one shape are multiplied as one batch. Every rank computes all of them, in the same dtype: that of
 training/agreement.agree_on_products.
 """
@@ -34,19 +30,8 @@ from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Shape
 from bert_horovod.runtime import lazy_tensorflow as tf
 
-# Coefficients (a, b, c) of the Newton-Schulz steps X = a X + (b A + c A A) X, by optimizer.polynomial.
-_SAFETY = 1.01
-_POLAR_EXPRESS = (
-    (8.28721201814563, -23.595886519098837, 17.300387312530933),
-    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
-    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
-    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
-    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
-)
-POLYNOMIALS = {
-    "jordan": ((3.4445, -4.7750, 2.0315),) * 5,
-    "polar_express": tuple((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS),
-}
+_STEPS = 5  # Newton-Schulz steps X = a X + (b A + c A A) X
+_A, _B, _C = 3.4445, -4.7750, 2.0315
 _LEAST_NORM = 1e-7
 _LENGTH = 0.2  # root mean square of an update of AdamW
 
@@ -73,11 +58,11 @@ def directions(
     else:
         length = _LENGTH * max(g.shape[1:]) ** 0.5
         momentum = moving_average(g, slots["m"], 1 - settings.momentum)
-        direction, share = length * orthogonal(momentum, products, settings.polynomial), 1.0
+        direction, share = length * orthogonal(momentum, products), 1.0
     return (share * (direction + settings.weight_decay * x if decay else direction),)
 
 
-def orthogonal(matrices: tf.Tensor, products: str = "float32", polynomial: str = "jordan") -> tf.Tensor:
+def orthogonal(matrices: tf.Tensor, products: str = "float32") -> tf.Tensor:
     """Bring the singular values of matrices near 1 by Newton-Schulz steps; a matrix of zeros stays.
 
     float32 [n, rows, columns] to float32 of the same shape; `products`: the dtype of the products between.
@@ -85,9 +70,9 @@ def orthogonal(matrices: tf.Tensor, products: str = "float32", polynomial: str =
     upright = matrices.shape[1] > matrices.shape[2]
     x = matrices / (tf.norm(matrices, axis=(1, 2), keepdims=True) + _LEAST_NORM)
     x = tf.cast(tf.linalg.matrix_transpose(x) if upright else x, products)
-    for a, b, c in POLYNOMIALS[polynomial]:
+    for _ in range(_STEPS):
         square = tf.matmul(x, x, transpose_b=True)
-        x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
+        x = _A * x + tf.matmul(_B * square + _C * tf.matmul(square, square), x)
     x = tf.cast(x, tf.float32)
     return tf.linalg.matrix_transpose(x) if upright else x
 
@@ -105,8 +90,6 @@ class Muon(Optimizer):
     momentum: float = setting(0.95, minimum=0, below=1)  # decay of the momentum of the layers' matrices
     # Learning rate of the parameters that AdamW updates (with beta_1, beta_2, epsilon): a multiple of the phase's
     adamw_rate: float = setting(1.0, above=0)
-    # The Newton-Schulz steps. jordan: five times the same; polar_express: another one each time, nearer to orthogonal
-    polynomial: str = setting("jordan", choices=tuple(POLYNOMIALS))
 
     multiplies: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("m", "v")
@@ -127,5 +110,5 @@ class Muon(Optimizer):
             if self.batched(name, shape):
                 matrices = joined_matrices(name)
                 short, long = sorted((shape[0] // matrices, shape[1]))
-                total += matrices * len(POLYNOMIALS[self.polynomial]) * (4 * short**2 * long + 2 * short**3)
+                total += matrices * _STEPS * (4 * short**2 * long + 2 * short**3)
         return total

@@ -44,7 +44,11 @@ _NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
 # Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
 # where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
-    "optimizer": {"decay_power": Removed(1.0, "set phase.N.decay_power"), "beta_3": Removed(0.9999, _NOT_HERE)},
+    "optimizer": {
+        "decay_power": Removed(1.0, "set phase.N.decay_power"),
+        "beta_3": Removed(0.9999, _NOT_HERE),
+        "polynomial": Removed("jordan", "leave it out: Newton-Schulz steps are Jordan's"),
+    },
     "execution": {
         "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),

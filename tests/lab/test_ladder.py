@@ -9,7 +9,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import table
 from lab import curves, ladder
-from lab.curve_recipes import RECIPES
+from lab.curve_recipes import recipe_path
 
 TABLE = ladder.read_ladder()
 LADDER = TABLE._replace(
@@ -89,12 +89,12 @@ def test_what_needs_the_other_store_is_left_out_where_there_is_none():
 
 @pytest.mark.parametrize("row", TABLE.rows, ids=lambda row: row.name)
 def test_each_row_makes_a_recipe(row):
-    load_recipe(RECIPES / TABLE.recipe, ["objective.pair=none", "optimizer.name=muon", *row.set])
+    load_recipe(recipe_path(TABLE.recipe), ["objective.pair=none", "optimizer.name=muon", *row.set])
 
 
 @pytest.mark.parametrize("after", TABLE.after, ids=lambda after: after.name)
 def test_each_run_behind_the_ladder_makes_a_recipe(after):
-    load_recipe(RECIPES / TABLE.recipe, after.set)
+    load_recipe(recipe_path(TABLE.recipe), after.set)
 
 
 def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch, tmp_path):
@@ -111,7 +111,7 @@ def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch
 
     monkeypatch.setattr(curves, "_answer", answer)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
-    run = ladder.Run("mean", 1, {}, load_recipe(RECIPES / TABLE.recipe, []), "key mean 5", mean=5)
+    run = ladder.Run("mean", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key mean 5", mean=5)
     curves.climb_with(run, argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None))
     assert said[-1][:2] == ["evaluate", str(tmp_path / "mean")]
     assert " ".join(said[-1]).endswith("--sequence_length 64 --json")
@@ -127,7 +127,7 @@ def test_a_run_that_diverged_is_kept_and_any_other_failure_ends_the_ladder(monke
 
     monkeypatch.setattr(curves, "_answer", answer)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
-    run = ladder.Run("faster", 1, {}, load_recipe(RECIPES / TABLE.recipe, []), "key")
+    run = ladder.Run("faster", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key")
     arguments = argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None)
     said["text"] = "the disk is full"
     with pytest.raises(RunError, match="disk is full"):
