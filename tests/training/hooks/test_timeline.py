@@ -69,13 +69,6 @@ def test_a_range_of_steps_is_traced_and_the_place_is_said(store, tmp_path, capsy
     assert capsys.readouterr().out.count(said) == 1
 
 
-@pytest.mark.full
-def test_no_range_traces_nothing(store, tmp_path, capsys):
-    train(store, tmp_path, 2, execution={"profile_steps": []})
-    assert traced(tmp_path) == []
-    assert "trace of" not in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the_rest(store, tmp_path, capsys):
     for last, steps in ((3, "2 to 3"), (5, "4 to 5"), (8, "6 to 6")):
