@@ -62,6 +62,7 @@ def traced(output_dir: Path) -> list[Path]:
     return traces
 
 
+@pytest.mark.full
 def test_a_range_of_steps_is_traced_and_the_place_is_said(store, tmp_path, capsys):
     train(store, tmp_path, 5, execution={"profile_steps": [2, 3]})
     assert len(traced(tmp_path)) == 1
