@@ -76,17 +76,6 @@ def test_files_that_help_names_exist(monkeypatch):
         assert not [path for path in named if not (project / path).exists()]
 
 
-@pytest.mark.full
-def test_help_names_every_command_with_its_purpose():
-    done = run_command("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    for command in FLAGS:
-        if " " in command:  # in the help of the command that it is part of
-            continue
-        assert command in done.stdout
-        assert flags.module_of(command).__doc__.strip().splitlines()[0].split()[0] in done.stdout
-
-
 def test_help_lists_commands_in_the_order_of_use():
     names = command_names(commands)
     assert names.index("vocab") < names.index("prepare") < names.index("pretrain") < names.index("finetune")

@@ -101,13 +101,6 @@ def test_micro_batch_count_is_the_smallest_that_holds_the_batch():
     assert micro_batch_count(2, 2, 8) == 1
 
 
-def test_a_batch_that_the_ranks_cannot_share_is_refused():
-    with pytest.raises(UserError, match="a batch that the ranks cannot share"):
-        micro_batch_count(3, 4, 1)
-    with pytest.raises(UserError, match="global_batch = 3"):
-        step_positions(0, 3, 0, 4, 1)
-
-
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##", "#"]
 
 

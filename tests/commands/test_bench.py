@@ -65,6 +65,7 @@ def test_a_size_is_measured_one_micro_batch_a_step_on_any_number_of_ranks():
     assert step_recipe(arguments, ranks=3).phase[0].global_batch == 64
 
 
+@pytest.mark.full
 def test_steps_on_rows_of_a_store_are_timed(tmp_path, store, capsys):
     recipe, tuned = tmp_path / "toy.toml", tmp_path / "tuned.toml"
     recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 32})), encoding="utf-8")

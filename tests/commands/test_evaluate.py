@@ -57,9 +57,8 @@ def test_people_read_losses_beside_the_unigrams(toys, tmp_path, capsys, pairs):
     assert ("next sentence   loss 0." in out) == ("next sentence" in out) == pairs
 
 
-@pytest.mark.parametrize(
-    "pair", ["none", *(pytest.param(pair, marks=pytest.mark.full) for pair in ("next_sentence", "sentence_order"))]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("pair", ["none", "next_sentence", "sentence_order"])
 def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     recipe = recipe_of(
         model=MODEL,
@@ -165,6 +164,7 @@ def test_pairs_are_judged_with_a_table_or_one_object(toys, tmp_path, capsys):
     assert "4/4" in told.err
 
 
+@pytest.mark.full
 def test_all_checkpoints_of_a_run_are_judged_but_damaged_ones(toys, tmp_path, capsys):
     recipe = recipe_of(
         model=MODEL,

@@ -13,7 +13,6 @@ from tests.commands.conftest import command
 from tests.commands.test_predict import assert_guesses_of_transformers
 from tests.toy_glue import WORDS, write_checkpoint, write_glue
 from tests.toy_runs import newest
-from tests.toy_squad import write_squad
 from tests.toys import TOY_MODEL
 
 SIZES = TOY_MODEL | {"vocab_size": len(WORDS), "num_hidden_layers": 5, "max_position_embeddings": 512}
@@ -96,19 +95,3 @@ def test_a_classifier_is_learned_and_transformers_gives_its_logits(tmp_path, che
     with torch.no_grad():
         expected = model(**encoded).logits.softmax(-1)[:, 1].numpy()
     np.testing.assert_allclose(shares, expected, atol=2e-4)
-
-
-def test_answers_are_learned_into_transformers_class(tmp_path, checkpoint):
-    transformers = pytest.importorskip("transformers")
-    data = write_squad(tmp_path / "squad", train=32, dev=8)
-    run = tmp_path / "out"
-    words = ("--task", "squad", "--data_dir", data, "--checkpoint", checkpoint, "--output_dir", run, *FAST)
-    assert command("finetune", *words, "--epochs", 1, "--doc_stride", 16) == 0
-    _, info = transformers.AutoModelForQuestionAnswering.from_pretrained(newest(run), output_loading_info=True)
-    assert not any(info.values()), info
-
-
-def test_plan_counts_its_layers(capsys):
-    words = ("--device", "A100 40GB", "--link", "10Gb/s", "--world_size", 1, 8)
-    assert command("plan", "--recipe", "modernbert-base", *words) == 0
-    assert "shared_layers" not in capsys.readouterr().out  # no ALBERT is made of it

@@ -66,7 +66,7 @@ def test_predict(tmp_path, counts):
     assert counts == ONCE
 
 
-@pytest.mark.parametrize("kind", ["directory", "google"])
+@pytest.mark.parametrize("kind", ["directory", pytest.param("google", marks=pytest.mark.full)])
 def test_finetune(tmp_path, counts, kind):
     if kind == "google":
         checkpoint = tmp_path / "uncased"

@@ -137,13 +137,6 @@ def test_a_roberta_of_transformers_is_trained_on_and_learns_entities(tmp_path, t
     capsys.readouterr()
 
 
-def test_a_roberta_wants_the_id_of_padding_that_its_positions_count_from(tmp_path):
-    store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "modernberts"))
-    model = TOY_MODEL | {"architecture": "roberta", "vocab_size": len(store.vocabulary)}
-    with pytest.raises(UserError, match=r"the token of padding, \[PAD\], has the id 3; .* expected 1, because"):
-        check_vocabulary(toy_recipe(model=model, objective=OBJECTIVE), store)
-
-
 @pytest.mark.full
 def test_another_tokenizer_is_refused(tmp_path, capsys):
     store = prepare(tmp_path, write_kind(tmp_path / "tokenizer", "robertas"))

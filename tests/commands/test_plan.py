@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.measuring.configuration import describe_recipe, step_flops
 from bert_horovod.recipe_files.loading import load_recipe
-from tests.horovod_runs import PROJECT, run_command
+from tests.horovod_runs import PROJECT
 
 LARGE = str(PROJECT / "run" / "recipes" / "bert-large-lamb-64k.toml")
 CLUSTER = str(PROJECT / "run" / "clusters" / "t4-10gbit.toml")
@@ -27,27 +27,6 @@ def plan(capsys, *flags: str) -> str:
     arguments = parse(["bert-horovod", "plan", *flags])
     arguments.run(arguments)
     return capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_a_table_for_each_phase():
-    done = run_command("plan", *FLAGS, "--device", "V100", "--world_size", "1", "32")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith(
-        "device V100 (here V100 SXM2 16GB): 125 TFLOP/s in float16, of which forward and backward reach"
-    )
-    assert lines[1] == "link 10 Gb/s, of which all-reduces reach 90%, 0.05 ms a hop; wire float16"
-    assert [line for line in lines if line.startswith("phase")] == [
-        "phase 0: 7,038 steps of 65,536 rows x 128, micro-batches of 32",
-        "phase 1: 1,563 steps of 32,768 rows x 512, micro-batches of 32",
-    ]
-    rows = [re.split(r" {2,}", line.strip()) for line in lines if re.match(r"(1|32) {2,}\d", line)]
-    assert [(row[0], row[1]) for row in rows[::4]] == [("1", "2048"), ("1", "1024")]
-    assert [row[0] for row in rows] == ["1", "32"] * 4
-    assert [row[4] for row in rows[2::4]] == ["100.0%"] * 2  # efficiency
-    assert "GiB that TensorFlow may allocate: --set execution.micro_batch=N" in done.stdout
-    assert re.match(r" +32 rank\(s\): [\d.]+ days, [\d,]+ device-hours$", lines[-1])
 
 
 def test_a_cluster_file_gives_ranks_prices_and_power(capsys):

@@ -113,6 +113,7 @@ def test_the_likeliest_word_comes_first(toys, capsys):
     assert all(float(words[1].rstrip("%")) == pytest.approx(73, abs=2) for words in guesses)
 
 
+@pytest.mark.full
 def test_probabilities_are_those_of_transformers(toys, monkeypatch):
     monkeypatch.setenv("USE_TF", "0")
     assert_guesses_of_transformers(toys.checkpoint, "The [MASK] sat on\na [MASK].", WORDS)

@@ -82,6 +82,7 @@ CASES = [
     (f"{OWN} a.csv --dev_file a.csv --checkpoint weightless", "weightless has no model.safetensors"),
     (f"{OWN} a.csv --dev_file a.csv --text_columns label", "name a column twice"),
     (f"{OWN} a.csv --dev_file a.csv --text_columns text,text", "name a column twice"),
+    (f"{OWN} a.csv --dev_file a.csv --text_columns a,b,c", "a,b,c: expected one name, or two with a comma between"),
     (f"{OWN} none.csv --dev_file a.csv", "cannot read none.csv"),
     (f"{EXPORT} --format savedmodel --int8", "--int8"),
     (f"{EXPORT} --format onnx --int8 --task sst2", "--task and --dev_file belong together"),

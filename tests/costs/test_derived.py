@@ -9,10 +9,9 @@ import pytest
 
 from bert_horovod.costs.derived import Product, derive, describe, flops_per_row, matrix_products
 from bert_horovod.costs.memory_estimate import kernel_bytes
-from bert_horovod.errors import UserError
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.recipe.settings import Execution, Numerics, Objective, Phase
+from bert_horovod.recipe.settings import Objective, Phase
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.toys import recipe_of
 
@@ -142,27 +141,6 @@ def test_parameters_are_counted_with_the_heads_that_the_objective_needs():
     assert derive(RECIPE, PHASE, 1).parameters == shared + 20 + 10
     without = dataclasses.replace(RECIPE, objective=Objective(pair="none"))
     assert derive(without, PHASE, 1).parameters == shared
-
-
-def test_more_ranks_than_rows_are_refused():
-    with pytest.raises(UserError, match=r"global_batch = 40 .* 41 ranks"):
-        derive(RECIPE, PHASE, 41)
-
-
-def base_memory(length: int = 128, world_size: int = 1, precision: str = "float32", **execution) -> int:
-    """The estimate for BERT-base with a global batch of 32."""
-    phase = Phase(sequence_length=length, global_batch=32)
-    recipe = recipe_of(phase=(phase,), numerics=Numerics(precision=precision), execution=Execution(**execution))
-    return derive(recipe, phase, world_size).memory_bytes
-
-
-def test_estimated_memory_grows_with_what_takes_memory():
-    parameters = derive(recipe_of(), Phase(), 1).parameters
-    memory_bytes = base_memory(micro_batch=32)
-    assert memory_bytes > 4 * 4 * parameters  # parameters, gradients and two moments
-    assert base_memory(micro_batch=32, precision="bfloat16") < memory_bytes
-    assert base_memory(micro_batch=16, world_size=2) - base_memory(micro_batch=16) == -4 * parameters  # accumulators
-    assert base_memory(micro_batch=8, world_size=2) > base_memory(micro_batch=8, world_size=4)
 
 
 STAGED = recipe_of(

@@ -13,7 +13,6 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import ring
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, plan_phase, slowest, update_bytes
 from bert_horovod.exchange import methods
-from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
@@ -216,20 +215,6 @@ def test_an_albert_sends_its_18_million_numbers_where_a_bert_sends_336_at_the_sa
     assert plans[1].forward_backward_s == pytest.approx(plans[0].forward_backward_s, rel=0.05)
     assert plans[1].communication_s < plans[0].communication_s / 18
     assert plans[1].memory_bytes < plans[0].memory_bytes
-
-
-def test_an_alberts_table_leaves_early_and_its_shared_layer_last():
-    albert = large("phase.0.global_batch=256", "execution.micro_batch=32", *ALBERT_LARGE)
-    profile = computed_profile(albert, albert.phase[0], 8, 1e13)
-    shapes = pretraining_shapes(albert.model, True)
-    plan = buckets.by_profile(shapes, 2, profile, ring(8, 1.25e8, 0.0))
-    assert plan.rows == WORD_EMBEDDINGS
-    assert WORD_EMBEDDINGS in plan.buckets[0]
-    layer = [name for name in shapes if name.startswith(layer_prefix(0))]
-    first = next(i for i, bucket in enumerate(plan.buckets) if set(bucket) & set(layer))
-    assert all(set(bucket).isdisjoint(layer) for bucket in plan.buckets[:first])
-    assert set(plan.buckets[-1]) & {*layer, f"{EMBEDDING_MAPPING}.weight"}
-    assert sorted(name for bucket in plan.buckets for name in bucket) == sorted(shapes)
 
 
 def test_a_phase_of_upper_layers_sends_and_updates_those_alone():

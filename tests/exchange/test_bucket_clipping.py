@@ -1,7 +1,6 @@
 """Clipping of buckets before the sum over ranks: against a NumPy transcription, on two ranks, and in whole runs."""
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -9,14 +8,11 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.exchanges import measured_buckets
-from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.dense.gradients import clip_buckets
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.directory import claim
 from bert_horovod.runtime.xla import no_clock
 from tests.exchange.moments import BROKEN, BUCKETS, SHAPES, TABLE, Toy, gradients, parameters
-from tests.horovod_runs import run_python
 from tests.toy_runs import metrics, train_rank, train_recipe
 from tests.toys import toy_recipe
 
@@ -117,13 +113,6 @@ def test_buckets_that_clip_are_cut_by_size_alone():
     assert not measured_buckets(toy_recipe(execution=auto, optimizer={"clipping": "bucket"}))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
-def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
-    done = run_python("-m", "tests.exchange.early_update", clipping)
-    assert done.stdout.split() == [early]
-
-
 def micro_batches_of(rows: int, most: float = 0.1, **sections) -> Recipe:
     optimizer = {"clipping": "bucket", "max_grad_norm": most}
     return toy_recipe(optimizer=optimizer, execution={"micro_batch": rows, "checkpoint_steps": 3}, **sections)
@@ -148,9 +137,3 @@ def test_a_loss_scale_does_not_reach_the_threshold(store, tmp_path):
         norms.append(step["gradient_norm"])
     assert 0.1 < norms[0] < 20 / math.sqrt(10)  # below each bucket's limit, had it all of the norm
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
-
-
-def test_a_run_keeps_the_rows_of_its_micro_batches(tmp_path):
-    os.close(claim(tmp_path / "run", micro_batches_of(16), "ab" * 32))
-    with pytest.raises(UserError, match=r"execution\.micro_batch: 16 -> 32, by which optimizer\.clipping = 'bucket'"):
-        claim(tmp_path / "run", micro_batches_of(32), "ab" * 32)

@@ -2,27 +2,20 @@
 
 import math
 import pickle
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bert_horovod.costs.exchanges import sent_bytes, sent_shapes
 from bert_horovod.exchange.compressed.payload_parts import LEFT
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes
-from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.rank_parts import part_file
 from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, initial, trained
 from tests.exchange.promises import chunks, low_rank
 from tests.exchange.transcribed import WORDS, WORDS_SHAPES, powersgd, words_initial, words_share
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree, run_process, run_script
-from tests.toy_runs import assert_same_files, metrics, newest, pretrain_arguments, train_rank
-from tests.toys import toy_recipe
+from tests.horovod_runs import horovodrun, run_process
 
 SLOW, STEPS = pytest.mark.slow, 20
 
@@ -71,50 +64,6 @@ def test_bytes_of_each_step_are_those_that_a_plan_computes(two_ranks):
     right, left = record["bytes"][5:7]
     assert right < left  # the sides of the word embeddings
     assert right + left == planned[5] + planned[6]
-
-
-@pytest.mark.slow
-def test_the_metrics_of_a_run_have_the_planned_bytes(two_ranks, store, tmp_path):
-    recipe = toy_recipe(
-        exchange={"method": "powersgd", "rank": 1, "dense": 0.5},
-        phase={"steps": 4},
-        execution={"micro_batch": 8, "evaluate_steps": 0, "checkpoint_steps": 4, "log_steps": 1},
-    )
-    two_ranks.run(train_rank, store.path, tmp_path, recipe)
-    planned = planned_bytes(recipe, pretraining_shapes(recipe.model, recipe.objective.pairs))
-    assert [line["wire_bytes"] for line in metrics(tmp_path)] == planned
-    assert planned[-1] < 0.2 * planned[0]
-    moved = [load_file(newest(tmp_path) / part_file(rank)) for rank in range(2)]
-    assert moved[0].keys() == moved[1].keys()
-    assert any(owed.any() for owed in moved[0].values())
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_bits_of_one_that_was_not(store, tmp_path):
-    """Two ranks are killed with steps behind their last checkpoint; all are in low rank."""
-    execution = {"micro_batch": 8, "evaluate_steps": 0, "checkpoint_steps": 4, "log_steps": 1}
-    sections = {"exchange": {"method": "powersgd", "rank": 2, "dense": 0.1}, "phase": {"steps": 40}}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    script = str(PROJECT / "run" / "run_pretraining.py")
-    for output_dir in (killed, killed, whole):
-        words = [script, *pretrain_arguments(tmp_path, store, output_dir, execution=execution, **sections)]
-        if output_dir is killed and not killed.exists():
-            with subprocess.Popen(
-                [*horovodrun(2), sys.executable, *words], env=clean_environment(), start_new_session=True
-            ) as run:
-                try:
-                    end = time.monotonic() + PATIENCE_S
-                    while not (killed / "metrics.jsonl").exists() or len(metrics(killed)) < 10:
-                        assert run.poll() is None
-                        assert time.monotonic() < end
-                        time.sleep(0.1)
-                finally:
-                    kill_tree(run.pid)
-            assert len(metrics(killed)) < 40
-        else:
-            done = run_script(2, *words)
-            assert done.returncode == 0, done.stdout + done.stderr
-    assert_same_files(killed, whole, part_file(0), part_file(1))
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.compressed.staged import limited
-from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.xla import compiled
 from tests.exchange.moments import LEARNING_RATE, SHAPES, Toy, moments_recipe
-from tests.toy_runs import losses, metrics, train, train_rank
-from tests.toys import more_rows, toy_recipe_table
+from tests.toy_runs import losses, metrics, train
+from tests.toys import more_rows
 
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}},
@@ -39,31 +38,6 @@ def test_the_norm_of_another_thing_than_the_gradient_is_another_metric(store, tm
 def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
     runs = [train(store, tmp_path / str(rows), execution={"micro_batch": rows}, **METHODS[method]) for rows in (32, 8)]
     np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-5)
-
-
-def two_phases(method: str) -> dict:
-    """In float16, whose loss scale rises until steps are skipped; positions from 16 on are unused at first."""
-    table = toy_recipe_table(**METHODS[method])
-    table["numerics"] = {"precision": "float16", "initial_loss_scale": 2.0**14, "loss_scale_growth_steps": 3}
-    table["execution"] |= {"micro_batch": 8, "consistency_steps": 2, "bucket_bytes": 40000}
-    phase = table["phase"][0] | {"learning_rate": 0.005}
-    table["phase"] = [phase | {"sequence_length": 16, "steps": 20}, phase | {"steps": 10}]
-    return table
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_two_ranks_learn_in_two_phases_of_two_stages_each(method, two_ranks, store, tmp_path):
-    recipe = recipe_from_table(two_phases(method))
-    answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
-    frozen = [line for line in answers[0].said.splitlines() if "is frozen" in line]
-    assert [line.split(":")[0] for line in frozen] == ["step 8", "step 24"]
-    lines = metrics(tmp_path)
-    assert np.mean([line["loss"] for line in lines[16:20]]) < np.mean([line["loss"] for line in lines[:4]])
-    skipped = [line["skipped_steps"] for line in lines]
-    assert skipped[-1] > skipped[7]  # in a compressed stage
-    sent = [line["wire_bytes"] for line in lines]
-    assert max(sent[8:19]) < min(sent[0], sent[20]) / 10
 
 
 def values(toy: Toy) -> dict[str, np.ndarray]:

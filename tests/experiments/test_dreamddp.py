@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from bert_horovod.costs.derived import derive
@@ -11,22 +10,7 @@ from bert_horovod.costs.planner import Network, plan_phase
 from bert_horovod.experiments.dreamddp import judged
 from tests.costs import test_memory_estimate as memory
 from tests.costs.test_planner import DEVICE, HOP, method_recipe
-from tests.exchange.exchange_jobs import SHAPES, exchange_recipe, trained
-from tests.exchange.promises import SGD
-from tests.experiments.promises import dream
 from tests.toys import exchange_of
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "optimizer", [SGD, pytest.param({"name": "adamw", "max_grad_norm": 1.0}, marks=pytest.mark.slow)]
-)
-def test_a_full_average_each_step_is_that_of_local_updates(two_ranks, optimizer):
-    every_step = dream(optimizer, interval=1, full_interval=1)
-    local = exchange_recipe(216, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
-    record, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
-    for name in SHAPES:
-        np.testing.assert_array_equal(record["parameters"][-1][name], expected["parameters"][-1][name])
 
 
 def test_the_log_says_which_interval_hides_averages():

@@ -77,12 +77,6 @@ def test_similarity_and_its_gradient_are_those_of_numpy(alive):
         assert np.isclose(gradient[place], (above - below) / 2e-6, atol=1e-5)
 
 
-def test_similarity_is_1_of_equal_heads_and_0_of_orthogonal_ones():
-    alive = tf.ones([2])
-    assert np.isclose(float(similarity(tf.ones([2, 3, 8]), alive)), 1)
-    assert float(similarity(tf.reshape(tf.eye(6, 8), [2, 3, 8]), alive)) == 0
-
-
 def sums_of(task, parameters, alive=None) -> dict[str, float]:
     living = {} if alive is None else {ALIVE: tf.constant(alive, tf.float32)}
     sums = task.sums(forward_of(MODEL, parameters), tensors(batch()) | living)

@@ -5,7 +5,6 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
     LabelFormat,
-    find_split,
     glue_format,
     label_names,
     learn_labels,
@@ -81,41 +80,6 @@ def test_a_test_file_is_refused_as_train_and_read_row_by_row_as_test(tmp_path):
     split = read_unlabelled(path, glue_format(TASKS["sst2"]))
     assert split.examples.texts == (["good", ""],)
     assert split.empty == 1
-
-
-def test_broken_rows_of_qqp_are_skipped_and_counted(tmp_path):
-    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-    path = written(tmp_path / "train.tsv", f"{header}0\t1\t2\tA\tB\t1\n5\t6\tbroken\n3\t4\t5\tC\tD\t0\n")
-    split = read_labelled(path, glue_format(TASKS["qqp"]))
-    assert (split.skipped, split.examples.labels) == (1, [1, 0])
-
-
-def test_empty_texts_are_counted(tmp_path):
-    text = "sentence1\tsentence2\tlabel\nA\t \tentailment\n\t\tentailment\nA\tB\tnot_entailment\n"
-    assert read_labelled(written(tmp_path / "a.tsv", text), glue_format(TASKS["rte"])).empty == 2
-
-
-@pytest.mark.parametrize(("rows", "form"), [("a,1\nb,1\n", OWN), ("a,1.0\nb,1\n", REAL)])
-def test_train_data_of_one_label_are_refused(tmp_path, rows, form):
-    path = written(tmp_path / "a.csv", f"text,label\n{rows}")
-    form = form if form.labels is not None else learn_labels(path, form)
-    with pytest.raises(UserError, match=r"all 2 examples have the label .*1.*; expected at least two"):
-        refuse_one_label(read_labelled(path, form), form)
-
-
-@pytest.mark.parametrize("value", ["2", "", "positive", "01"])
-def test_a_label_that_the_task_has_not_is_refused(tmp_path, value):
-    path = written(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t{value}\n")
-    with pytest.raises(UserError, match=r"line 2: the label is .*, expected one of 0, 1"):
-        read_labelled(path, glue_format(TASKS["sst2"]))
-
-
-def test_a_split_is_found_plain_or_compressed(tmp_path):
-    with pytest.raises(UserError, match=r"has no dev\.tsv or dev\.tsv\.gz; expected the directory SST-2"):
-        find_split(tmp_path, "SST-2", "dev")
-    path = tmp_path / "dev.tsv.gz"
-    path.touch()
-    assert find_split(tmp_path, "SST-2", "dev") == path
 
 
 @pytest.mark.parametrize("label", ["", "  "])

@@ -111,20 +111,6 @@ def test_a_regression_learns_real_numbers(tmp_path):
     assert data.metrics == ("pearson", "spearman")
 
 
-@pytest.mark.parametrize(
-    ("files", "columns", "match"),
-    [
-        ({"train": "a,c\nx,1\ny,2\n"}, ("a",), "expected --train_file, one --dev_file"),
-        ({"train": "a,c\nx,1\ny,2\n", "dev": "a,c\nx,1\n"}, ("a", "b", "d"), "--text_columns a,b,d: expected one name"),
-        ({"train": "a,c\nx,1\ny,2\n", "dev": "a,c\nx,1\n"}, ("b",), "no column 'b'"),
-        ({"train": "a,c\nx,1\ny,1\n", "dev": "a,c\nx,1\n"}, ("a",), "all 2 examples have the label '1'"),
-    ],
-)
-def test_own_files_that_cannot_serve_are_refused(tmp_path, files, columns, match):
-    with pytest.raises(UserError, match=match):
-        own_data("classification", toy(tmp_path, **files), columns, "c")
-
-
 def test_glues_files_that_are_not_there_are_asked_for(tmp_path):
     with pytest.raises(UserError, match="expected --data_dir, the directory SST-2 of GLUE's download, or --train_file"):
         glue_data("sst2", Files())
@@ -215,12 +201,6 @@ def test_an_example_with_several_labels_counts_for_its_rarest():
 def test_real_numbers_are_divided_as_one_group():
     train, dev = divided(examples([number / 7 for number in range(50)]), 0.1)
     assert (len(train.labels), len(dev.labels)) == (45, 5)
-
-
-@pytest.mark.parametrize("fraction", [0, -0.1, 0.51, 1, float("nan")])
-def test_a_fraction_that_leaves_no_train_part_is_refused(fraction):
-    with pytest.raises(UserError, match=r"--dev_fraction .*: expected more than 0 and at most 0.5"):
-        divided(examples([0, 1]), fraction)
 
 
 def test_too_few_examples_are_refused():

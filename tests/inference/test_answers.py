@@ -151,15 +151,6 @@ def test_no_candidate_an_empty_or_blank_context_or_a_question_as_long_as_the_win
     assert answers.null_odds == (NO_CANDIDATE_ODDS if may_abstain else None)
 
 
-def test_candidates_in_the_question_alone_are_none():
-    rows = rows_of(["good film"], ["the plot is bad and the hero was poor and the plot is fine and so is the film"])
-    (length,) = rows.windows.lengths
-    logits = np.zeros(length)
-    logits[1:21] = 9.0  # the 20 best starts and ends are in the question
-    answers = find_answers(rows, outputs_of(rows, [(logits, logits)]), ["good film"], AnswerRules(True))
-    assert answers[0].best.text == ""
-
-
 def test_a_context_of_100_000_words_is_read_to_its_last_word():
     context = "film " * 99_999 + "good"
     rows = rows_of([context], ["the plot"])
@@ -193,25 +184,3 @@ def test_every_answer_is_a_slice_of_the_context(context, may_abstain):
     for answer in answers.n_best:
         assert context[answer.begin : answer.end] == answer.text
         assert answer.text == answer.text.strip()
-
-
-def test_the_whole_of_a_context_with_runs_of_blanks_comes_back_as_it_was():
-    context = "Good  Film\n\nis\u202fFINÉ"
-    rows = rows_of([context], [""])
-    (length,) = rows.windows.lengths
-    start, end = np.zeros(length), np.zeros(length)
-    start[2], end[length - 2] = 9.0, 9.0
-    (answers,) = find_answers(rows, outputs_of(rows, [(start, end)]), [context], AnswerRules(False))
-    assert answers.best.text == context
-
-
-def test_the_null_score_is_the_smallest_of_all_windows():
-    context = "film " * 50 + "good"
-    rows = rows_of([context], ["the"])
-    assert len(rows.windows.start) > 3
-    logits = [(np.zeros(length), np.zeros(length)) for length in rows.windows.lengths]
-    for number, (start, end) in enumerate(logits):
-        start[0], end[0] = (-3.0, -1.0) if number == 2 else (7.0, 7.0)
-    (answers,) = find_answers(rows, outputs_of(rows, logits), [context], AnswerRules(True, null_score_threshold=-4.5))
-    assert answers.null_odds == -4.0
-    assert answers.best.text == ""

@@ -111,11 +111,6 @@ def test_a_line_is_answered_as_the_same_row_of_a_file(predictors, tmp_path):
     assert probability == f"probability={float(row[2]):.4f}"
 
 
-@pytest.mark.parametrize("context", ["", " ", "\u200b"])
-def test_a_line_without_a_context_is_answered_by_nothing(predictors, context):
-    assert predictors[True].predict_line(f"the plot\t{context}") == "\tprobability=1.0000\tcharacters=0-0"
-
-
 def test_the_threshold_decides_who_abstains(checkpoints, squad, tmp_path):
     counts = []
     for threshold in (-1e6, 1e6):

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.reading.table_files import Table, table_text
-from bert_horovod.errors import DamagedData, ReportedError, UserError
+from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import line_length
@@ -31,7 +31,6 @@ from bert_horovod.inference.text_predictor import (
 )
 from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.text_head import Classification, Regression, Reranking, ranks
 from tests.toy_glue import MODEL, write_checkpoint
 
@@ -146,19 +145,6 @@ def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
     assert cutting.predict_line("").split("\t")[0] in ("no", "yes")
 
 
-def test_a_regression_answers_with_a_number(tmp_path):
-    regressor = open_predictor(
-        find_checkpoint(write_checkpoint(tmp_path / "model", Regression("score", ("text",)))), Options()
-    )
-    (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text": "bad film"}\n')
-    regressor.predict_file(tmp_path / "in.jsonl", tmp_path / "out.tsv", quiet)
-    lines = (tmp_path / "out.tsv").read_text().splitlines()
-    assert lines[0] == "index\tprediction"
-    numbers = [float(line.split("\t")[1]) for line in lines[1:]]
-    assert numbers[0] == pytest.approx(float(regressor.predict_line("good")), rel=1e-4)
-    assert numbers[0] != numbers[1]
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -174,19 +160,6 @@ def test_options_that_do_not_fit_are_refused(tmp_path, directory, options, match
         open_predictor(find_checkpoint(directory), options).predict_file(
             tmp_path / "in.csv", tmp_path / "out.csv", quiet
         )
-
-
-def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"is a 'BertForPreTraining'; expected BertForSequenceClassification"):
-        open_predictor(find_checkpoint(write_checkpoint(tmp_path / "pretrained", Pretraining(True))), Options())
-    without = write_checkpoint(tmp_path / "without", TASK)
-    config = json.loads((without / "config.json").read_text())
-    (without / "config.json").write_text(json.dumps(config | {"id2label": {"0": "no", "1": "yes"}}))
-    with pytest.raises(DamagedData, match="classifier"):
-        open_predictor(find_checkpoint(without), Options())
-    (without / "config.json").write_text(json.dumps(config | {"id2label": {"1": "no", "2": "yes"}}))
-    with pytest.raises(DamagedData, match=r"id2label .* expected names by numbers from 0"):
-        open_predictor(find_checkpoint(without), Options())
 
 
 def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_there_is_one(tmp_path):

@@ -11,9 +11,8 @@ from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
 from bert_horovod.interchange.huggingface import describe_directory, read_directory, write_directory
-from bert_horovod.model.architectures.albert import Albert
 from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.shapes import classifier_shapes, pretraining_shapes, span_head_shapes
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
@@ -30,7 +29,6 @@ MODEL = Model(
     embedding_size=8,
     shared_layers=2,
 )
-FAMILY = Albert()
 LABELS = ("no", "perhaps", "yes")
 HEADS = {
     "AlbertForPreTraining": (Architecture(PRETRAINING, True), Pretraining(True)),
@@ -49,6 +47,7 @@ def write(directory: Path, task: Task, model: Model = MODEL) -> dict[str, np.nda
     return values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("model", [MODEL, dataclasses.replace(MODEL, embedding_size=0, shared_layers=1)])
 def test_a_directory_of_ours_has_its_logits_in_transformers(kind, model, tmp_path):
@@ -67,15 +66,6 @@ def test_a_directory_of_ours_has_its_logits_in_transformers(kind, model, tmp_pat
         np.testing.assert_array_equal(pretrained.parameters[name], value, err_msg=name)
 
 
-def test_names_in_files_are_told_back_and_no_two_are_equal():
-    shapes = pretraining_shapes(MODEL, True) | classifier_shapes(MODEL, 3) | span_head_shapes(MODEL)
-    names = [FAMILY.name_in_file(name) for name in shapes]
-    assert [FAMILY.name_of_parameter(name) for name in names] == list(shapes)
-    assert len(set(names)) == len(shapes)
-    assert "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.weight" in names
-    assert not [name for name in names if "bert." in name.replace("albert.", "")]
-
-
 def test_a_bare_albert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
     original = random_model("AlbertModel")
     original.save_pretrained(tmp_path)
@@ -85,6 +75,7 @@ def test_a_bare_albert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
     assert pretrained.model == MODEL
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY[5:] + VOCABULARY[:5]], ids=["first", "last"])
 def test_the_tokenizer_is_that_of_a_wordpiece_vocabulary_and_special_ids_are_its_own(vocabulary, tmp_path):
     transformers = pytest.importorskip("transformers")

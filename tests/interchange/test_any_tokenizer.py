@@ -125,13 +125,6 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, message):
     assert message in str(caught.value)
 
 
-def test_a_config_beside_it_with_fewer_rows_is_told(tmp_path):
-    directory = write_kind(tmp_path / "directory", "robertas")
-    (directory / "config.json").write_text('{"model_type": "roberta", "vocab_size": 300}', encoding="utf-8")
-    with pytest.raises(UserError, match="has ids up to 399, but the model has vocab_size = 300"):
-        read_tokenizer(directory, None)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_says_what_version_4_of_transformers_obeys(tmp_path, kind):
     written = general_config(read_tokenizer(write_kind(tmp_path / "directory", kind), None).settings, 512)

@@ -116,13 +116,6 @@ def test_every_variable_of_an_albert_has_its_place(tmp_path):
     assert_equal(parameters, expected(renamed))
 
 
-def test_an_albert_with_several_blocks_in_a_group_is_refused(tmp_path):
-    config = ALBERT_CONFIG | {"inner_group_num": 2}
-    write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=config)
-    with pytest.raises(UserError, match=r"albert_config\.json: inner_group_num = 2 is not supported: expected 1"):
-        find_checkpoint(tmp_path / "tiny").reader.read()
-
-
 @pytest.mark.parametrize(
     ("task", "kept"),
     [

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import HuggingFace, read_directory
-from tests.interchange.conftest import VOCABULARY, random_model
+from tests.interchange.conftest import VOCABULARY
 from tests.toys import TOY_MODEL
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
@@ -130,34 +130,3 @@ def test_bad_index_of_shards(pretraining_directory, index, word):
     (pretraining_directory / "model.safetensors").unlink()
     (pretraining_directory / "model.safetensors.index.json").write_text(index)
     assert_refused(pretraining_directory, word)
-
-
-def test_vocabulary_of_another_size(pretraining_directory):
-    (pretraining_directory / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]), encoding="utf-8")
-    assert_refused(pretraining_directory, "vocab.txt", f"{len(VOCABULARY) + 1} tokens", f"size = {len(VOCABULARY)}")
-    (pretraining_directory / "vocab.txt").write_text("\n", encoding="utf-8")
-    assert_refused(pretraining_directory, "vocab.txt", "is empty")
-
-
-def test_added_token_beyond_the_embeddings(pretraining_directory):
-    (pretraining_directory / "added_tokens.json").write_text(json.dumps({"extra": 500}))
-    assert_refused(pretraining_directory, "'extra' has the id 500", f"transformers for it is {len(VOCABULARY)}")
-    (pretraining_directory / "added_tokens.json").write_text(json.dumps({"extra": len(VOCABULARY)}))
-    assert_refused(pretraining_directory, f"{len(VOCABULARY) + 1} tokens", f"vocab_size = {len(VOCABULARY)}")
-
-
-def test_added_tokens_may_complete_the_vocabulary(tmp_path):
-    random_model("BertForMaskedLM").save_pretrained(tmp_path)
-    (tmp_path / "vocab.txt").write_text("\r\n".join(VOCABULARY[:-1]), encoding="utf-8")
-    (tmp_path / "added_tokens.json").write_text(json.dumps({VOCABULARY[-1]: len(VOCABULARY) - 1}))
-    assert read_directory(tmp_path).vocabulary == VOCABULARY
-
-
-def test_damaged_tokenizer_files(pretraining_directory):
-    (pretraining_directory / "vocab.txt").write_bytes(b"\xff\xfe")
-    assert_refused(pretraining_directory, "vocab.txt", "is not UTF-8 text")
-    (pretraining_directory / "vocab.txt").unlink()
-    (pretraining_directory / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
-    assert_refused(pretraining_directory, "BPE", "WordPiece")
-    (pretraining_directory / "tokenizer.json").write_text("{}")
-    assert_refused(pretraining_directory, "tokenizer.json", "damaged")

@@ -6,45 +6,16 @@ import pytest
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
-from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
+from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.parameters import initial_values
-from bert_horovod.model.shapes import pretraining_shapes
-from tests.interchange.comparing import compare_head, compare_masked_tokens
+from tests.interchange.comparing import compare_head
 from tests.interchange.conftest import VOCABULARY, random_model
 from tests.toys import TOY_MODEL
 
 TOY = TOY_MODEL | {"vocab_size": 64, "num_hidden_layers": 5, "intermediate_size": 48, "max_position_embeddings": 64}
 TOY |= {"local_attention": 8, "global_rope_theta": 10_000.0}
-TWO_LAYERS = TOY | {"num_hidden_layers": 2}
-ETTIN_17M = {"vocab_size": 50368, "hidden_size": 256, "num_hidden_layers": 7, "num_attention_heads": 4}
-ETTIN_17M |= {"intermediate_size": 384, "local_attention": 32, "max_position_embeddings": 8192}
-ETTIN = pytest.param(ETTIN_17M, 160, marks=pytest.mark.slow)
 IDS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("sizes", "length"), [(TWO_LAYERS, 40), ETTIN], ids=["two-layers", "ettin-17m"])
-def test_transformers_loads_our_directory_and_gives_our_logits_and_gradients(tmp_path, sizes, length):
-    transformers = pytest.importorskip("transformers")
-    model = ModernBertModel(**sizes)
-    values = initial_values(pretraining_shapes(model, False), 0.05, 0)
-    masked = Architecture(MASKED_TOKENS, False)
-    write_directory(tmp_path, model, masked, values, words(model.vocab_size), UNCASED)
-    load = transformers.AutoModelForMaskedLM.from_pretrained
-    theirs, info = load(tmp_path, output_loading_info=True, attn_implementation="eager")
-    assert type(theirs).__name__ == "ModernBertForMaskedLM"
-    assert not any(info.values()), info
-    assert theirs.config.attention_dropout == 0
-    pretrained = read_directory(tmp_path)
-    assert pretrained.model == model
-    compare_masked_tokens(theirs.eval(), pretrained, length)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    inputs = tokenizer("the cat sat", "on a mat")
-    assert set(inputs) == {"input_ids", "attention_mask"}
-    expected = ["[CLS]", "the", "cat", "sat", "[SEP]", "on", "a", "mat", "[SEP]"]
-    assert [VOCABULARY[token] for token in inputs["input_ids"]] == expected
 
 
 @pytest.mark.parametrize(
@@ -75,13 +46,6 @@ def test_a_bare_encoder_has_the_names_without_its_heads():
         "bert.encoder.layer.3.attention.self.qkv.weight",
         "bert.encoder.LayerNorm.weight",
     ]
-
-
-def test_names_come_back_from_files():
-    family, model = family_of(ModernBertModel()), ModernBertModel()
-    names = list(pretraining_shapes(model, False))
-    assert [family.name_of_parameter(family.name_in_file(name)) for name in names] == names
-    assert family.name_in_file(names[-1]) == "decoder.bias"
 
 
 def test_keys_of_both_generations_of_transformers_are_read(tmp_path):

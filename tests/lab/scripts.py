@@ -48,10 +48,3 @@ def load_script(name: str) -> ModuleType:
 def cells(line: str) -> list[str]:
     """The columns of a line of a table."""
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
-
-
-def imported_by_help(name: str) -> str:
-    """The modules that `--help` of a script imports, as Python tells of them."""
-    command = [sys.executable, "-X", "importtime", DIRECTORY / f"{name}.py", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    return done.stderr

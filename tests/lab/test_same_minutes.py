@@ -101,6 +101,7 @@ def test_a_line_is_found_once_and_the_last_of_a_key_counts(tmp_path):
         Results(tmp_path / "results.jsonl", most=0).once({"seed": 2}, dict)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_peer_trains_two_steps_and_saves_what_transformers_reads(tmp_path, compiled):
     transformers = pytest.importorskip("transformers")

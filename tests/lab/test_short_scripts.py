@@ -4,13 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bert_horovod.corpus.store import verify
-from bert_horovod.measuring.bench import trace
 from lab import size
 from lab.cluster import why_not
-from lab.operations import operations
 from tests.lab.scripts import cells, load_script, run_here, run_script
 from tests.toys import write_toy_store
 
@@ -56,37 +53,6 @@ def test_a_store_of_links_is_whole_and_repeats_the_text(tmp_path, monkeypatch, m
     assert store.manifest["totals"]["tokens"] == sum(len(shard.tokens) for shard in store.shards)
 
 
-@tf.function(jit_compile=True, autograph=False)
-def squashed(x):
-    return tf.nn.softmax(tf.tanh(x) * 2)
-
-
-@tf.function(autograph=False)
-def multiplied(weight):
-    x = tf.matmul(weight, weight)
-    for _ in range(3):
-        x = tf.linalg.matmul(squashed(x), weight)
-    return x
-
-
-def step():
-    # Made outside of the graph: there TensorFlow would compute all of it once, when it is traced.
-    return multiplied(tf.random.stateless_normal([64, 64], [0, 0]))
-
-
-def test_a_trace_tells_operations_and_compiled_functions_a_step(tmp_path):
-    step()
-    traced = operations(trace(lambda: step().numpy(), tmp_path))
-    by_name = {operation.name: operation for operation in traced}
-    products = [operation for operation in traced if "MatMul" in operation.name]
-    assert sum(operation.calls_per_step for operation in products) == 4
-    assert any(name.startswith("XLA squashed: ") for name in by_name)
-    assert not any("::" in name or name.startswith("Executor") or name.endswith(": call") for name in by_name)
-    assert [operation.ms_per_step for operation in traced] == sorted(
-        (operation.ms_per_step for operation in traced), reverse=True
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_a_run_with_faults_ends_as_one_without(tmp_path):
@@ -101,28 +67,3 @@ def test_a_run_with_faults_ends_as_one_without(tmp_path):
     again = run_script("soak", "--directory", tmp_path, "--table")
     assert again.returncode == 0
     assert again.stdout == done.stdout
-
-
-def test_differences_are_found():
-    soak = load_script("soak")
-    expected = ([[("step", 1)], [("step", 2)]], {"model": b"1", "optimizer": b"2"})
-    assert soak.differences(expected, expected) == []
-    assert soak.differences(([[("step", 1)]], expected[1]), expected) == ["1 of 2 lines of metrics.jsonl"]
-    assert soak.differences((expected[0], {"model": b"1", "optimizer": b"3"}), expected) == ["optimizer"]
-
-
-@pytest.mark.parametrize(("loss", "differ"), [(2.0, []), (2.001, []), (2.1, ["losses"]), (None, ["losses"])])
-def test_the_losses_of_a_run_that_a_host_has_left_may_differ_by_rounding(loss, differ):
-    soak = load_script("soak")
-    with_loss = [
-        ([[("step", 1), ("loss", value)]], {"model": bytes(number)}) for number, value in enumerate((loss, 2.0))
-    ]
-    assert soak.differences(*with_loss, soak.TOLERANCE) == differ
-
-
-def test_each_kind_of_fault_comes_as_often_in_each_round():
-    soak = load_script("soak")
-    size = sum(times for times, _ in soak.KINDS.values())
-    rounds = [[soak.drawn(5, number * size + each) for each in range(size)] for number in range(3)]
-    assert all(kinds.count(kind) == times for kinds in rounds for kind, (times, _) in soak.KINDS.items())
-    assert rounds[0] != rounds[1]

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs.buckets import by_size
 from bert_horovod.costs.derived import VOCABULARY, Product, derive
 from bert_horovod.errors import UserError
 from bert_horovod.measuring import configuration, synthetic
@@ -213,18 +212,6 @@ def measure_step(world: World, recipe: Recipe, delays: dict | None = None, steps
 @pytest.mark.full
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
     assert_measured(two_ranks.run(measure_step, TWO_RANKS, DELAYS)[0].value)
-
-
-@pytest.mark.slow
-def test_a_step_that_clips_buckets_is_measured_with_the_buckets_that_it_trains_with(two_ranks):
-    recipe = toy_recipe(
-        model={"vocab_size": 8_000},  # a table that would be sent before its looked-up rows are known
-        optimizer={"clipping": "bucket", "max_grad_norm": 1.0},
-        execution={"micro_batch": 8, "bucket_bytes": "auto"},
-    )
-    measured = two_ranks.run(measure_step, recipe, DELAYS | {"embeddings_s": 0.5})[0].value
-    by_size_alone = by_size(pretraining_shapes(recipe.model, recipe.objective.pairs), "auto")
-    assert (measured["rows"], len(measured["bucket_bytes"])) == (0, len(by_size_alone.buckets))
 
 
 @pytest.mark.slow

@@ -93,17 +93,6 @@ def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
         np.testing.assert_array_equal(gradient, above + mine, err_msg=name)
 
 
-@pytest.mark.full
-def test_a_graph_of_the_step_has_the_same_gradients():
-    graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), dtype=tf.bfloat16))
-    eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), dtype=tf.bfloat16)
-    for name, gradient in graph().items():
-        assert gradient.dtype == eager[name].dtype
-        np.testing.assert_allclose(
-            *(tf.cast(each, tf.float32) for each in (gradient, eager[name])), rtol=0.05, atol=0.05, err_msg=name
-        )
-
-
 def test_dropout_differs_by_layer_as_where_each_has_its_own_parameters():
     rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     batch = tensors(random_batch())

@@ -38,20 +38,6 @@ def test_bert_base_has_the_published_number_of_parameters():
     assert classifier == 109_483_778  # BertForSequenceClassification in transformers
 
 
-def test_the_order_is_that_of_the_forward_pass():
-    names = list(SHAPES)
-    places = [
-        next(i for i, name in enumerate(names) if name.startswith(start))
-        for start in (
-            *("bert.embeddings.word", "bert.embeddings.position", "bert.embeddings.token_type"),
-            *("bert.embeddings.LayerNorm", "bert.encoder.layer.0.attention.self.query"),
-            *("bert.encoder.layer.0.output.LayerNorm", "bert.encoder.layer.1.attention", "bert.pooler"),
-            *("cls.seq_relationship", "cls.predictions.transform.dense", "cls.predictions.bias"),
-        )
-    ]
-    assert places == sorted(places)
-
-
 def test_biases_and_layer_norm_are_not_decayed():
     layer = layer_prefix(0)
     for name in (
@@ -132,13 +118,6 @@ def test_new_layers_come_from_old_ones(before, layers, grow, sources):
     origins = [grown_from(layer_prefix(layer) + name, before, layers, grow) for layer in range(layers)]
     assert origins == [layer_prefix(source) + name for source in sources]
     assert grown_from(WORD_EMBEDDINGS, before, layers, grow) == WORD_EMBEDDINGS
-
-
-def test_initial_values_have_the_shapes_and_order_that_they_are_asked_for():
-    initial = initial_values(SHAPES, MODEL.initializer_range, seed=0)
-    assert {name: value.shape for name, value in initial.items()} == SHAPES
-    assert list(initial) == list(SHAPES)
-    assert all(value.dtype == np.float32 for value in initial.values())
 
 
 def test_an_initial_tensor_depends_on_the_seed_and_its_name_alone():

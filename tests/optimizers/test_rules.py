@@ -73,21 +73,17 @@ def numpy_lamb(x, g, m, v, t, rate, decay, settings):
     return x - rate * trust * u, m, v
 
 
-def numpy_lans(x, g, m, v, t, rate, decay, settings, normalize=True, old_x=True):
+def numpy_lans(x, g, m, v, t, rate, decay, settings):
     b1, b2 = settings.beta_1, settings.beta_2
     wd = settings.weight_decay if decay else 0.0
-    if normalize and norm(g) > 0:
+    if norm(g) > 0:
         g = g / (norm(g) + settings.epsilon)
     m = b1 * m + (1 - b1) * g
     v = b2 * v + (1 - b2) * g**2
     den = np.sqrt(v / (1 - b2**t)) + settings.epsilon
     r = m / (1 - b1**t) / den + wd * x
-    if old_x:
-        c = g / den + wd * x
-        return x - rate * (b1 * ratio(x, r) * r + (1 - b1) * ratio(x, c) * c), m, v
-    x = x - rate * b1 * ratio(x, r) * r
     c = g / den + wd * x
-    return x - rate * (1 - b1) * ratio(x, c) * c, m, v
+    return x - rate * (b1 * ratio(x, r) * r + (1 - b1) * ratio(x, c) * c), m, v
 
 
 def numpy_sgd(x, g, m, v, t, rate, decay, settings):
@@ -116,13 +112,13 @@ def initial_parameters():
     return parameters
 
 
-def gradients_of_step(t, scale=1.0):
+def gradients_of_step(t):
     generator = np.random.default_rng(100 + t)
     zero = ("no_gradient", "all_zero")
     gradients = {
         name: np.zeros(shape, np.float32)
         if name.startswith(zero) or (name == "dense.bias" and t == 1)  # a gradient that is zero at first
-        else (scale * generator.normal(size=shape)).astype(np.float32)
+        else generator.normal(size=shape).astype(np.float32)
         for name, shape in SHAPES.items()
     }
     gradients["holes.weight"][3] = gradients["holes.weight"][:, 0] = 0
@@ -133,13 +129,13 @@ def rate_of_step(t):
     return float(np.float32(0.02 / t))
 
 
-def run_numpy(settings, clipping, formula=None, scale=1.0, steps=STEPS):
+def run_numpy(settings, clipping, steps=STEPS):
     """Parameters after the last step, all in float64; clipping by the global norm is written out here."""
-    formula = formula or NUMPY_RULES[settings.name]
+    formula = NUMPY_RULES[settings.name]
     parameters = {name: x.astype(np.float64) for name, x in initial_parameters().items()}
     moments = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in SHAPES.items()}
     for t in range(1, steps + 1):
-        gradients = {name: g.astype(np.float64) for name, g in gradients_of_step(t, scale).items()}
+        gradients = {name: g.astype(np.float64) for name, g in gradients_of_step(t).items()}
         divisor = 1.0
         if clipping:
             divisor = max(1.0, np.sqrt(sum(np.sum(g * g) for g in gradients.values())) / settings.max_grad_norm)
@@ -151,11 +147,11 @@ def run_numpy(settings, clipping, formula=None, scale=1.0, steps=STEPS):
 
 
 @functools.cache  # tracing is what takes the time
-def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_options):
+def run_tensorflow(settings, steps=STEPS, xla=False):
     """Parameters after the last step, as the training step would compute them."""
     chosen = settings.rule
 
-    @tf.function(**function_options)
+    @tf.function
     def step(parameters, slots, gradients, t, rate):
         factor = tf.constant(1.0)
         if chosen.clips:
@@ -176,7 +172,7 @@ def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_optio
         for name, shape in shapes.items():
             slots[name][slot] = tf.zeros(shape)
     for t in range(1, steps + 1):
-        gradients = {name: tf.constant(g) for name, g in gradients_of_step(t, scale).items()}
+        gradients = {name: tf.constant(g) for name, g in gradients_of_step(t).items()}
         parameters, slots = step(parameters, slots, gradients, tf.constant(float(t)), tf.constant(rate_of_step(t)))
     return {name: x.numpy() for name, x in parameters.items()}
 
@@ -244,19 +240,6 @@ def test_tensors_without_gradient_or_parameter_stay_finite(name):
     assert np.abs(parameters["zero_parameter.weight"]).min() > 0
 
 
-def test_update_leaves_its_arguments_alone():
-    x, g, one = tf.Variable([[1.0, 2.0]]), tf.constant([[0.5, -0.5]]), tf.constant(1.0)
-    slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
-    for name in ("adamw", "lamb", "lans"):
-        tensors = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
-        update(
-            RULES[name].rule, tf.convert_to_tensor(x), g, tensors, one, one, one, True, optimizer_of(name), tf.float32
-        )
-    np.testing.assert_array_equal(x, [[1, 2]])
-    np.testing.assert_array_equal(slots["m"], 0)
-    np.testing.assert_array_equal(slots["v"], 0)
-
-
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "stable_adamw", "lamb", "lans", *more_rows("rules.OF_M_AND_V")])
 def test_tensors_updated_together_are_updated_as_alone(name, xla):
@@ -288,52 +271,6 @@ def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
     np.testing.assert_array_equal(same, expected)
     assert cast.dtype == dtype
     np.testing.assert_array_equal(tf.cast(cast, tf.float32), tf.cast(tf.cast(expected, dtype), tf.float32))
-
-
-def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():
-    everything, decayed = (run_tensorflow(optimizer_of("lamb", adapt=adapt)) for adapt in ("all", "decayed"))
-    np.testing.assert_array_equal(everything["dense.weight"], decayed["dense.weight"])
-    for name in ("dense.bias", "LayerNorm.weight"):
-        assert not np.allclose(everything[name], decayed[name], rtol=1e-3)
-
-
-@pytest.mark.parametrize("scale", [2.0**-10, 1000.0, 2.0**40])
-def test_lans_does_not_depend_on_the_scale_of_gradients(scale):
-    settings = optimizer_of("lans", epsilon=1e-12)
-    assert close(run_tensorflow(settings, scale=scale), run_tensorflow(settings))
-
-
-def test_stable_adamw_shortens_the_update_of_a_sudden_gradient_and_no_other():
-    quiet, sudden = (np.full((1, 4, 5), size, np.float32) for size in (0.1, 100.0))
-    lengths, one = {}, tf.constant(1.0)
-    for name in ("adamw", "stable_adamw"):
-        settings = optimizer_of(name, weight_decay=0.0)
-        x, slots = tf.zeros([1, 4, 5]), {"m": tf.zeros([1, 4, 5]), "v": tf.zeros([1, 4, 5])}
-        for t, g in enumerate((quiet, quiet, quiet, sudden), 1):
-            old = x
-            x, _, slots = update(
-                settings.rule, x, tf.constant(g), slots, tf.constant(float(t)), one, one, True, settings, tf.float32
-            )
-            lengths[name, t] = np.abs(x - old).max()
-    assert lengths["stable_adamw", 3] == pytest.approx(lengths["adamw", 3], rel=1e-5)
-    assert lengths["stable_adamw", 4] == pytest.approx(lengths["adamw", 4] / 2, rel=1e-3)  # vh is a quarter of g^2
-
-
-@pytest.mark.parametrize("wrong", [{"normalize": False}, {"old_x": False}], ids=str)
-def test_lans_is_not_one_of_its_wrong_copies(wrong):
-    settings = optimizer_of("lans", weight_decay=0.3)
-
-    def wrong_rule(*arguments):
-        return numpy_lans(*arguments, **wrong)
-
-    parameters = run_tensorflow(settings)
-    assert close(parameters, run_numpy(settings, clipping=False))
-    assert not close(parameters, run_numpy(settings, clipping=False, formula=wrong_rule), tolerance=1e-4)
-
-
-def test_lamb_with_clipping_depends_on_the_threshold():
-    clipped, free = (run_tensorflow(optimizer_of("lamb", max_grad_norm=limit, epsilon=0.1)) for limit in (1.0, 0.0))
-    assert not np.allclose(clipped["dense.weight"], free["dense.weight"], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

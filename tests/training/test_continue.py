@@ -37,11 +37,6 @@ def assert_the_same(directory: Path) -> None:
     assert_same_files(directory / "b", directory / "both")
 
 
-def test_a_continued_by_b_is_a_run_of_both(store, tmp_path):
-    run_both_ways(World(), store.path, tmp_path)
-    assert_the_same(tmp_path)
-
-
 @pytest.mark.full
 def test_so_it_is_on_two_ranks(store, two_ranks, tmp_path):
     two_ranks.run(run_both_ways, store.path, tmp_path)

@@ -144,11 +144,6 @@ def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store
     assert load(tmp_path / "init", RECIPE, store)
 
 
-def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
-    with pytest.raises(UserError, match=r"there is none at .* expected a Hugging Face directory"):
-        load(tmp_path, RECIPE, store)
-
-
 def test_a_start_from_a_checkpoint_that_its_run_has_removed_is_told_as_such(store, tmp_path):
     gone = tmp_path / "other" / "checkpoints" / "step-00000004"
     write_model(gone, store, RECIPE.model)

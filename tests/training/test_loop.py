@@ -9,12 +9,10 @@ import pytest
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.training import ahead
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
-from bert_horovod.training.initial import Initial
 from bert_horovod.training.run import FIRST_STEP_S
 from tests.toy_runs import assert_same_files, logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
@@ -37,15 +35,6 @@ def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path
     assert starved["rows_per_s"] < 32 / 0.25  # however fast the machine is, a batch takes half a second
     assert starved["rows_per_s"] < fed["rows_per_s"]
     assert starved["loss"] == fed["loss"]
-
-
-def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, capsys):
-    train(store, tmp_path, max_steps=2)
-    shown = capsys.readouterr().out
-    assert shown.count("peak of matrix products in float32: ") == 1
-    for line in metrics(tmp_path):
-        # Exactly 1 only where the run has reached more than was measured, and says so.
-        assert 0 < line["flops_share"] < 1 or (line["flops_share"] == 1 and "they reach now" in shown)
 
 
 def test_a_peak_that_was_measured_too_low_is_raised_to_what_the_run_reaches(store, tmp_path, monkeypatch, capsys):
@@ -103,17 +92,6 @@ def test_the_sign_of_life_is_never_behind_the_newest_checkpoint_also_when_a_run_
     train_recipe(recipe, store, tmp_path, max_steps=7, hooks=(Reading,))
     assert signs["loading the state"] == 4
     assert (signs["begin 5"], signs["begin 7"]) == (4, 6)
-
-
-def test_nothing_is_traced_after_the_first_step(store, tmp_path):
-    traces = []
-
-    class Counting(Hook):
-        def step(self, event: StepEvent) -> None:
-            traces.append(event.train_step.traces)
-
-    train_recipe(toy_recipe(execution={"micro_batch": 8}), store, tmp_path, max_steps=5, hooks=(Counting,))
-    assert traces == [2] * 5
 
 
 @pytest.mark.slow
@@ -185,17 +163,6 @@ def test_results_that_are_read_one_step_late_change_nothing_but_the_order_of_wor
     assert training_state(tmp_path / "at once")["progress"] == training_state(with_a_gpu)["progress"]
 
 
-def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):
-    recipe = toy_recipe(phase={"steps": 3})
-    second = type(recipe.phase[0])(sequence_length=16, global_batch=8, steps=2, learning_rate=0.5, warmup=0.5)
-    recipe = dataclasses.replace(recipe, phase=(recipe.phase[0], second))
-    train_recipe(recipe, store, tmp_path)
-    lines = metrics(tmp_path)
-    assert [line["phase"] for line in lines] == [0, 0, 0, 1, 1]
-    assert [line["learning_rate"] for line in lines[3:]] == [0.5, 0.5]
-    assert training_state(tmp_path)["position"] == {"phase": 1, "epoch": 0, "row": 16}
-
-
 def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store, tmp_path, monkeypatch):
     assemble = Rows.assemble
 
@@ -222,20 +189,6 @@ def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypa
     assert line["nsp_loss"] == line["nsp_accuracy"] == 0
     assert line["loss"] == line["mlm_loss"] > 0
     assert logged(tmp_path)[-1]["held_out_nsp_loss"] == 0
-
-
-def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
-    train(store, tmp_path / "first", max_steps=20)
-    train_recipe(
-        toy_recipe(),
-        store,
-        tmp_path / "second",
-        max_steps=1,
-        initial=Initial(find_checkpoint(newest(tmp_path / "first"))),
-    )
-    first, second = metrics(tmp_path / "first"), metrics(tmp_path / "second")
-    assert second[0]["mlm_loss"] < first[0]["mlm_loss"]
-    assert second[0]["learning_rate"] == first[0]["learning_rate"]
 
 
 def test_the_evaluation_is_the_same_every_time(store, tmp_path):

@@ -58,6 +58,7 @@ def test_the_metrics_have_the_losses_of_each_store_and_their_mean_by_weights(alo
     assert "[data.mixture]\ngeneral = 0.7\nown = 0.3" in card
 
 
+@pytest.mark.full
 def test_a_run_that_stopped_and_went_on_with_its_stores_in_another_order_is_the_same(alone, words, tmp_path):
     train_stores(World(), words, tmp_path, RECIPE, max_steps=4)
     train_stores(World(), words[::-1], tmp_path, RECIPE)
@@ -70,6 +71,7 @@ def test_two_ranks_have_the_losses_of_one(alone, words, two_ranks, tmp_path):
     assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_its_stores(words, store: Store, tmp_path):
     """Else it would go on with rows of other texts."""
     flags = pretrain_arguments(tmp_path, store, tmp_path / "run", **SECTIONS)

@@ -123,12 +123,6 @@ def test_an_early_stop_leaves_the_schedule_alone(uninterrupted, stopped):
     assert own_values(stopped) == own_values(uninterrupted)[:8]
 
 
-def test_a_checkpoint_says_where_the_run_is(stopped):
-    state = training_state(stopped)
-    assert state["progress"]["step"] == 8
-    assert set(state["position"]) == {"phase", "epoch", "row"}
-
-
 def assert_stopped(output_dir: Path, said: str) -> None:
     assert "asked to stop: saved at step" in said
     step = training_state(output_dir)["progress"]["step"]
@@ -152,25 +146,6 @@ def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     train(store, output_dir, model=MODEL, phase={"steps": 5000})
     asking.join()
     assert_stopped(output_dir, capsys.readouterr().out)
-
-
-def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
-    output_dir = tmp_path / "run"
-    arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
-    with subprocess.Popen(
-        [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as run:
-        try:
-            wait_for_step(output_dir, run.poll)
-            run.send_signal(signal.SIGTERM)
-            output, _ = run.communicate(timeout=PATIENCE_S)
-        finally:
-            run.kill()
-    assert run.returncode == 0, output
-    assert_stopped(output_dir, output)
 
 
 def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(store, tmp_path):

@@ -52,6 +52,7 @@ def test_two_ranks_share_the_shards_and_write_the_bytes_of_one(two_ranks, store,
     assert content(store.path / "index" / name) == content(expected._index.path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("there", [None, 0, 1])
 def test_hosts_that_share_no_directory_make_one_each(two_ranks, store, tmp_path, there):
     """`there`: the host that has the index already."""
@@ -64,6 +65,7 @@ def test_hosts_that_share_no_directory_make_one_each(two_ranks, store, tmp_path,
     assert answers[0]["left"] == answers[1]["left"]
 
 
+@pytest.mark.full
 def test_an_error_of_one_rank_is_told_by_both_and_leaves_nothing(two_ranks, store):
     answers = [answer.value for answer in two_ranks.run(fail_on_rank_1, store.path, toy_recipe())]
     assert answers[1].startswith("RunError: cannot write the row index to ")

@@ -169,17 +169,6 @@ def test_what_names_no_hosts_or_not_all_of_their_slots_is_refused(read, given, m
         read(given)
 
 
-def test_an_option_of_ssh_is_no_hosts_name_in_a_file_or_list(tmp_path):
-    (tmp_path / "hosts").write_text("-oX slots=2\n")
-    for read in (lambda: read_hostfile(tmp_path / "hosts"), lambda: parse_hosts("a:1,-oX:2")):
-        with pytest.raises(UserError, match="'-oX' is not a host's name"):
-            read()
-    for variable, text in (("PBS_NODEFILE", f"{OPTION}\n"), ("PE_HOSTFILE", f"{OPTION} 2 all.q\n")):
-        (tmp_path / "nodes").write_text(text)
-        with pytest.raises(UserError, match="is not a host's name"):
-            from_scheduler({variable: str(tmp_path / "nodes")})
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "hosts"),
     [

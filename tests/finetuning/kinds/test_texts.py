@@ -41,13 +41,6 @@ def test_the_task_of_a_run_has_the_weights_of_its_train_examples(files, tmp_path
     assert task.class_weights == balanced(data.train.examples.label_array(), 4)
 
 
-def test_they_are_refused_where_they_have_no_meaning(files, tmp_path):
-    (tmp_path / "a.csv").write_text("text,label\ngood,1\nbad,2\n")
-    numbers = own_data("regression", Files(None, tmp_path / "a.csv", (tmp_path / "a.csv",)), ("text",), "label")
-    with pytest.raises(UserError, match="a regression does not read it; expected 'none'"):
-        Finetuning(Texts(numbers), find_checkpoint(files["checkpoint"])).job(Path("unused"), overrides=[WEIGHTED])
-
-
 @pytest.mark.parametrize(
     ("words", "before", "now", "message"),
     [

@@ -41,10 +41,3 @@ def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, refer
     assert "between 0.95 and 1.05 (3 seeds)" in messages[0]
     assert messages[1] == "at step 6 the loss is again as in other runs of this recipe"
     assert messages[0] in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_normal_loss_and_the_end_of_what_is_known_are_not_worth_a_word(store, tmp_path, reference):
-    numbers = losses(train(store, tmp_path / "first", 4))
-    reference((numbers[0] + numbers[1]) / 2)
-    assert incidents(train(store, tmp_path / "second", 4)) == []

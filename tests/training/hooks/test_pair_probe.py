@@ -35,6 +35,7 @@ def numbers(output_dir: Path) -> list[tuple]:
     return [tuple(line.get(name) for name in ("step", "loss", "gradient_norm", "held_out_mlm_loss")) for line in lines]
 
 
+@pytest.mark.full
 def test_a_judged_run_has_the_numbers_of_another_and_the_accuracy_of_evaluate(store, pairs, tmp_path, capsys):
     train_recipe(RECIPE, store, tmp_path / "plain")
     run = train_recipe(RECIPE, store, tmp_path / "run", hooks=(hook([pairs], RECIPE.model, store),))
@@ -45,6 +46,7 @@ def test_a_judged_run_has_the_numbers_of_another_and_the_accuracy_of_evaluate(st
     assert json.loads(capsys.readouterr().out)["accuracy"] == judged(run)[-1][1]
 
 
+@pytest.mark.full
 def test_pretrain_judges_by_the_recipe_and_the_report_shows_it(store, pairs, tmp_path):
     recipe = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, probe="pairs"))
     (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe), encoding="utf-8")

@@ -58,9 +58,8 @@ def test_of_two_ranks_both_are_named_at_the_first_check_and_the_run_goes_back(
         gone_back_to(tmp_path, 6 if found > 6 else 0, words)
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "found"), [(4, 4, True), pytest.param(5, ALWAYS, False, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("first", "last", "found"), [(4, 4, True), (5, ALWAYS, False)])
 def test_one_rank_sees_only_what_differs_between_two_tries(store, tmp_path, first, last, found):
     recipe = toy_recipe(execution=EXECUTION, phase=PHASE, model=MODEL)
     text = train_with_fault(World(), store.path, tmp_path, recipe, "tile", first, last)

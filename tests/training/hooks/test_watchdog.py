@@ -3,17 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
-import time
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.watchdog import EXIT_CODE, Status, Watchdog, explain
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_python
+from tests.horovod_runs import run_python
 from tests.toy_runs import pretrain_arguments
 
 FIRST_STEP = "step 1/"
@@ -59,60 +55,6 @@ def test_a_rank_that_is_stopped_until_its_connection_ends_is_named_by_those_that
     assert " gives no sign of life: stopped, dead or cut off. It was at step " in lost
     assert lost.endswith(" has lost it; the same command resumes")
     assert last == f"{NAMED}1"
-
-
-@pytest.fixture
-def freezing_disk(tmp_path):
-    """A file system of its own, and functions that make all who write to it wait, and go on."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to freeze a file system")
-    disk, image = tmp_path / "disk", tmp_path / "image"
-    disk.mkdir()
-    with open(image, "wb") as file:
-        file.truncate(64 << 20)
-    steps = (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(disk)])
-    try:
-        for step in steps:
-            subprocess.run(step, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this machine mounts no image of a file system: {error}")
-
-    def tell(what: str) -> None:
-        subprocess.run(["fsfreeze", what, str(disk)], check=False, capture_output=True)
-
-    try:
-        yield disk, partial(tell, "--freeze"), partial(tell, "--unfreeze")
-    finally:
-        tell("--unfreeze")
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-@pytest.mark.slow
-def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_path):
-    disk, freeze, thaw = freezing_disk
-    phase, execution = {"steps": 100_000}, QUICK | STALL
-    arguments = pretrain_arguments(tmp_path, store, disk / "run", phase=phase, execution=execution)
-    command = [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments]
-    with (
-        (tmp_path / "errors").open("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment()) as run,
-    ):
-        try:
-            while not run.stdout.readline().startswith(FIRST_STEP):
-                assert run.poll() is None
-            freeze()
-            end = time.monotonic() + PATIENCE_S
-            while "error: stalled" not in (text := Path(errors.name).read_text()):
-                assert time.monotonic() < end, text
-                time.sleep(0.1)
-            thaw()  # the kernel lets go of a process only after the disk has answered it
-            assert run.wait(PATIENCE_S) == EXIT_CODE
-        finally:
-            thaw()
-            run.kill()
-    assert "in _write" in text
-    assert text.splitlines()[-1].startswith("bert-horovod: error: stalled: rank 0 on ")
-    assert "writing metrics; expected at most execution.stall_s = 10" in text.splitlines()[-1]
 
 
 def watched(program: str) -> subprocess.CompletedProcess:
