@@ -16,7 +16,8 @@ from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.costs.clusters import DeviceSheet, device_of
-from bert_horovod.costs.planner import PRODUCT_SHARE, Network, plan_phase
+from bert_horovod.costs.gpus import PRODUCT_SHARE
+from bert_horovod.costs.planner import Network, plan_phase
 from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 

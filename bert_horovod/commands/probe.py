@@ -66,7 +66,7 @@ def _look(arguments: argparse.Namespace) -> None:
     if not any(directory.glob("step-*")):
         raise UserError(
             f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
-            "newest with execution.keep_checkpoints or keep_every_hours)"
+            "newest with execution.keep_checkpoints)"
         )
     if arguments.data_dir is None and "data_dir" in kind_of_task(arguments.task).flags(arguments.task):
         raise UserError(f"--task {arguments.task}: expected --data_dir, the task's directory, as for finetune")

@@ -10,11 +10,13 @@ checkpoint embeddings for them.
 """
 
 import argparse
+import importlib
 import json
 import shlex
 import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from bert_horovod.commands.prepare import add_text_arguments, documents_of, named_tokenizer
@@ -89,6 +91,11 @@ def run(arguments: argparse.Namespace) -> None:
             _extend(arguments, sources, start, base)
 
 
+def _module(name: str) -> ModuleType:
+    """A module that --extend or --split alone need, by name, so that it is no part of the core."""
+    return importlib.import_module(f"bert_horovod.corpus.reading.{name}")
+
+
 def _refuse_within(output: Path, base: Path) -> None:
     """Raise UserError if the output would be in the checkpoint whose vocabulary it extends."""
     if base.is_dir() and base.resolve() in output.resolve().parents:
@@ -129,7 +136,6 @@ def _make_sequence_tokenizer(
     arguments: argparse.Namespace, split: str, sources: "list[SourceFile]", start: float
 ) -> None:
     """Make and write the tokenizer of sequences, and what transformers reads beside it."""
-    from bert_horovod.corpus.reading.sequence_tokenizer import learn_sequence_tokenizer
     from bert_horovod.interchange.any_tokenizer import general_config
     from bert_horovod.storage.writing import write_output
 
@@ -137,7 +143,9 @@ def _make_sequence_tokenizer(
     if not arguments.output.exists() and config.exists():
         raise UserError(f"--output {arguments.output}: {config} is there, of another tokenizer; name a new directory")
     size = _SIZE if arguments.size is None else arguments.size
-    settings = learn_sequence_tokenizer(sources, split, size, arguments.text_field, arguments.bad_lines)
+    settings = _module("sequence_tokenizer").learn_sequence_tokenizer(
+        sources, split, size, arguments.text_field, arguments.bad_lines
+    )
     try:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -161,15 +169,13 @@ class _Base(NamedTuple):
 
 def _base(arguments: argparse.Namespace) -> _Base:
     """Read --extend and --add."""
-    from bert_horovod.corpus.reading.vocabulary_extension import unused_places
-
     _, vocabulary, settings = named_tokenizer(arguments.extend, arguments.cased, "--extend")
     if settings.unusual:
         raise UserError(
             f"--extend {arguments.extend} cuts words in a way of its own ({', '.join(settings.unusual)}), which the "
             "count of words does not know; extend the vocabulary of another checkpoint"
         )
-    wanted = len(unused_places(vocabulary)) if arguments.add is None else arguments.add
+    wanted = len(_module("vocabulary_extension").unused_places(vocabulary)) if arguments.add is None else arguments.add
     if not wanted:
         raise UserError(f"--extend {arguments.extend} has no [unused...] tokens to replace; expected --add N")
     return _Base(vocabulary, settings, wanted)
@@ -178,10 +184,9 @@ def _base(arguments: argparse.Namespace) -> _Base:
 def _extend(arguments: argparse.Namespace, sources: "list[SourceFile]", start: float, base: _Base) -> None:
     """Extend a vocabulary, write it, and print what it saves."""
     from bert_horovod.corpus.reading.vocabulary import count_words
-    from bert_horovod.corpus.reading.vocabulary_extension import extend_vocabulary
 
     counts = count_words(sources, base.settings, arguments.documents, arguments.text_field, arguments.bad_lines)
-    extension = extend_vocabulary(base.vocabulary, counts, base.wanted)
+    extension = _module("vocabulary_extension").extend_vocabulary(base.vocabulary, counts, base.wanted)
     _write(arguments, sources, extension.vocabulary, start)
     added, in_unused = len(extension.saved), extension.in_unused
     print(f"added {added:,} pieces, {in_unused:,} in places of [unused...] tokens and {added - in_unused:,} behind")

@@ -43,7 +43,7 @@ from bert_horovod.costs.exchanges import (
     sent_shapes,
     stages,
 )
-from bert_horovod.costs.gpus import TERA, Gpu
+from bert_horovod.costs.gpus import PRODUCT_SHARE, TERA, Gpu
 from bert_horovod.costs.memory_estimate import WIDTHS, kernel_bytes
 from bert_horovod.model.parameters import Shapes, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
@@ -51,10 +51,6 @@ from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe, Stage, reductions, sums_by_host
 from bert_horovod.recipe.settings import Phase
 
-# NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
-# times costs/derived.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
-# These include the update, kernels between products and everything else in a step.
-PRODUCT_SHARE = 0.35
 # This program on an H200, whole steps too: 26 to 29 % of the peak (docs/results/gpu.md).
 HOPPER_SHARE = 0.28
 # On an A100 and an H200, whose memories move 5 bytes for 1,000 operations of the peak, kernels between products take a

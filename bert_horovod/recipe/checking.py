@@ -8,7 +8,7 @@ from typing import Any
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import Numbers, ReadIf
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
-from bert_horovod.recipe.settings import STEP_RANGES, Objective
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.storage.places import parse_place
 from bert_horovod.storage.reading import shown
 
@@ -22,12 +22,11 @@ def check_combinations(recipe: Recipe) -> None:
             "needs at least 2"
         )
     _check_disjoint_masks(recipe.objective)
-    for name in STEP_RANGES:
-        steps = getattr(recipe.execution, name)
-        if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-            raise UserError(
-                f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
-            )
+    steps = recipe.execution.timeline
+    if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
+        raise UserError(
+            f"execution.timeline = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
+        )
     if len(set(recipe.execution.trackers)) < len(recipe.execution.trackers):
         raise UserError(f"execution.trackers = {list(recipe.execution.trackers)}: expected each once")
     mirror = recipe.execution.mirror

@@ -5,7 +5,6 @@ from typing import Literal
 
 from bert_horovod.recipe.fields import Numbers, ReadIf, setting
 
-STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 # What is trained, as messages say it; ReadIf.tasks names some of them.
 PRETRAINING, CLASSIFICATION, REGRESSION = "pre-training", "a classification", "a regression"
 MULTILABEL, SPANS, ENTITIES = "a multilabel classification", "question answering", "entity recognition"
@@ -94,8 +93,6 @@ class Numerics:
     initial_loss_scale: float = setting(32768.0, minimum=1, read_if=_FLOAT16)  # of the first step
     # Steps with finite gradients after which the loss scale doubles
     loss_scale_growth_steps: int = setting(2000, minimum=1, read_if=_FLOAT16)
-    # Number of skipped updates in a row that counts as divergence; a loss scale that has fallen to 1 counts too
-    max_skipped_steps: int = setting(50, minimum=1)
     # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more for 10 steps, or at the
     # run's end, counts as divergence; 0: no limit
     loss_jump: float = setting(3.0, minimum=0)
@@ -189,7 +186,6 @@ class Execution:
     # A URL, as in "s3://bucket/runs/a", or a directory on another disk, to which each checkpoint is copied too; a start
     # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none
     mirror: str = setting("")
-    keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
     # Steps between checks of gradients: each rank computes a micro-batch of another rank once more (one rank alone: its
     # own) and compares checksums; also before each checkpoint; 0: none. Finds a device that computes wrongly
@@ -207,7 +203,6 @@ class Execution:
     # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
     # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
     trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
-    profile_steps: tuple[int, ...] = setting(())  # [first, last] step of a trace in output_dir/tensorboard; []: none
     # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none
     timeline: tuple[int, ...] = setting(())
 

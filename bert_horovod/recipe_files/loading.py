@@ -54,7 +54,12 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+        "keep_every_hours": Removed(0.0, "keep more of the newest with execution.keep_checkpoints"),
+        "profile_steps": Removed([], "set execution.timeline, or trace with `bert-horovod bench step --trace DIR`"),
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
+    },
+    "numerics": {
+        "max_skipped_steps": Removed(50, "leave it out: 50 skipped updates in a row count as divergence"),
     },
     "exchange": {
         "encoding": Removed("signs", "leave it out: compressed momenta are sent as signs"),

@@ -189,9 +189,7 @@ class Mirror:
     def _retain(self, checked: int) -> None:
         """Remove what is not kept on disk either, and what is marked as partial; anything else may be whole."""
         best = best_record(self._output_dir)
-        saved_at = {step: copy.time for step, copy in self._complete.items()}
-        best_step, execution = best and best.step, self._execution
-        for step in superseded(sorted(saved_at), saved_at.__getitem__, best_step, checked, execution):
+        for step in superseded(sorted(self._complete), best and best.step, checked, self._execution):
             _make_partial(self._complete.pop(step).place)
         for name, files in mirrored_files(self._place).items():
             copy = self._complete.get(step_of(name))

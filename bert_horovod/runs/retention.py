@@ -1,25 +1,15 @@
 """Which checkpoints are kept, on disk and in a mirror."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bert_horovod.recipe.settings import Execution
 
 
-def superseded(
-    steps: Sequence[int], saved_at: Callable[[int], float], best: int | None, checked: int, execution: Execution
-) -> list[int]:
+def superseded(steps: Sequence[int], best: int | None, checked: int, execution: Execution) -> list[int]:
     """The steps, of all checkpoints' in order, whose checkpoints are not kept; that of the best one is.
 
     `checked`: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
     """
     of_check = max((step for step in steps if checked and step <= checked), default=None)
     kept = {best, of_check, *([0] if execution.checkpoint_step_0 else [])}
-    every_s, last_kept, removed = 3600 * execution.keep_every_hours, float("-inf"), []
-    for step in steps[: -execution.keep_checkpoints]:
-        if step in kept:
-            continue
-        if every_s and saved_at(step) >= last_kept + every_s:
-            last_kept = saved_at(step)
-        else:
-            removed.append(step)
-    return removed
+    return [step for step in steps[: -execution.keep_checkpoints] if step not in kept]

@@ -25,7 +25,7 @@ from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution
 from bert_horovod.recipe_files.loading import recipe_to_table
-from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, saved_at, step_of
+from bert_horovod.runs.checkpoint import HASHES, NEWEST, OPTIMIZER, best_record, path_of, paths, step_of
 from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.model_card import CARD, model_card
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take
@@ -305,10 +305,9 @@ def prune(output_dir: Path, newest: Path, execution: Execution, checked: int, sp
     # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     steps = [step for path in paths(output_dir) if (step := step_of(path.name)) <= step_of(newest.name)]
     best = best_record(output_dir)
-    where = {step: path_of(output_dir, step) for step in steps}
-    for step in superseded(steps, lambda step: saved_at(where[step]), best and best.step, checked, execution):
+    for step in superseded(steps, best and best.step, checked, execution):
         if step not in spared:
-            _remove(where[step])
+            _remove(path_of(output_dir, step))
 
 
 def _remove(path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.collectives.world import World, from_rank_0
-from bert_horovod.costs import buckets, choices
+from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size, computed_profile
+from bert_horovod.costs.exchange_warnings import for_fast_link
 from bert_horovod.costs.exchanges import NUMBER_BYTES, Link, measured_buckets
-from bert_horovod.costs.planner import PRODUCT_SHARE
+from bert_horovod.costs.gpus import PRODUCT_SHARE
 from bert_horovod.exchange.link_measurement import measure_reduction
 from bert_horovod.exchange.owed import OwedLayout
 from bert_horovod.exchange.updater import Updater
@@ -195,7 +196,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
         return ""
     if expectation is not None:
         profile, link, reduction = expectation.profile, expectation.link, expectation.plan.reduction
-        return choices.for_fast_link(
+        return for_fast_link(
             recipe, shapes, profile, link, reduction, phase.micro_batches, "link and backward measured"
         )
     peak = from_rank_0(run.peak_flops_per_s, world, "peak")
@@ -209,7 +210,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     payload_bytes = int(NUMBER_BYTES["float16"] * sum(map(math.prod, shapes.values())))
     link = measure_reduction(world, "float16", "ring", payload_bytes)
     source = "link measured, computation estimated"
-    return choices.for_fast_link(recipe, shapes, profile, link, "ring", phase.micro_batches, source)
+    return for_fast_link(recipe, shapes, profile, link, "ring", phase.micro_batches, source)
 
 
 def plan_by_measurement(

@@ -5,8 +5,8 @@ import time
 from typing import NamedTuple
 
 from bert_horovod.collectives.world import World
-from bert_horovod.costs import choices
 from bert_horovod.costs.derived import describe
+from bert_horovod.costs.exchange_warnings import for_one_rank
 from bert_horovod.costs.gpus import TERA, gpu_peak
 from bert_horovod.model.gpu_kernels.choice import capability, compute_policy
 from bert_horovod.recipe.sections import Model, Recipe
@@ -137,7 +137,7 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     precision = recipe.numerics.precision
     warnings = [
         precision_advice(precision),
-        choices.for_one_rank(recipe, world.size),
+        for_one_rank(recipe, world.size),
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)

@@ -1,18 +1,11 @@
-"""What plans advise, against plans themselves and by hand.
-
-When a run is told that its way to exchange gains nothing.
-"""
+"""What plans advise, against plans themselves and by hand."""
 
 import dataclasses
 
 import pytest
 
-from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.choices import (
-    LEAST_GAIN,
     alternatives,
-    for_fast_link,
-    for_one_rank,
     int8_pays_below,
     knee,
     largest_micro_batches,
@@ -20,14 +13,12 @@ from bert_horovod.costs.choices import (
     worth_until,
 )
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import Link
 from bert_horovod.costs.gpus import compute_capability
 from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.checking import check_exchange
-from bert_horovod.recipe.sections import Recipe
 from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
-from tests.toys import exchange_of, more_rows, toy_recipe
+from tests.toys import exchange_of
 
 
 def plans(*rows_per_s: float) -> list[PhasePlan]:
@@ -175,52 +166,3 @@ def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_ran
     few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP, METHODS) for rows in (64, 1024))
     assert many < few
     assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP, METHODS) is None
-
-
-SHAPES = {"a": (100,), "table": (50, 2)}
-PROFILE = BackwardProfile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
-SIGNS = {"exchange": {"method": "onebit_adam"}}
-RARE = {"checkpoint_steps": 20, "consistency_steps": 0}
-
-
-def warning(recipe: Recipe, s_per_byte: float, micro_batches: int = 1) -> str:
-    return for_fast_link(recipe, SHAPES, PROFILE, Link(0.0, s_per_byte), "ring", micro_batches, "measured")
-
-
-def test_a_link_that_hides_float16_gradients_leaves_nothing_to_gain():
-    # On any link that leaves a's 200 bytes beside backward, 10 rows of 2 halves come after it.
-    assert warning(toy_recipe(**SIGNS), 2e-4) == (
-        "warning: exchange.method = 'onebit_adam' saves at most 0.008 s of a step of 1 s on this link (measured): "
-        "gradients with numerics.wire = 'float16' learn more a step"
-    )
-    assert "numerics.wire = 'int8' saves at most" in warning(toy_recipe(numerics={"wire": "int8"}), 2e-4)
-
-
-def test_a_slow_link_pays_until_a_step_has_more_micro_batches():
-    recipe = toy_recipe(**SIGNS)
-    slow = 1e-3  # a's 200 bytes leave in 0.2 s, and 40 bytes of rows behind them
-    assert warning(recipe, slow) == ""
-    exposed_s = 0.14
-    enough = int(exposed_s / LEAST_GAIN) + 1
-    assert warning(recipe, slow, enough)
-    assert warning(recipe, slow, enough - 2) == ""
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"numerics": {"wire": "float32"}},
-        {"numerics": {"wire": "float16"}},
-        *more_rows("rows.JUDGE_THEMSELVES"),
-    ],
-)
-def test_gradients_that_cost_no_learning_and_what_judges_itself_are_not_judged(sections):
-    recipe = toy_recipe(**sections)
-    assert recipe.exchange.sends_less(recipe) == ""
-    assert warning(recipe, 0.0) == ""
-
-
-def test_one_rank_is_told_of_a_method_for_several():
-    assert "exchange.method = 'onebit_adam' with one rank sends nothing" in for_one_rank(toy_recipe(**SIGNS), 1)
-    assert for_one_rank(toy_recipe(**SIGNS), 2) == ""
-    assert for_one_rank(toy_recipe(numerics={"wire": "int8"}), 1) == ""

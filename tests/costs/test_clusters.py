@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.costs.clusters import Losses, parse_rate, parse_size, read_cluster
-from bert_horovod.costs.planner import HOPPER_SHARE, PRODUCT_SHARE, SPREAD
+from bert_horovod.costs.gpus import PRODUCT_SHARE
+from bert_horovod.costs.planner import HOPPER_SHARE, SPREAD
 from bert_horovod.costs.prices import Bill, Prices, bill
 from bert_horovod.errors import UserError
 from tests.horovod_runs import PROJECT

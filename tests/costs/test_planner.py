@@ -8,8 +8,9 @@ import pytest
 
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import computed_profile
-from bert_horovod.costs.choices import LEAST_GAIN, for_fast_link, priced_choices
+from bert_horovod.costs.choices import priced_choices
 from bert_horovod.costs.derived import derive
+from bert_horovod.costs.exchange_warnings import LEAST_GAIN, for_fast_link
 from bert_horovod.costs.exchanges import ring
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, plan_phase, slowest, update_bytes
 from bert_horovod.exchange import methods

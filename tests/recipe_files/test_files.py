@@ -104,7 +104,7 @@ def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
         assert tokens == pytest.approx(steps * rows * length / 1e9, rel=0.01)
 
 
-SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "tensorboard": False, "profile_steps": [2, 3]}
+SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "tensorboard": False, "timeline": [2, 3]}
 
 
 def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
@@ -115,7 +115,7 @@ def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
     assert overrides == execution_overrides(SETTINGS)
     recipe = recipe_from_table({"execution": {"micro_batch": 1, "threads": 2}}, [*overrides, "execution.xla=layers"])
     assert recipe.execution == Execution(
-        micro_batch=16, xla="layers", threads=2, log_steps=5, tensorboard=False, profile_steps=(2, 3)
+        micro_batch=16, xla="layers", threads=2, log_steps=5, tensorboard=False, timeline=(2, 3)
     )
 
 

@@ -207,7 +207,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
         ({"model": {"type_vocab_size": 1}}, ("model.type_vocab_size = 1", "objective.pair = 'next_se", "at least 2")),
         ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
         *(
-            ({"execution": {"profile_steps": steps}}, (f"execution.profile_steps = {steps}", "1 <= first <= last"))
+            ({"execution": {"timeline": steps}}, (f"execution.timeline = {steps}", "1 <= first <= last"))
             for steps in ([3], [0, 3], [5, 3], [1, 2, 3], [-2, -1])
         ),
         ({"model": {"embedding_size": 769}}, ("model.embedding_size = 769", "at most model.hidden_size = 768")),
@@ -398,8 +398,8 @@ def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_
         ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
         ("objective.pair=none", "objective", "pair", "none"),
         ("optimizer.name=lamb", "optimizer", "name", "lamb"),
-        ("execution.profile_steps=[100,110]", "execution", "profile_steps", (100, 110)),
-        ("execution.profile_steps=[]", "execution", "profile_steps", ()),
+        ("execution.timeline=[100,110]", "execution", "timeline", (100, 110)),
+        ("execution.timeline=[]", "execution", "timeline", ()),
         ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
     ],
 )

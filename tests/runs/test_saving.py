@@ -203,14 +203,6 @@ def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
 
 
-def test_beside_the_newest_one_is_kept_every_so_many_hours(tmp_path, store, monkeypatch):
-    recipe = with_execution(keep_checkpoints=2, keep_every_hours=2.0)
-    for step in range(1, 9):
-        monkeypatch.setattr(saving.time, "time", lambda step=step: 1e9 + 3600 * step)
-        save(tmp_path, random_state(step), recipe, store, POSITION)
-    assert names(tmp_path) == [f"step-{step:08d}" for step in (1, 3, 5, 7, 8)]
-
-
 def test_step_0_is_kept_beside_the_newest_ones_if_it_was_asked_for(tmp_path, store):
     for asked, kept in ((True, ["step-00000000", "step-00000003", "step-00000004"]), (False, None)):
         recipe = with_execution(keep_checkpoints=2, checkpoint_step_0=asked)

@@ -67,9 +67,10 @@ def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tm
     assert skips[1]["loss"] != skips[0]["loss"]
 
 
-def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path):
+def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_horovod.training.hooks.divergence.MOST_SKIPPED", 3)
     with pytest.raises(UserError, match=r"step 3: 3 updates in a row .* not finite .* learning_rate"):
-        train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
+        train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     sign = read_sign(tmp_path)
     assert sign.ended == "ended by an error"
     assert "The same command would diverge again" in sign.error

@@ -23,6 +23,7 @@ _OTHER_PRECISION = "set numerics.precision to bfloat16 or float32"  # of float16
 _PASS_OVER = 'let the run pass over such rows: numerics.on_divergence = "rollback"'
 SETTLED = 20  # updates before losses are compared with the moving mean: early losses may rise
 JUMP_STEPS = 10  # so many steps in a row a loss that has jumped must stay up to be divergence; else it was a spike
+MOST_SKIPPED = 50  # so many skipped updates in a row are divergence; a loss scale that has fallen to 1 is, too
 MOST_ROLLBACKS = 3  # to the same checkpoint
 
 
@@ -122,7 +123,7 @@ def check(
     `loss_scale`: that of the step, 1 without loss scaling. Raises Diverged if many updates in a row were skipped, the
     loss scale cannot fall further, or the loss has jumped and stays up for JUMP_STEPS steps or up to the run's last.
     """
-    if progress.skipped_in_a_row >= numerics.max_skipped_steps:
+    if progress.skipped_in_a_row >= MOST_SKIPPED:
         half = numerics.precision == "float16"
         scale, others = (f" (loss scale {progress.loss_scale:g})", (_OTHER_PRECISION,)) if half else ("", ())
         raise Diverged(

@@ -79,9 +79,9 @@ def test_what_overflowed_is_something_that_the_run_has(wire, ranks, micro_batche
 
 @pytest.mark.parametrize(("precision", "advised"), [("float32", False), ("bfloat16", False), ("float16", True)])
 def test_another_precision_is_advised_only_where_it_holds_larger_numbers(precision, advised):
-    progress = Progress(step=7, skipped_in_a_row=7, loss_scale=256.0 if advised else 1.0)
-    with pytest.raises(Diverged, match="step 7: 7 updates in a row had gradients that are not finite") as caught:
-        check(progress, Numerics(precision=precision, max_skipped_steps=7), Phase(), 4.0, False, 512.0)
+    progress = Progress(step=57, skipped_in_a_row=50, loss_scale=256.0 if advised else 1.0)
+    with pytest.raises(Diverged, match="step 57: 50 updates in a row had gradients that are not finite") as caught:
+        check(progress, Numerics(precision=precision), Phase(), 4.0, False, 512.0)
     assert ("numerics.precision" in str(caught.value)) == ("loss scale 256" in str(caught.value)) == advised
 
 
@@ -163,8 +163,8 @@ def test_a_run_does_not_end_well_with_parameters_that_are_not_finite(faulty, opt
 @pytest.mark.slow
 def test_a_run_that_goes_on_diverging_stops(faulty, monkeypatch):
     monkeypatch.setattr(divergence, "MOST_ROLLBACKS", 2)
-    numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}
-    error, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
+    monkeypatch.setattr(divergence, "MOST_SKIPPED", 1)
+    error, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics={"on_divergence": "rollback"})
     assert "The run has gone back to step 5 2 times and diverged each time" in error
 
 
@@ -178,11 +178,12 @@ def progress(**values) -> Progress:
         (Numerics(), 7.5, True, 1.0, r"step 40: the loss is 7.5, for 10 steps far above its mean of 4"),
         (Numerics(), math.nan, True, 1.0, r"the loss is nan"),
         (Numerics(precision="float16"), 4.0, False, 1.0, r"the loss scale has fallen to 1"),
-        (Numerics(max_skipped_steps=7), 4.0, False, 1.0, r"7 updates in a row"),
+        (Numerics(), 4.0, False, 1.0, r"50 updates in a row"),
     ],
 )
 def test_divergence_is_recognised(numerics, loss, finite, scale, message):
-    state = progress(mean_loss=4.0, skipped_in_a_row=7, jumped_in_a_row=JUMP_STEPS - 1)
+    skipped = 50 if "updates" in message else 7
+    state = progress(mean_loss=4.0, skipped_in_a_row=skipped, jumped_in_a_row=JUMP_STEPS - 1)
     with pytest.raises(Diverged, match=message):
         check(state, numerics, Phase(), loss, finite, scale)
 
@@ -197,7 +198,7 @@ def test_divergence_is_recognised(numerics, loss, finite, scale, message):
     ],
 )
 def test_what_is_no_divergence_is_let_through(numerics, loss, finite, scale):
-    check(progress(mean_loss=4.0, skipped_in_a_row=6), numerics, Phase(), loss, finite, scale)
+    check(progress(mean_loss=4.0, skipped_in_a_row=49), numerics, Phase(), loss, finite, scale)
 
 
 def test_the_first_losses_may_go_the_wrong_way():
