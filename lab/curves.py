@@ -6,6 +6,7 @@ python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit 
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python lab/curves.py --data_dir STORE --work DIR --group bytes   those that lab/curves/bytes.jsonl keeps
 python lab/curves.py --data_dir STORE --work DIR --group winner --glue GLUE --squad SQUAD    and fine-tune the last one
+python lab/curves.py --data_dir general=BOOKS --data_dir own=STORE --work DIR --start C --group domain    two stores
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
 python docs/pictures/make.py                                     draws kept curves, see docs/growing.md
@@ -50,7 +51,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from bert_horovod.batches.text.mixture import dataset_of
 from bert_horovod.corpus.store import open_store
+from bert_horovod.corpus.stores import named_paths, open_stores
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
@@ -63,7 +66,9 @@ from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 DIVERGED = "would diverge again"  # what `pretrain` says then
+MIXED = ("general", "own")  # the stores of curves that mix two, whose losses are told apart
 COLUMNS = {
+    **{name: (f"held-out loss, {name}", "{:.4f}".format) for name in MIXED},
     "loss": ("held-out loss", "{:.4f}".format),
     "spread": ("spread of seeds", "{:.4f}".format),
     "accuracy": ("accuracy", "{:.1%}".format),
@@ -90,7 +95,7 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         raise UserError("horovodrun is not installed")
     words = ["horovodrun", "-np", str(ranks), *(["-H", ONE_GPU] if arguments.gpu else own_cores())] if ranks > 1 else []
     words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
-    words += ["--data_dir", str(arguments.data_dir.absolute()), "--output_dir", str(directory)]
+    words += [*arguments.stores, "--output_dir", str(directory)]
     words += ["--init_checkpoint", str(start.absolute())] if start else []
     words += [word for setting in curve.settings for word in ("--set", setting)]
     if arguments.gpu:  # one micro-batch a step
@@ -113,13 +118,17 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
             f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
         )
     trained = [line for line in lines if "loss" in line]
-    judged = json.loads(_answer(["evaluate", directory, "--data_dir", arguments.data_dir, "--json"])[0])
+    judged = json.loads(_answer(["evaluate", directory, *arguments.stores, "--json"])[0])
+    judged = {
+        of: {key: found[f"held_out_mlm_{key}"] for key in ("loss", "accuracy")}
+        for of, found in judged.get("stores", {"": judged}).items()
+    }
     trained_curve = {
         "name": name,
         "key": key,
         "settings": list(curve.settings),
         "held_out": held_out,
-        "judged": {name: judged[f"held_out_mlm_{name}"] for name in ("loss", "accuracy")},
+        "judged": judged.get("", judged),
         "loss": [(line["step"], line["loss"]) for line in trained],
         "phases": [
             {
@@ -152,7 +161,7 @@ def fine_tune(key: str, arguments: argparse.Namespace) -> None:
 
 def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
     """The ladder's verdicts; with --work, what they lack is trained and kept."""
-    table_of_rows, store_hash = ladder.read_ladder(), open_store(arguments.data_dir).hash
+    table_of_rows, store_hash = ladder.read_ladder(), open_store(arguments.data_dir[0]).hash
     fresh_hash = open_store(arguments.fresh_dir).hash if arguments.fresh_dir else None
     while True:
         *verdicts, last = ladder.walk(table_of_rows, ladder.kept(), store_hash, fresh_hash)
@@ -169,7 +178,7 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
     table_of_rows = ladder.read_ladder()
 
     def step_s(settings: ladder.Settings, _: int) -> float:
-        words = ["bench", "step", "--recipe", recipe_path(table_of_rows.recipe), "--data_dir", arguments.data_dir]
+        words = ["bench", "step", "--recipe", recipe_path(table_of_rows.recipe), *arguments.stores]
         words += [word for each in ladder.overrides(table_of_rows, settings) for word in ("--set", each)]
         return json.loads(_answer([*words, "--steps", "40", "--json"])[0])["step_s"]
 
@@ -185,9 +194,10 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     A run that diverged is kept with an infinite loss.
     """
     table_of_rows = ladder.read_ladder()
-    directory, data_dir = arguments.work / run.key.split()[0], arguments.fresh_dir if run.fresh else arguments.data_dir
+    directory = arguments.work / run.key.split()[0]
+    stores = ["--data_dir", arguments.fresh_dir] if run.fresh else arguments.stores
     say(f"{run.row}, seed {run.seed}: training in {directory}")
-    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), "--data_dir", data_dir]
+    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
     line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}
@@ -206,7 +216,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
     length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
-    judged = json.loads(_answer(["evaluate", checkpoint, "--data_dir", data_dir, *length, "--json"])[0])
+    judged = json.loads(_answer(["evaluate", checkpoint, *stores, *length, "--json"])[0])
     metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     line |= {
         "loss": judged["held_out_mlm_loss"],
@@ -311,18 +321,20 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
         baseline, judged = by_name.get(CURVES[curve["name"]].baseline), curve.get("judged", {})
         goal, last = (each and each["held_out"][-1][1] for each in (baseline, curve))
         behind = last - goal if baseline else None
-        if baseline and judged and "judged" in baseline:
+        if baseline and "loss" in judged and "judged" in baseline:
             behind = judged["loss"] - baseline["judged"]["loss"]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
         taken = steps or curve["held_out"][-1][0]
         flops, wire_bytes = total(taken, curve, "flops"), total(taken, curve, "wire_bytes")
         seconds = seconds_of(taken, curve, step_s)
+        of_stores = {name: judged[name]["loss"] for name in MIXED if name in judged}
         rows.append(
             {
                 "configuration": curve["name"],
-                "loss": judged.get("loss", last),
+                **of_stores,
+                "loss": None if of_stores else judged.get("loss", last),
                 "accuracy": judged.get("accuracy"),
-                "behind": behind,
+                "behind": None if of_stores else behind,
                 "steps": steps,
                 "tera_flops": flops / 1e12 if flops and steps else None,
                 "wire_gb": wire_bytes / 1e9,
@@ -354,7 +366,9 @@ def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the books")
+    parser.add_argument(
+        "--data_dir", action="append", metavar="[NAME=]STORE", help="token store of the books; repeatable for mixtures"
+    )
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
     parser.add_argument("--ladder", action="store_true", help="the ladder in place of the curves")
     parser.add_argument(
@@ -379,8 +393,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     arguments = parser.parse_args(argv)
-    if arguments.ladder and not arguments.data_dir:
-        parser.error("--ladder: expected --data_dir, quickstart's store")
+    if arguments.ladder and len(arguments.data_dir or ()) != 1:
+        parser.error("--ladder: expected one --data_dir, quickstart's store")
     if arguments.glue and not arguments.work:
         parser.error("--glue: expected --data_dir and --work, where the last curve was trained")
     if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
@@ -390,6 +404,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
     if arguments.start and not (arguments.start / "model.safetensors").exists():
         parser.error(f"--start {arguments.start}: expected a checkpoint, as RUN/checkpoints/step-1000")
+    named = named_paths(arguments.data_dir or ()).items()
+    arguments.stores = [word for name, at in named for word in ("--data_dir", f"{name}={at.absolute()}".lstrip("="))]
     return arguments
 
 
@@ -407,13 +423,18 @@ def main() -> int:
     grouped = [name for name, each in CURVES.items() if not arguments.group or each.results.stem in arguments.group]
     key = None
     if arguments.data_dir:
-        store_hash = open_store(arguments.data_dir).hash
+        stores = open_stores(arguments.data_dir)
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
         for curve in map(CURVES.__getitem__, arguments.curve or grouped):
             if curve.begin and not arguments.start:
                 say(f"{curve.name}: left out, because there is no --start")
                 continue
-            key = key_of(curve.recipe, store_hash, start_hash if curve.begin else None, curve.ranks)
+            if set(dict(curve.recipe.data.mixture) if curve.recipe.data.mixture != "size" else [""]) != set(stores):
+                say(f"{curve.name}: left out, because its mixture is not of the stores that --data_dir names")
+                continue
+            key = key_of(
+                curve.recipe, dataset_of(stores, curve.recipe).hash, start_hash if curve.begin else None, curve.ranks
+            )
             if key not in kept():
                 train(curve, key, arguments.start if curve.begin else None, arguments)
     step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}

@@ -30,7 +30,7 @@ from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.agreement import agree_on_products
 from bert_horovod.training.building import build_step
-from bert_horovod.training.inputs import StepBatch, make_batch, prefetch, step_inputs
+from bert_horovod.training.inputs import Batches, step_inputs
 from bert_horovod.training.step import TrainStep
 from bert_horovod.training.step_results import StartedStep, StepInputs, StepResult
 
@@ -181,10 +181,7 @@ def store_rows(recipe: Recipe, stores: Stores, index_dir: Path | None, world: Wo
     falls = phase.masked_fraction_end not in (0, phase.masked_fraction)
     first = phase.steps // 2 * phase.global_batch // rows if falls else 0
 
-    def make(number: int) -> StepBatch:
-        return make_batch(number, rows, source, dataset, task, recipe, world)
-
-    batches = prefetch(make, first, first + _STEPS, depth=2)
+    batches = Batches(rows, phase, source, dataset, task, recipe).ahead(first, first + _STEPS, world)
     try:
         for batch, waited_s in batches:
             own = tf.constant(list(batch.counts.values()), tf.float64)

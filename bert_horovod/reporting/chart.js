@@ -20,7 +20,10 @@ function drawn(name, attributes = {}, text = "") {
 
 const color = number => `var(--c${number % 6})`;
 const dashes = number => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(number / 6) % 4];
-const words = name => name.replace("held_out_", "held-out ").replaceAll("_", " ");
+// A metric of one store among several bears its name behind a point, and only there: mlm_loss.own.
+const baseOf = name => name.split(".")[0], storeOf = name => name.slice(baseOf(name).length + 1);
+const words = name => [baseOf(name).replace("held_out_", "held-out ").replaceAll("_", " "),
+                       storeOf(name) === "*" ? "by store" : storeOf(name)].filter(Boolean).join(", ");
 
 function short(value, digits = 4) {
   if (value === 0) return "0";
@@ -118,9 +121,24 @@ function curveOf(runs, kind, name, axis) {
 const isAlias = name => name === "mlm_loss" && content.runs.every(
   run => run.curves.mlm_loss?.every((value, i) => value === run.curves.loss[i]) ?? true);
 
+// Of one run: the training curve of each store, and its held-out points in the same colour.
+function seriesOfStores(runs, base, axis) {
+  return storesOf(base).flatMap((store, number) => [["curves", base, ""], ["points", `held_out_${base}`, ", held out"]]
+    .map(([kind, metric, what]) => {
+      const curve = curveOf(runs, kind, `${metric}.${store}`, axis), points = kind === "points";
+      const ys = curve && (view.smooth && !points ? smoothed(curve.ys) : curve.ys);
+      return curve && {label: store + what, xs: curve.xs, ys, points, color: color(number), dash: points ? "2 3" : dashes(number)};
+    }).filter(each => each?.ys.some(value => value !== null)));
+}
+
+const storesOf = base => [...new Set(content.runs.flatMap(run => [...Object.keys(run.curves), ...Object.keys(run.points)]))]
+  .filter(name => storeOf(name) && baseOf(name).replace(/^held_out_/, "") === base).map(storeOf)
+  .filter((store, i, stores) => stores.indexOf(store) === i).sort();
+
 // The series of a metric: curves, points for evaluations, expected bands, and its parts as areas, stacked from 0 up.
 function seriesOf(name, axis) {
   const all = units(), several = all.length > 1, found = [];
+  if (storeOf(name) === "*") return seriesOfStores(all[0].runs, baseOf(name), axis);
   all.forEach((unit, number) => {
     const label = what => [several && unit.label, what].filter(Boolean).join(", ");
     const add = (kind, metric, what, options) => {
@@ -171,7 +189,7 @@ function chart(name, axis = view.axis) {
     return `${words(name)} ${short(pairs[0][1])}`;
   const logY = view.logY && pairs.every(pair => pair[1] > 0);
   // What follows a semicolon explains a missing value: docs/metrics.md has it.
-  const unit = (content.metrics[name]?.unit ?? (name.endsWith("loss") ? "nats" : "")).split(";")[0];
+  const unit = (content.metrics[name]?.unit ?? (/loss$/.test(baseOf(name)) ? "nats" : "")).split(";")[0];
   const edges = limits(series, pairs, name, logY), above = pairs.filter(pair => pair[1] > edges[3]).map(pair => pair[1]);
   const cut = above.length ? `values up to ${short(above.reduce((a, b) => Math.max(a, b)))} are at the upper edge` : "";
   const by = axis === view.axis ? "" : `by ${AXES[axis]}`;
@@ -214,9 +232,9 @@ function limits(series, pairs, name, logY) {
     x0 = Math.min(x0, x); x1 = Math.max(x1, x); y0 = Math.min(y0, y); y1 = Math.max(y1, y);
   }
   const high = pairs.map(pair => pair[1]).sort((a, b) => a - b)[Math.floor(.94 * pairs.length)];
-  const measured = /^seconds/.test(content.metrics[name]?.unit) || /(loss|norm)$/.test(name);
+  const measured = /^seconds/.test(content.metrics[name]?.unit) || /(loss|norm)$/.test(baseOf(name));
   if (measured && !logY && high > 0 && y1 > 4 * high) y1 = 1.3 * high;
-  if (/(loss|norm)$/.test(name) && !logY) {
+  if (/(loss|norm)$/.test(baseOf(name)) && !logY) {
     const tops = series.flatMap(each => each.points || each.below ? each.ys : [largest(each.ys)]);
     const top = tops.reduce((a, b) => Math.max(a, b ?? -Infinity), -Infinity), room = .1 * (top - y0);
     if (y1 > top + 2 * room) y1 = top + room;

@@ -25,7 +25,7 @@ function columns(all) {
     key, heading: key, values: unit => [plain(unit.runs[0].recipe[key])]}));
   const total = (key, heading, best, whole) => ({
     key, heading, best, whole, values: unit => unit.runs.map(run => run.totals[key])});
-  const scores = evaluated(runs).map(name => total(name, words(name), /loss$/.test(name) ? "low" : "high"));
+  const scores = evaluated(runs).map(name => total(name, words(name), /loss$/.test(baseOf(name)) ? "low" : "high"));
   // Where the loss is a sum, that of masked tokens is shown, as the held-out one is.
   const masked = runs.every(run => run.totals.mlm_loss !== null) && runs.some(run => run.totals.mlm_loss !== run.totals.loss);
   const kept = Object.entries(TOTALS).filter(([key]) => key !== (masked ? "loss" : "mlm_loss"));

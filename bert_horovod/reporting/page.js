@@ -11,9 +11,12 @@ function names() {
   }
   for (const name of Object.keys(AXES)) found.delete(name);
   if (isAlias("mlm_loss")) found.delete("mlm_loss");
+  // Of one run the stores share a figure, as the runs do if there are several.
+  if (!several)
+    for (const name of [...found].filter(storeOf)) { found.delete(name); found.add(`${baseOf(name)}.*`); }
   const own = [...found].filter(name => !(name in content.metrics));
   const layers = own.filter(name => /_(embeddings|layer_\d+|heads)$/.test(name));  // of execution.layer_norms
-  const loss = name => /loss$/.test(name) ? 0 : /accuracy$/.test(name) ? 1 : 2;
+  const loss = name => /loss$/.test(baseOf(name)) ? 0 : /accuracy$/.test(baseOf(name)) ? 1 : 2;
   const known = [...found].filter(name => name in content.metrics && !content.metrics[name].part_of);
   const ofTask = own.filter(name => !layers.includes(name)).sort((a, b) => loss(a) - loss(b));
   return {layers, matter: [...ofTask, ...MATTERS.slice(1).filter(name => found.has(name))],

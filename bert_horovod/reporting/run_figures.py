@@ -131,11 +131,13 @@ def _evaluation_tiles(newest: dict[str, float | None]) -> list[Tile]:
     """A tile for each metric of evaluations; an accuracy is the note of its loss."""
     found = []
     for name, value in newest.items():
-        label = name.replace("_", " ").replace("held out", "held-out")
-        accuracy = newest.get(f"{name.removesuffix('loss')}accuracy") if name.endswith("loss") else None
-        if name.endswith("accuracy") and f"{name.removesuffix('accuracy')}loss" in newest:
+        metric, _, store = name.partition(".")  # of one among several, as held_out_mlm_loss.own
+        label = metric.replace("_", " ").replace("held out", "held-out") + f", {store}" * bool(store)
+        of_store = name.removeprefix(metric)
+        accuracy = newest.get(f"{metric.removesuffix('loss')}accuracy{of_store}") if metric.endswith("loss") else None
+        if metric.endswith("accuracy") and f"{metric.removesuffix('accuracy')}loss{of_store}" in newest:
             continue
-        form = ".3f" if name.endswith("loss") else ".1%" if name.endswith("accuracy") else ".4g"
+        form = ".3f" if metric.endswith("loss") else ".1%" if metric.endswith("accuracy") else ".4g"
         found.append(Tile(label, _figure(value, form), "" if accuracy is None else f"{accuracy:.1%} right"))
     return found
 

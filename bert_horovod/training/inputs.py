@@ -9,18 +9,21 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.positions import step_positions
+from bert_horovod.batches.positions import micro_batch_count, step_positions
 from bert_horovod.batches.source import Dataset, Source
+from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import DamagedData
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.model.forward import as_arrays
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
 from bert_horovod.training.step_results import StepInputs
 
 # The dropout stream of the recipe's seed; batches/text/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101
+_POSITIONS_AT_ONCE, _MOST_STEPS = 1 << 18, 64  # of a rank, made in one call: rows * sequence length, and steps
 
 
 class StepBatch(NamedTuple):
@@ -38,36 +41,72 @@ def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
 
     A background thread makes them. Raises DamagedData if the data hold an id that is not in the model's vocabulary.
     """
-    phase, job = run.phase, run.job
-
-    def make(number: int) -> StepBatch:
-        rows = phase.settings.global_batch
-        return make_batch(number, rows, phase.source, job.dataset, run.task, run.recipe, run.world)
-
-    passed_over = run.state.progress.passed_over.get(str(phase.number), 0) - phase.begin
-    return prefetch(make, run.state.progress.step + passed_over, phase.end + passed_over, depth=2)
+    phase, progress = run.phase, run.state.progress
+    passed_over = progress.passed_over.get(str(phase.number), 0) - phase.begin
+    batches = Batches(phase.settings.global_batch, phase.settings, phase.source, run.job.dataset, run.task, run.recipe)
+    return batches.ahead(progress.step + passed_over, phase.end + passed_over, run.world)
 
 
-def make_batch(
-    number: int, rows: int, source: Source, dataset: Dataset, task: Task, recipe: Recipe, world: World
-) -> StepBatch:
-    """This rank's part of global batch `number`, which has `rows` rows over all ranks.
+class Batches(NamedTuple):
+    """The global batches of a phase, of `rows` rows over all ranks."""
 
-    Raises DamagedData as step_batches does.
-    """
-    micro_batches = step_positions(number, rows, world.rank, world.size, recipe.execution.micro_batch)
-    together = source.assemble(np.concatenate([positions for positions, _ in micro_batches]))
-    if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
-        paths = [store.path for store in getattr(dataset, "stores", {}).values()] or [dataset.path]
-        raise DamagedData(
-            f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; see which "
-            f"shard of a token store is damaged with: {'; '.join(f'bert-horovod verify {path}' for path in paths)}"
-        )
-    parts = {name: np.split(array, len(micro_batches)) for name, array in together.items()}
-    arrays = [as_arrays({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]
-    first_rows = [first_row for _, first_row in micro_batches]
-    tokens = int(np.count_nonzero(together["sequence_ids"]))
-    return StepBatch(number, arrays, first_rows, task.batch_counts(together), tokens)
+    rows: int
+    phase: Phase
+    source: Source
+    dataset: Dataset
+    task: Task
+    recipe: Recipe
+
+    def ahead(self, first: int, last: int, world: World) -> Iterator[tuple[StepBatch, float]]:
+        """This rank's parts of the batches [first, last), and raises, as step_batches.
+
+        The rows of several steps are made in one call, because a call has a fixed cost for each store.
+        """
+        micro_batch = self.recipe.execution.micro_batch
+        positions = micro_batch_count(self.rows, world.size, micro_batch) * micro_batch * self.phase.sequence_length
+        most = max(1, min(_MOST_STEPS, _POSITIONS_AT_ONCE // positions))
+        rate = mask_rate(self.recipe, self.phase)
+        made: deque[StepBatch] = deque()
+
+        def make(number: int) -> StepBatch:
+            if not made:
+                numbers = np.arange(number, min(number + most, last))
+                stairs = rate.stair(numbers * self.rows)
+                numbers = numbers[stairs == stairs[0]]  # so that rows have as many masked slots as alone
+                try:
+                    made.extend(self._made(numbers, world))
+                except ReportedError:
+                    if len(numbers) == 1:
+                        raise
+                    made.extend(self._made(numbers[:1], world))  # rows of a later step may be at fault
+            return made.popleft()
+
+        return prefetch(make, first, last, depth=2 * most)
+
+    def _made(self, numbers: np.ndarray, world: World) -> list[StepBatch]:
+        """This rank's parts of the batches with these numbers, int64 [steps], made together."""
+        steps = [
+            step_positions(number, self.rows, world.rank, world.size, self.recipe.execution.micro_batch)
+            for number in numbers.tolist()
+        ]
+        rows = self.source.assemble(np.concatenate([positions for step in steps for positions, _ in step]))
+        if (highest := rows["input_ids"].max()) >= self.recipe.model.vocab_size:
+            paths = [store.path for store in getattr(self.dataset, "stores", {}).values()] or [self.dataset.path]
+            raise DamagedData(
+                f"the data in {self.dataset.path} hold id {highest}, the model has {self.recipe.model.vocab_size} "
+                "entries; see which shard of a token store is damaged with: "
+                f"{'; '.join(f'bert-horovod verify {path}' for path in paths)}"
+            )
+        parts = {name: np.split(array, len(steps)) for name, array in rows.items()}
+        batches = []
+        for i, (number, step) in enumerate(zip(numbers.tolist(), steps, strict=True)):
+            together = {name: part[i] for name, part in parts.items()}
+            pieces = {name: np.split(array, len(step)) for name, array in together.items()}
+            arrays = [as_arrays({name: piece[k] for name, piece in pieces.items()}) for k in range(len(step))]
+            tokens = int(np.count_nonzero(together["sequence_ids"]))
+            counts = self.task.batch_counts(together)
+            batches.append(StepBatch(number, arrays, [first_row for _, first_row in step], counts, tokens))
+        return batches
 
 
 def micro_batch_of(

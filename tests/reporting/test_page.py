@@ -195,6 +195,31 @@ def test_seeds_are_drawn_as_mean_and_range(opened, tmp_path):
     assert tab.locator("figure[data-metric=loss] polyline").count() == 4
 
 
+def test_stores_share_a_figure_in_one_run_and_the_best_of_each_is_the_lowest_loss(opened, tmp_path):
+    runs = [write_run(tmp_path / name, {"optimizer": {"beta_2": beta}}) for name, beta in (("one", 0.9), ("two", 0.95))]
+    for run, more in zip(runs, (0.0, 0.5), strict=True):
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[:-1]]
+        for line in lines:
+            for name in ("mlm_loss", "held_out_mlm_loss"):
+                if name in line:  # of a step without a row of the store there is no loss
+                    own = None if name == "mlm_loss" and line["step"] % 6 else line[name] + 1 + more
+                    line |= {f"{name}.general": line[name] - 1 + more, f"{name}.own": own}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tab = opened(written(tmp_path, runs[:1]), 800)
+    figure = tab.locator("figure[data-metric='mlm_loss.*']")
+    assert "mlm loss, by store nats" in figure.inner_text()
+    assert figure.locator("polyline").count() == 4
+    legend = ["general", "general, held out (points)", "own", "own, held out (points)"]
+    assert figure.locator(".legend > span").all_inner_texts() == legend
+    assert tab.locator("figure[data-metric='mlm_loss.own']").count() == 0
+    assert "held-out mlm loss, own" in tab.inner_text("#tiles")
+    assert cut(tab) == []
+    tab = opened(written(tmp_path, runs), 800)
+    assert tab.locator("figure[data-metric='mlm_loss.own'] polyline").count() == 2
+    assert "★" in tab.inner_text("#compared tr:has-text('one')")
+    assert "★" not in tab.inner_text("#compared tr:has-text('two')")
+
+
 @pytest.mark.full
 def test_the_comparison_is_kept_as_csv_that_no_spreadsheet_computes(opened, tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"optimizer": {"beta_2": 0.9}})]

@@ -1,11 +1,19 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from bert_horovod.training.inputs import prefetch
+from bert_horovod.batches.text.mixture import dataset_of
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import DamagedData
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.inputs import Batches, micro_batch_of, prefetch
 from tests.horovod_runs import PATIENCE_S
+from tests.toys import VOCABULARY, toy_recipe, write_toy_store
 
 
 def prefetch_threads() -> list[threading.Thread]:
@@ -76,3 +84,38 @@ def test_closing_stops_the_thread():
     items.close()
     assert prefetch_threads() == []
     assert len(made) <= 4
+
+
+def test_steps_made_together_are_those_made_alone_and_a_damaged_row_ends_its_own_step(tmp_path, monkeypatch):
+    phase = {"steps": 9, "global_batch": 7, "masked_fraction": 0.5, "masked_fraction_end": 0.1}
+    model = {"vocab_size": len(VOCABULARY)}
+    recipe = toy_recipe(phase=phase, execution={"micro_batch": 2}, model=model, data={"mixture": {"a": 0.7, "b": 0.3}})
+    dataset = dataset_of(
+        {name: write_toy_store(tmp_path / name, longest=longest) for name, longest in (("a", 30), ("b", 9))}, recipe
+    )
+    source, task = dataset.open(0, "train"), Pretraining(recipe.objective.pairs)
+    batches = Batches(7, recipe.phase[0], source, dataset, task, recipe)
+    calls = []
+    monkeypatch.setattr(source, "assemble", lambda rows, make=source.assemble: calls.append(len(rows)) or make(rows))
+    world = World()
+    world.rank, world.size = 1, 2
+    made = [batch for batch, _ in batches.ahead(1, 9, world)]
+    assert len(calls) == 2  # one for each stair of the rate
+    widths, highest = [], []
+    for number, batch in enumerate(made, 1):
+        assert batch.number == number
+        for k, (arrays, first_row) in enumerate(zip(batch.micro_batches, batch.first_rows, strict=True)):
+            alone, first = micro_batch_of(1, k, number, 7, source, recipe, world)
+            assert first == first_row
+            assert all(np.array_equal(arrays[name], alone[name]) for name in alone)
+        assert batch.tokens == sum(np.count_nonzero(arrays["sequence_ids"]) for arrays in batch.micro_batches)
+        widths.append(batch.micro_batches[0]["masked_ids"].shape[1])
+        highest.append(max(arrays["input_ids"].max() for arrays in batch.micro_batches))
+    assert [after < before for before, after in pairwise(widths)].count(True) == 1
+
+    small = replace(recipe, model=replace(recipe.model, vocab_size=int(max(highest))))
+    whole = 0
+    with pytest.raises(DamagedData, match="hold id"):
+        for whole, _ in enumerate(batches._replace(recipe=small).ahead(1, 9, world), 1):  # noqa: B007
+            pass
+    assert whole == np.argmax(highest)
