@@ -207,8 +207,13 @@ def _write_pages(file: _Hashing, arrays: Iterable[np.ndarray]) -> Iterator[int]:
 
 def _write_whole(file: _Hashing, block: bytes) -> Iterator[int]:
     file.write(block)
-    for begin in range(0, len(block), PAGE_BYTES):
-        yield zlib.crc32(block[begin : begin + PAGE_BYTES])
+    yield from page_crcs(block, PAGE_BYTES)
+
+
+def page_crcs(data: bytes | memoryview, page_bytes: int) -> Iterator[int]:
+    """The CRC-32 of each page of some bytes; the last one may be shorter."""
+    for begin in range(0, len(data), page_bytes):
+        yield zlib.crc32(data[begin : begin + page_bytes])
 
 
 def describe_shard(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -106,7 +106,7 @@ def test_the_order_takes_little_private_memory_and_its_windows_none(make_store):
     finally:
         tracemalloc.stop()
     index = rows._index
-    assert all(isinstance(array.base, np.memmap) for array in (index.start, index.first, index.by_length))
+    assert all(isinstance(array.values.base, np.memmap) for array in (index.start, index.first, index.by_length))
     # Private memory grows with the table of templates: at most 4 for each length (above), 64 sequences wide.
     assert 1000 < private_bytes < 1 << 21 < 3 * (4 * 512 * 64 * 8)
 

@@ -7,12 +7,12 @@
             start.npy                  uint32 [windows]   first token, counted from the first of the shard
             first.npy                  uint16 [windows]   tokens of the first segment
             by_length.npy              uint32 [windows]   windows, counted from the first of the shard
-            windows_by_class.npy, windows_by_shard.npy    int64, the fields of RunningCounts for windows
+            windows_by_class.npy, windows_by_shard.npy    int64, the fields of RunningCounts
             cell_start.npy, cell_place.npy, cell_shard.npy    int64, int64, uint32 [cells]
+            NAME.crcs.npy              uint32 [pages]             CRC-32 of each KiB of NAME's values, as above
             classes.npy                int64  [5, L + 1]          the fields of `Classes`, for each number 0 to L
             template_rows.npy          int64  [templates]         rows of an epoch made from each template
             template_lengths.npy       uint16 [templates, S]      positions of each sequence of such a row; 0: none
-            crcs.npy                   uint32 [shards, 3]         CRC-32 of start, first and by_length, by shard
 
 L is the sequence length, S the most sequences in a row. A window's class is the tokens of its second segment (0: there
 is none). start and first have the windows of a shard after those of the shard before, sorted by class and then as in
@@ -39,7 +39,7 @@ import numpy as np
 from bert_horovod.batches.packing import Templates
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes
-from bert_horovod.batches.text.index_check import RunningCounts, read_description, read_split
+from bert_horovod.batches.text.index_check import CheckedArray, RunningCounts, read_description, read_split
 from bert_horovod.batches.text.making import make_index
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError
@@ -49,7 +49,7 @@ class NoRows(UserError):
     """A split of a store has no rows of the wished kind."""
 
 
-FORMATS = {"none": 5, "next_sentence": 5, "sentence_order": 6}  # versions of files and windows, by objective.pair
+FORMATS = {"none": 6, "next_sentence": 6, "sentence_order": 7}  # versions of files and windows, by objective.pair
 
 
 class WindowsAt(NamedTuple):
@@ -64,17 +64,17 @@ class WindowsAt(NamedTuple):
 
 @dataclass(frozen=True)
 class RowIndex:
-    """An opened index; its arrays (see the module's docstring) are memory-mapped, not loaded."""
+    """An opened index; its large arrays (see the module's docstring) are mapped, and compared where they are read."""
 
     path: Path
     sequence_length: int
     pair: str
-    start: np.ndarray
-    first: np.ndarray
-    by_length: np.ndarray
-    cell_start: np.ndarray
-    cell_place: np.ndarray
-    cell_shard: np.ndarray
+    start: CheckedArray
+    first: CheckedArray
+    by_length: CheckedArray
+    cell_start: CheckedArray
+    cell_place: CheckedArray
+    cell_shard: CheckedArray
     order: RunningCounts  # of windows
     classes: Classes
     templates: Templates
@@ -96,7 +96,7 @@ class RowIndex:
 
     def of_sequences(self, numbers: np.ndarray) -> WindowsAt:
         """The windows of sequences by their numbers: int64 [n]."""
-        cell = np.searchsorted(self.cell_start, numbers, side="right") - 1
+        cell = self.cell_start.find(numbers)
         place = self.by_length[self.cell_place[cell] + numbers - self.cell_start[cell]].astype(np.int64)
         place += self.order.by_shard[self.cell_shard[cell].astype(np.int64) * self.order.classes]
         number, shard, second = self.order.numbers(place)
@@ -161,5 +161,4 @@ def open_index(
     order = RunningCounts(arrays.pop("windows_by_class"), arrays.pop("windows_by_shard"), shards)
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
-    del arrays["crcs"]
     return RowIndex(path, sequence_length, pair, **arrays, order=order, classes=classes, templates=templates)

@@ -1,7 +1,7 @@
 """Reads the files of a row index and checks them; index.py describes the arrays.
 
-Small files are compared with their SHA-256 at each start. Tables, and files with an element for each window, grow with
-the text; they are compared with their SHA-256 or CRC-32s where size, inode or time of change is not what
+Small files are compared with their SHA-256 at each start. Arrays that grow with the text are compared page by page with
+their CRC-32s whenever a row reads a page; and whole at a start where size, inode or time of change is not what
 `verified.jsonl` remembers: after a copy to another disk, or if somebody wrote to them.
 
 Elements sorted by class over all shards, while each shard keeps its own together: numbers and places. An element's
@@ -10,9 +10,8 @@ sort. Its place is where it lies if each shard's elements, sorted by class, lie 
 the counts by shard and class turn one into the other, so that nothing is sorted over shards.
 """
 
-import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +24,43 @@ from bert_horovod.errors import ReportedError, damaged
 from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.storage.reading import Verified, hash_file, identity, load_array, read_record
 
-TABLES = ("windows_by_class", "windows_by_shard", "cell_start", "cell_place", "cell_shard")  # for each class and shard
 LARGE = {"start": np.uint32, "first": np.uint16, "by_length": np.uint32}  # an element for each window
+TABLES = dict.fromkeys(("windows_by_class", "windows_by_shard", "cell_start", "cell_place"), np.int64)
+TABLES |= {"cell_shard": np.uint32}  # for each class and shard
 RECORD = "verified.jsonl"
+CRC_BYTES = 1024  # of a page: a row reads a value here and there, so larger pages cost more than reading them
+
+
+class CheckedArray:
+    """A mapped array whose pages are compared with their CRC-32s whenever they are read; raises DamagedData."""
+
+    def __init__(self, values: np.ndarray, crcs: np.ndarray, file: Path, path: Path) -> None:
+        self.values, self._file, self._path = values, file, path
+        self._bytes, self._crcs = values.view(np.uint8).data, crcs.data
+        self._a_page = CRC_BYTES // values.itemsize
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """The values at places: int64 [n], from 0."""
+        self.compare({*(places // self._a_page).tolist()})
+        return self.values[places]
+
+    def find(self, numbers: np.ndarray) -> np.ndarray:
+        """For each number, int64 [n], the last place whose value is at most the number; the values do not fall."""
+        places = np.searchsorted(self.values, numbers, side="right") - 1
+        # A search ends between two values that it has read: if these are right, so is the place.
+        low, high = np.maximum(places, 0), np.minimum(places + 1, len(self) - 1)
+        self.compare({*(low // self._a_page).tolist(), *(high // self._a_page).tolist()})
+        return places
+
+    def compare(self, pages: Iterable[int] | None = None) -> None:
+        """Compare pages by their numbers, or all."""
+        content, crcs, crc32 = self._bytes, self._crcs, zlib.crc32  # looked up once
+        for page in range(len(crcs)) if pages is None else pages:
+            if crc32(content[page * CRC_BYTES : (page + 1) * CRC_BYTES]) != crcs[page]:
+                raise _damage(ValueError(f"page {page:,} of its values has another CRC"), self._file, self._path)
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -45,68 +78,51 @@ def read_description(path: Path) -> dict[str, Any]:
 def read_split(
     path: Path, split: str, sequence_length: int, shards: int, check: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Map the arrays of a split by name; raises ReportedError."""
+    """Map the arrays of a split by name, those of LARGE and TABLES as CheckedArrays; raises ReportedError."""
     cells = shards * (sequence_length + 1) + 1
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     file = path / split
-    record = Verified(path / RECORD)
-    known = record.names() if check is not None else {}
     try:
         for name, dtype, shape in (
-            *((name, dtype, (None,)) for name, dtype in LARGE.items()),
             ("classes", np.int64, (5, sequence_length + 1)),
             ("template_rows", np.int64, (None,)),
             ("template_lengths", np.uint16, (None, None)),
-            ("windows_by_class", np.int64, (cells,)),
-            ("windows_by_shard", np.int64, (cells,)),
-            ("cell_start", np.int64, (None,)),
-            ("cell_place", np.int64, (None,)),
-            ("cell_shard", np.uint32, (None,)),
-            ("crcs", np.uint32, (shards, len(LARGE))),
         ):
             file = path / split / f"{name}.npy"
             arrays[name] = load_array(file, dtype, shape, inside=path)
-            seen, named = identity([file]), f"{split}/{name}.npy"
-            if check is None or name in LARGE or (name in TABLES and known.get(named) == seen):
-                continue
-            if check.get(named) != hash_file(file):
+            if check is not None and check.get(f"{split}/{name}.npy") != hash_file(file):
                 raise ValueError("its SHA-256 is another")
-            if name in TABLES:
-                record.remember(named, seen)
+        checked: dict[str, CheckedArray] = {}
+        for name, dtype in (LARGE | TABLES).items():
+            crcs = load_array(file := path / split / f"{name}.crcs.npy", np.uint32, (None,), inside=path)
+            values = load_array(
+                file := path / split / f"{name}.npy", dtype, (cells if "windows" in name else None,), inside=path
+            )
+            if len(crcs) != -(-values.nbytes // CRC_BYTES):
+                raise ValueError(f"it has {values.nbytes:,} bytes of values, but {len(crcs):,} CRCs")
+            checked[name] = CheckedArray(values, crcs, file, path)
+        if check is not None:
+            _check_changed(path, split, checked)
+        windows = int(checked["windows_by_shard"][np.array([cells - 1])][0])
         for name in LARGE:
             file = path / split / f"{name}.npy"
-            if len(arrays[name]) != arrays["windows_by_shard"][-1]:
-                raise ValueError(f"it has {len(arrays[name]):,} values, expected {arrays['windows_by_shard'][-1]:,}")
-        if check is not None:
-            _check_large(path, split, arrays, sequence_length + 1, record, known)
+            if len(checked[name]) != windows:
+                raise ValueError(f"it has {len(checked[name]):,} values, expected {windows:,}")
     except (OSError, ValueError) as error:
         raise _damage(error, file, path) from error
-    return arrays
+    return arrays | checked
 
 
-def _check_large(
-    path: Path, split: str, arrays: dict[str, np.ndarray], classes: int, record: Verified, known: dict[str, list[int]]
-) -> None:
-    files = {f"{split}/{name}.npy": path / split / f"{name}.npy" for name in LARGE}
-    seen = {name: identity([file]) for name, file in files.items()}
-    if all(known.get(name) == seen[name] for name in files):
-        return
-    crcs, bounds = arrays["crcs"], np.asarray(arrays["windows_by_shard"][::classes])
-    jobs = [(i, name, shard) for i, name in enumerate(LARGE) for shard in range(len(crcs))]
-
-    def check(job: tuple[int, str, int]) -> None:
-        i, name, shard = job
-        values = arrays[name][bounds[shard] : bounds[shard + 1]]
-        if zlib.crc32(values.data) != crcs[shard, i]:
-            raise _damage(ValueError("its CRC is another"), files[f"{split}/{name}.npy"], path)
-        progress.add(values.nbytes)
-
-    total = sum(arrays[name].nbytes for name in LARGE)
-    # The CRC releases the GIL.
-    with ReadingProgress("checking the row index", total) as progress, ThreadPoolExecutor(os.cpu_count()) as threads:
-        list(threads.map(check, jobs))
-    for name, numbers in seen.items():
-        record.remember(name, numbers)
+def _check_changed(path: Path, split: str, arrays: dict[str, CheckedArray]) -> None:
+    """Compare all pages of the arrays whose files are not those that were compared before."""
+    record = Verified(path / RECORD)
+    known, seen = record.names(), {name: identity([path / split / f"{name}.npy"]) for name in arrays}
+    changed = [name for name in arrays if known.get(f"{split}/{name}.npy") != seen[name]]
+    with ReadingProgress("checking the row index", sum(arrays[name].values.nbytes for name in changed)) as progress:
+        for name in changed:
+            arrays[name].compare()
+            progress.add(arrays[name].values.nbytes)
+            record.remember(f"{split}/{name}.npy", seen[name])
 
 
 def _damage(error: Exception, file: Path, path: Path) -> ReportedError:
@@ -159,20 +175,11 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class RunningCounts:
-    """How many elements lie before each cell (a class of a shard), in both orders; the last entry is their number.
+    """How many elements lie before each cell (a class of a shard), in both orders; the last entry is their number."""
 
-    The arrays may be memory-mapped: what is asked for is read.
-    """
-
-    by_class: np.ndarray  # int64 [classes * shards + 1], cell = class * shards + shard
-    by_shard: np.ndarray  # int64 [shards * classes + 1], cell = shard * classes + class
+    by_class: CheckedArray  # int64 [classes * shards + 1], cell = class * shards + shard
+    by_shard: CheckedArray  # int64 [shards * classes + 1], cell = shard * classes + class
     shards: int
-
-    @classmethod
-    def of(cls, counts: np.ndarray) -> "RunningCounts":
-        """Sum up counts, int64 [shards, classes]."""
-        by_class, by_shard = (np.concatenate(([0], np.cumsum(cells))) for cells in (counts.T.ravel(), counts.ravel()))
-        return cls(by_class, by_shard, len(counts))
 
     @property
     def classes(self) -> int:
@@ -180,16 +187,12 @@ class RunningCounts:
 
     def places(self, numbers: np.ndarray) -> Found:
         """Find elements by number: int64 [n]."""
-        cell = np.searchsorted(self.by_class, numbers, side="right") - 1
+        cell = self.by_class.find(numbers)
         of_class, shard = np.divmod(cell, self.shards)
         return Found(self.by_shard[shard * self.classes + of_class] + numbers - self.by_class[cell], shard, of_class)
 
     def numbers(self, places: np.ndarray) -> Found:
         """Find elements by place: int64 [n]."""
-        cell = np.searchsorted(self.by_shard, places, side="right") - 1
+        cell = self.by_shard.find(places)
         shard, of_class = np.divmod(cell, self.classes)
         return Found(self.by_class[of_class * self.shards + shard] + places - self.by_shard[cell], shard, of_class)
-
-    def first(self, shard: int) -> int:
-        """The place of a shard's first element."""
-        return int(self.by_shard[shard * self.classes])

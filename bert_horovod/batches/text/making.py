@@ -12,7 +12,6 @@ import os
 import shutil
 import time
 import uuid
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ import numpy as np
 from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.text.crews import Crew
 from bert_horovod.batches.text.cutting import SPLITS, Classes, cut_shard, merged, short_shares
-from bert_horovod.batches.text.index_check import LARGE, RECORD, TABLES, RunningCounts, refusal
+from bert_horovod.batches.text.index_check import CRC_BYTES, LARGE, RECORD, TABLES, refusal
+from bert_horovod.corpus.shard import page_crcs
 from bert_horovod.corpus.store import Store, open_store, write_array
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
 from bert_horovod.runtime.reading_progress import ReadingProgress
@@ -77,7 +77,7 @@ def make_index(
                 name, *shares = begun
                 work = path.with_name(name)
                 plan = RowPlan(store.path, store.hash, path, work, sequence_length, pair, packing, tuple(shares))
-            for stage in (_cut, _sum_up, _copy, _finish):
+            for stage in (_cut, _sum_up, _copy, _check_sums, _finish):
                 _together(crew, path, functools.partial(stage, plan, crew) if plan else lambda: None)
             _wait_for(path)
         finally:
@@ -137,7 +137,6 @@ def cut_piece(plan: RowPlan, number: int) -> None:
     """Cut a shard and write what comes of it."""
     store = _opened(plan.store, plan.store_hash)
     splits = cut_shard(store, number, plan.sequence_length, plan.pair, plan.shares)
-    crcs = np.array([[zlib.crc32(getattr(split, name).data) for name in LARGE] for split in splits], np.uint32)
     with open(_piece(plan, number, "arrays"), "wb") as file:
         file.write(np.array([len(split.start) for split in splits]).data)
         for split in splits:
@@ -146,7 +145,6 @@ def cut_piece(plan: RowPlan, number: int) -> None:
     train, held_out = splits
     np.savez(
         _piece(plan, number, "counts.npz"),
-        crcs=crcs,
         classes=np.stack([np.stack(split.classes) for split in splits]),
         documents=np.array([split.documents for split in splits]),
         train=train.cells,
@@ -183,19 +181,19 @@ def _sum_up(plan: RowPlan, crew: Crew) -> None:
             continue
         directory = plan.directory / split
         directory.mkdir()
-        windows = RunningCounts.of(np.stack([of_shard["classes"][i][0] for of_shard in counts]))
+        windows = np.stack([of_shard["classes"][i][0] for of_shard in counts])  # by shard and class
+        by_class, by_shard = (np.concatenate(([0], np.cumsum(cells))) for cells in (windows.T.ravel(), windows.ravel()))
         templates = pack(classes.sequences, plan.sequence_length) if plan.packing else single(classes.sequences)
         arrays = {
             "classes": np.stack(classes),
             "template_rows": templates.rows,
             "template_lengths": templates.lengths,
-            "windows_by_class": windows.by_class,
-            "windows_by_shard": windows.by_shard,
-            "crcs": np.stack([of_shard["crcs"][i] for of_shard in counts]),
+            "windows_by_class": by_class,
+            "windows_by_shard": by_shard,
         }
         for name, array in arrays.items():
             write_array(directory / f"{name}.npy", array)
-        _write_cells(directory, [of_shard[split] for of_shard in counts], windows)
+        _write_cells(directory, [of_shard[split] for of_shard in counts], by_shard[:: plan.sequence_length + 1])
         for name, dtype in LARGE.items():
             with open(directory / f"{name}.npy", "wb") as file:
                 header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (int(classes.windows.sum()),)}
@@ -206,15 +204,18 @@ def _sum_up(plan: RowPlan, crew: Crew) -> None:
     write_atomically(plan.directory / "refusals.json", json.dumps(refusals) + "\n")
 
 
-def _write_cells(directory: Path, of_shards: list[np.ndarray], windows: RunningCounts) -> None:
-    """Write where the sequences of each class and shard lie in by_length, a range of classes after the other."""
+def _write_cells(directory: Path, of_shards: list[np.ndarray], first: np.ndarray) -> None:
+    """Write where the sequences of each class and shard lie in by_length, a range of classes after the other.
+
+    `first`: the place of each shard's first window.
+    """
     cells = sum(map(len, of_shards))
     names = {"cell_start": np.int64, "cell_place": np.int64, "cell_shard": np.uint32}
     files = {
         name: np.lib.format.open_memmap(directory / f"{name}.npy", "w+", dtype, (cells,))
         for name, dtype in names.items()
     }
-    places = [np.cumsum(of[:, 1]) - of[:, 1] + windows.first(number) for number, of in enumerate(of_shards)]
+    places = [np.cumsum(of[:, 1]) - of[:, 1] + first[number] for number, of in enumerate(of_shards)]
     bounds = np.unique(np.concatenate([of[:: max(1, _CELLS_AT_ONCE // len(of_shards)), 0] for of in of_shards]))
     done = elements = 0
     for low, high in zip(bounds, [*bounds[1:], np.iinfo(np.int64).max], strict=True):
@@ -237,13 +238,26 @@ def _write_cells(directory: Path, of_shards: list[np.ndarray], windows: RunningC
 
 def _copy(plan: RowPlan, crew: Crew) -> None:
     crew.each(functools.partial(copy_piece, plan), _mine(plan, crew), lambda _: None)
-    for file in _large_files(plan):
+    for file in _checked_files(plan):
         sync(file)
 
 
-def _large_files(plan: RowPlan) -> list[Path]:
+def _check_sums(plan: RowPlan, crew: Crew) -> None:
+    numbers = range(crew.number, len(_checked_files(plan)), crew.size)
+    crew.each(functools.partial(sum_pages, plan), numbers, lambda _: None)
+
+
+def sum_pages(plan: RowPlan, number: int) -> None:
+    """Write the CRCs of a file's pages."""
+    file = _checked_files(plan)[number]
+    values = load_array(file, (LARGE | TABLES)[file.stem], (None,))
+    crcs = np.fromiter(page_crcs(values.view(np.uint8).data, CRC_BYTES), np.uint32)
+    write_array(file.with_name(f"{file.stem}.crcs.npy"), crcs)
+
+
+def _checked_files(plan: RowPlan) -> list[Path]:
     splits = [plan.directory / split for split in SPLITS]
-    return [split / f"{name}.npy" for split in splits if split.is_dir() for name in LARGE]
+    return [split / f"{name}.npy" for split in splits if split.is_dir() for name in LARGE | TABLES]
 
 
 def copy_piece(plan: RowPlan, number: int) -> None:
@@ -279,14 +293,11 @@ def _finish(plan: RowPlan, crew: Crew) -> None:
     if crew.number == 0:
         for piece in (*plan.directory.glob("*.arrays"), *plan.directory.glob("*.npz")):
             piece.unlink()
-        large = set(_large_files(plan))
-        record = Verified(plan.directory / RECORD)
-        for file in sorted({*large, *(file for file in plan.directory.glob("*/*.npy") if file.stem in TABLES)}):
+        record, checked = Verified(plan.directory / RECORD), _checked_files(plan)
+        for file in checked:
             record.remember(str(file.relative_to(plan.directory)), identity([file]))
-        hashes = {
-            str(file.relative_to(plan.directory)): hash_file(file)
-            for file in sorted({*plan.directory.glob("*/*.npy")} - large)
-        }
+        small = {*plan.directory.glob("*/*.npy")} - {*plan.directory.glob("*/*.crcs.npy"), *checked}
+        hashes = {str(file.relative_to(plan.directory)): hash_file(file) for file in sorted(small)}
         refusals = read_json(plan.directory / "refusals.json")
         (plan.directory / "refusals.json").unlink()
         write_atomically(plan.directory / "index.json", json.dumps({"refusals": refusals, "sha256": hashes}) + "\n")

@@ -6,13 +6,6 @@ from pathlib import Path
 from bert_horovod.recipe.fields import read_toml
 
 CLOSING = "\"'”’»›)\\]}」』）》〉】〕"
-# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing quotes
-# before a space and no lowercase letter. One set of characters comes first, because the regular expression engine is
-# fast only then.
-_CANDIDATE = re.compile(
-    rf"[\n.!?…؟۔।॥։。！？｡](?:(?<=[.!?…؟۔।॥։])[{CLOSING}]* "
-    rf"(?![\"'“‘«(\[]*[a-z]|[.!?…])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)"
-)
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
 _WORDS = read_toml(Path(__file__).with_name("sentences.toml"), "the words of")
@@ -20,6 +13,24 @@ _TITLES = frozenset(_WORDS["titles"].split())
 _BEFORE_NUMBERS = frozenset(_WORDS["before_numbers"].split())
 _ABBREVIATIONS = _TITLES | _BEFORE_NUMBERS
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
+
+
+def _title_ends(letters: int) -> str:
+    """The last letters of the titles that end with so many lowercase ones, as a pattern."""
+    return "|".join(
+        sorted({title[-letters:] for title in _TITLES if re.fullmatch(f"[a-z]{{{letters}}}", title[-letters:])})
+    )
+
+
+# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing quotes
+# before a space and no lowercase letter. One set of characters comes first, because only then is the search fast. Most
+# candidates surely end a sentence, and have a group: a paragraph's end, before a capital with no title.
+_CANDIDATE = re.compile(
+    rf"[\n.!?…؟۔।॥։。！？｡](?:(?:(?<=\n)|(?:(?<=[a-z]{{3}}\.)(?<!(?:{_title_ends(3)})\.)|"
+    rf"(?<= [a-z]{{2}}\.)(?<! (?:{_title_ends(2)})\.)|(?<=[!?])|(?<=\.)(?=[{CLOSING}]))"
+    rf"[{CLOSING}]* (?=[\"'“‘«(\[]*[A-Z]))()|(?<=[.!?…؟۔।॥։])[{CLOSING}]* "
+    rf"(?![\"'“‘«(\[]*[a-z]|[.!?…])|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)"
+)
 
 
 def split_sentences(text: str) -> list[str]:
@@ -36,12 +47,14 @@ def split_sentences(text: str) -> list[str]:
     sentences = []
     begin = 0
     for match in _CANDIDATE.finditer(text):
-        start, end = match.span()
-        terminator, following = text[start], text[end : end + 1]
-        if terminator == "." and not _full_stop_ends(text, begin, start, end):
-            continue
-        if following > "\x7f" and terminator in ".!?…" and following.islower():
-            continue
+        end = match.end()
+        if not match.lastindex:
+            start = match.start()
+            terminator, following = text[start], text[end : end + 1]
+            if terminator == "." and not _full_stop_ends(text, begin, start, end):
+                continue
+            if following > "\x7f" and terminator in ".!?…" and following.islower():
+                continue
         sentence = text[begin:end].strip()
         if sentence:
             sentences.append(sentence)

@@ -78,28 +78,30 @@ class MetricsHook(Hook):
         self._beside_since = now if what.startswith(_BESIDE) and self.run.phase else None
 
     def begin(self, step: int) -> None:
+        if self.wants_times(step):
+            self._timing.timed.add(step)
         if self._is_due(step):  # before the step, because the exchange may be in another stage after it
             exchange = self.run.exchange
             self._stages[step] = exchange.norm_metric, exchange.bytes_reduced(), exchange.wire_bytes()
 
     def wants_times(self, step: int) -> bool:
-        """One step of _TIMED_LINES log lines is timed: its graph is another one, which calls Python."""
-        period = _TIMED_LINES * self.run.recipe.execution.log_steps
-        return self.run.world.size > 1 and step % period == period // 2
+        return self.run.world.size > 1 and step % self._timing.period == self._timing.period // 2
 
     def phase(self) -> None:
         self._slow_ranks = SlowRanks(self.run.hosts)
+        self._timing = Timing(_TIMED_LINES * self.run.recipe.execution.log_steps)
         self._stages: dict[int, tuple[str, float, float]] = {}  # by step: the norm's metric, and bytes without rows
         self._interval = Interval()
         self._started: float | None = time.monotonic()
 
     def step(self, event: StepEvent) -> None:
         run, result = self.run, event.result
+        self._timing.end(event.step, time.monotonic())
         if self._started is not None:
             run.say(f"the first step took {duration(time.monotonic() - self._started)}, all before it included")
             self._started = None
         wait_s = result.times.reduce_wait_s if result.times else None
-        if result.times and self.wants_times(event.step):
+        if result.times and event.step in self._timing.timed:
             self._computing_s = sum(end - begin for begin, end in result.times.micro_batches)
         self._interval.add(run.phase.settings.global_batch, event.waited_s, wait_s, event.batch.tokens)
         run.console.advance(event.step)
@@ -107,9 +109,11 @@ class MetricsHook(Hook):
             return
         run.doing("writing metrics")
         interval, self._interval = self._interval, Interval()
-        own = [interval.tokens, self._computing_s, interval.input_wait_s]
+        own = [interval.tokens, self._computing_s, interval.input_wait_s, self._timing.added_steps]
         with tf.device("/CPU:0"):  # a GPU would do it only after the next step
-            tokens, computing_s, reading_s = run.world.all_gather(tf.constant([own], tf.float64), "tokens").numpy().T
+            everyone = run.world.all_gather(tf.constant([own], tf.float64), "tokens").numpy()
+        tokens, computing_s, reading_s, added_steps = everyone.T
+        self._timing.choose(float(added_steps.max()))
         self._computing_s = math.nan
         if run.journal is None:
             return
@@ -167,6 +171,7 @@ class MetricsHook(Hook):
 
     def rolled_back(self) -> None:
         step = self.run.state.progress.step
+        self._timing.timed.clear()
         self.run.console.back_to(step)
         if self.run.journal is not None:
             self.run.journal.cut_back(step)
@@ -192,6 +197,49 @@ def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[
         if name == "loss":
             ordered |= of_task
     return ordered
+
+
+MOST_ADDED = 0.003  # of a run's time, by timed steps
+
+
+class Timing:
+    """Chooses how often a step is timed, which costs time: once in `least` steps, or in 2, 4, 8, ... times as many."""
+
+    def __init__(self, least: int) -> None:
+        self.period = self._least = least
+        self.timed: set[int] = set()
+        self._ended = -1, 0.0  # the last step, and the time of its end
+        self._with_times_s = math.nan  # of the timed step that has just ended
+        self._compiles = True
+        self._plain_s: deque[float] = deque(maxlen=64)
+        self._added_s: deque[float] = deque(maxlen=5)
+
+    def end(self, step: int, now_s: float) -> None:
+        """Take in the time at which a step has ended."""
+        before, self._ended = self._ended, (step, now_s)
+        if before[0] != step - 1:  # the first one, or the run has gone back
+            return
+        seconds = now_s - before[1]
+        if step in self.timed:
+            self._with_times_s = seconds
+        elif step - 1 in self.timed:
+            self.timed.clear()
+            if self._plain_s and not self._compiles:
+                self._added_s.append(self._with_times_s + seconds - 2 * float(np.median(self._plain_s)))
+            self._compiles = False  # the first timed step did
+        else:
+            self._plain_s.append(seconds)
+
+    @property
+    def added_steps(self) -> float:
+        """What a timed step adds, in steps that are not timed; 0: not known yet, or nothing."""
+        return max(0.0, float(np.median(self._added_s) / np.median(self._plain_s))) if self._added_s else 0.0
+
+    def choose(self, added_steps: float) -> None:
+        """Time so seldom that steps which add so much add MOST_ADDED of the time at most."""
+        self.period = self._least
+        while added_steps > MOST_ADDED * self.period:
+            self.period *= 2
 
 
 SLOW = 1.15  # times the median over ranks

@@ -7,11 +7,13 @@ import pytest
 
 from bert_horovod.batches.text import cutting, making
 from bert_horovod.batches.text.cutting import Cutter, positions_of
-from bert_horovod.batches.text.index import open_index
-from bert_horovod.corpus.shard import Shard
+from bert_horovod.batches.text.index import FORMATS, open_index
+from bert_horovod.batches.text.index_check import CRC_BYTES, LARGE, TABLES, CheckedArray
+from bert_horovod.corpus.shard import Shard, page_crcs
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests import toys
-from tests.batches.reading import Window, index_windows, token_documents
+from tests.batches.reading import Window, index_windows, make_rows, token_documents
+from tests.corpus.test_tokens import flip_unnoticed
 
 
 def reference_windows(store, limit: int, held_out: bool, pair: str) -> list[Window]:
@@ -72,12 +74,12 @@ def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch)
 def test_cells_are_the_same_in_one_range_and_in_many(make_store, monkeypatch):
     store = make_store()
     index = open_index(store, 32, "next_sentence", True)
-    cells = [np.array(array) for array in (index.cell_start, index.cell_place, index.cell_shard)]
+    cells = [np.array(array.values) for array in (index.cell_start, index.cell_place, index.cell_shard)]
     shutil.rmtree(index.path)
     monkeypatch.setattr(making, "_CELLS_AT_ONCE", 7)
     index = open_index(store, 32, "next_sentence", True)
     for array, expected in zip((index.cell_start, index.cell_place, index.cell_shard), cells, strict=True):
-        assert np.array_equal(array, expected)
+        assert np.array_equal(array.values, expected)
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -144,6 +146,45 @@ def test_a_damaged_index_is_refused_by_name(make_store, name):
     (path / "train" / f"{name}.npy").write_bytes(b"")
     with pytest.raises(DamagedData, match=rf"{name}\.npy.*remove"):
         open_index(store, 16, "none", True)
+
+
+@pytest.mark.parametrize("name", [*LARGE, *TABLES])
+def test_a_byte_that_flips_while_rows_are_read_is_noticed_in_each_array(make_store, name):
+    rows = make_rows(make_store(), 16)
+    rows.windows(np.arange(rows.count))
+    file = rows._index.path / "train" / f"{name}.npy"
+    flip_unnoticed(file, file.stat().st_size - 5)
+    for _ in range(2):
+        with pytest.raises(
+            DamagedData, match=rf"{name}\.npy .*page \d+ of its values has another CRC.*remove .*made anew"
+        ):
+            rows.windows(np.arange(rows.count))
+
+
+def test_pages_are_compared_whenever_they_are_read_and_searched(tmp_path):
+    values = np.sort(np.random.default_rng(0).integers(0, 9000, 3000))
+    crcs = np.fromiter(page_crcs(values.tobytes(), CRC_BYTES), np.uint32)
+    array, numbers = CheckedArray(values, crcs, tmp_path / "a.npy", tmp_path), np.arange(values[0], 9000)
+    found = np.searchsorted(values, numbers, "right") - 1
+    assert np.array_equal(array.find(numbers), found)
+    values[1600] ^= 1 << 40  # in page 12, to which a search need not come
+    assert np.array_equal(array.find(numbers[numbers < values[1400]]), found[numbers < values[1400]])
+    assert np.array_equal(array[np.array([1535, 1664, 0])], values[[1535, 1664, 0]])
+    for read in (lambda: array[np.array([1663])], lambda: array.find(numbers), array.compare):
+        with pytest.raises(DamagedData, match="page 12"):
+            read()
+
+
+def test_an_index_of_an_earlier_format_is_left_and_one_is_made(make_store, monkeypatch):
+    store = make_store()
+    monkeypatch.setitem(FORMATS, "none", FORMATS["none"] - 1)
+    earlier = open_index(store, 16, "none", True).path
+    monkeypatch.undo()
+    for file in earlier.rglob("*.crcs.npy"):
+        file.unlink()
+    index = open_index(store, 16, "none", True)
+    assert index.path != earlier
+    assert index_windows(index, store) == index_windows(open_index(store, 16, "none", True, build=False), store)
 
 
 def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypatch):

@@ -3,6 +3,7 @@
 A rank that is slow is named once, with its host and what that costs, and so is its end; noise is not.
 """
 
+import math
 import os
 import signal
 import threading
@@ -17,8 +18,9 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_figures import _spread
 from bert_horovod.runs.metrics_lines import read_log
 from bert_horovod.runtime import xla
+from bert_horovod.training.hooks import metrics as metrics_module
 from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.hooks.metrics import Interval, SlowRanks
+from bert_horovod.training.hooks.metrics import MOST_ADDED, Interval, SlowRanks, Timing
 from tests.toy_runs import incidents, metrics, train_rank
 from tests.toys import toy_recipe
 
@@ -48,6 +50,32 @@ def test_without_times_the_wait_for_all_reduces_is_unknown():
     interval = Interval()
     interval.add(rows=32, input_wait_s=0.5, reduce_wait_s=None, tokens=100.0)
     assert interval.rates(100.0, 1e6, None)["reduce_wait_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("plain_s", "added_s", "period"),
+    [(0.2, 0.0, 100), (0.2, -0.1, 100), (0.2, 0.05, 100), (0.2, 0.126, 400), (0.01, 0.1, 6400), (10.0, 2.0, 100)],
+)
+def test_where_steps_are_short_one_is_timed_less_often(plain_s, added_s, period):
+    timing, now, added = Timing(100), 0.0, 0.0
+    for step in range(1, 40_001):
+        if step % timing.period == timing.period // 2:
+            timing.timed.add(step)
+            added += added_s
+            now += added_s * 0.75 + 60 * (step == 50)  # which is compiled
+        elif step - 1 in timing.timed:
+            now += added_s * 0.25
+        now += plain_s + 5 * (step % 1000 == 0)  # a save
+        timing.end(step, now)
+        if step % 10 == 0:
+            timing.choose(timing.added_steps)
+        if step == 1000:
+            added = 0.0  # until then it is found out
+    assert timing.period == period
+    assert added <= MOST_ADDED * plain_s * 39_000
+    timing.end(39_990, now)  # gone back: no step's time
+    timing.choose(timing.added_steps)
+    assert timing.period == period
 
 
 HOSTS = ["node1", "node1", "node2", "node2"]
@@ -126,11 +154,16 @@ def train_with_a_slow_rank(world: World, store: Path, output_dir: Path, recipe: 
                 os.kill(pids[1], signal.SIGCONT)
 
     waker = threading.Thread(target=wake)
+    most_added, metrics_module.MOST_ADDED = (
+        metrics_module.MOST_ADDED,
+        math.inf,
+    )  # a rank stands still in timed steps alone
     if world.rank == 0:
         waker.start()
     try:
         train_rank(world, store, output_dir, recipe, hooks=(StandsStillInTimedSteps,) * world.rank)
     finally:
+        metrics_module.MOST_ADDED = most_added
         done.set()
         if world.rank == 0:
             waker.join()
