@@ -1,6 +1,7 @@
 """The corpus of the quickstart; the whole of it is run/quickstart.sh, which takes minutes."""
 
 import ast
+import importlib
 import json
 import platform
 import re
@@ -16,6 +17,7 @@ from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, read_reference, references_of
 from tests.horovod_runs import PROJECT, run_python
 from tests.reporting.toy_record import write_run
+from tests.toy_runs import train
 
 QUICKSTART = PROJECT / "run" / "quickstart.py"
 SCRIPT = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
@@ -164,3 +166,16 @@ def test_quickstart_refuses_an_unknown_argument():
     done = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "unknown argument '--fast'" in done.stderr
+
+
+@pytest.mark.full
+def test_the_summary_says_what_a_run_learned_and_fails_where_it_is_too_little(tmp_path, store, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(QUICKSTART.parent)
+    quickstart = importlib.import_module("quickstart")
+    (tmp_path / "store").symlink_to(store.path)
+    train(store, tmp_path / "run", model={"num_hidden_layers": 1})
+    assert quickstart.summary(tmp_path) == 1
+    said, failed = capsys.readouterr()
+    assert "held-out tokens      loss " in said
+    assert said.count("%") >= len(quickstart.SENTENCES)
+    assert "quickstart: FAILED" in failed
