@@ -1,10 +1,8 @@
 """The inputs of optimizer steps: a rank's micro-batches as arrays, made in the background ahead of each step."""
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +15,7 @@ from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.model.forward import as_arrays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Phase
+from bert_horovod.runtime.prefetching import prefetch
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
 from bert_horovod.training.step_results import StepInputs
@@ -127,27 +126,3 @@ def step_inputs(
         np.asarray(keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([step], np.uint64)), np.uint64),
         {name: np.asarray(numbers, np.float32) for name, numbers in task.items()},
     )
-
-
-T = TypeVar("T")
-
-
-def prefetch(make: Callable[[int], T], first: int, last: int, depth: int) -> Iterator[tuple[T, float]]:
-    """Yield make(t) for t in [first, last), in order, made ahead by a thread that starts with the first `next`.
-
-    The thread makes `depth` items ahead, the one being made included. With each item come the seconds that the consumer
-    waited for it. What `make` raises is raised at the consumer, in place of the item. Closing the iterator (or dropping
-    it) stops the thread after its current call of `make`.
-    """
-    maker = ThreadPoolExecutor(1, "prefetch")
-    try:
-        ahead = deque(maker.submit(make, step) for step in range(first, min(first + depth, last)))
-        for step in range(first + depth, last + depth):
-            began = time.perf_counter()
-            prepared = ahead.popleft().result()
-            waited_s = time.perf_counter() - began
-            if step < last:
-                ahead.append(maker.submit(make, step))
-            yield prepared, waited_s
-    finally:
-        maker.shutdown(cancel_futures=True)

@@ -112,7 +112,7 @@ def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch
     monkeypatch.setattr(curves, "_answer", answer)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
     run = ladder.Run("mean", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key mean 5", mean=5)
-    curves.climb_with(run, argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None))
+    curves.climb_with(run, argparse.Namespace(work=tmp_path, stores=["--data_dir", tmp_path / "store"], fresh_dir=None))
     assert said[-1][:2] == ["evaluate", str(tmp_path / "mean")]
     assert " ".join(said[-1]).endswith("--sequence_length 64 --json")
     assert ladder.kept()["key mean 5"]["loss"] == 3.0
@@ -128,7 +128,7 @@ def test_a_run_that_diverged_is_kept_and_any_other_failure_ends_the_ladder(monke
     monkeypatch.setattr(curves, "_answer", answer)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
     run = ladder.Run("faster", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key")
-    arguments = argparse.Namespace(work=tmp_path, data_dir=tmp_path / "store", fresh_dir=None)
+    arguments = argparse.Namespace(work=tmp_path, stores=["--data_dir", tmp_path / "store"], fresh_dir=None)
     said["text"] = "the disk is full"
     with pytest.raises(RunError, match="disk is full"):
         curves.climb_with(run, arguments)
