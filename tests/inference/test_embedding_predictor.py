@@ -103,17 +103,17 @@ def test_a_file_that_changes_while_it_is_read_leaves_nothing(checkpoint, tmp_pat
 
 
 def write_on_ranks(world: World, checkpoint: str, source: str, output: str) -> str:
-    embedding_predictor._BLOCK = 4000
     predictor = EmbeddingPredictor(find_checkpoint(Path(checkpoint)), Options(text_columns=("passage",)))
-    return predictor.write_vectors(Path(source), Path(output), "float32", lambda *_: None, world)
+    with pytest.MonkeyPatch.context() as patch:  # the ranks live on
+        patch.setattr(embedding_predictor, "_BLOCK", 4000)
+        return predictor.write_vectors(Path(source), Path(output), "float32", lambda *_: None, world)
 
 
 @pytest.mark.full
-def test_ranks_share_the_texts_and_rank_0_writes_the_same_bytes(two_ranks, checkpoint, tmp_path, monkeypatch):
+def test_ranks_share_the_texts_and_rank_0_writes_the_same_bytes(two_ranks, checkpoint, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"passage": text}) + "\n" for text in TEXTS * 3))
     answers = two_ranks.run(write_on_ranks, str(checkpoint), str(source), str(tmp_path / "two.npy"))
-    monkeypatch.setattr(embedding_predictor, "_BLOCK", 4000)
     alone = write_on_ranks(World(), str(checkpoint), str(source), str(tmp_path / "one.npy"))
     assert (tmp_path / "two.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
     assert answers[0].value.replace("two.npy", "one.npy") == alone
