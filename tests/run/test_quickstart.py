@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from bert_horovod.runs.reference_curves import DIRECTORY, read_reference, references_of
 from tests.horovod_runs import PROJECT, run_python
 from tests.reporting.toy_record import write_run
-from tests.toy_runs import train
+from tests.toy_runs import train_recipe
+from tests.toys import toy_recipe
 
 QUICKSTART = PROJECT / "run" / "quickstart.py"
 SCRIPT = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
@@ -173,7 +174,9 @@ def test_the_summary_says_what_a_run_learned_and_fails_where_it_is_too_little(tm
     monkeypatch.syspath_prepend(QUICKSTART.parent)
     quickstart = importlib.import_module("quickstart")
     (tmp_path / "store").symlink_to(store.path)
-    train(store, tmp_path / "run", model={"num_hidden_layers": 1})
+    recipe = toy_recipe(model={"num_hidden_layers": 1})
+    train_recipe(recipe, store, tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").write_text(recipe_to_toml(recipe), encoding="utf-8")
     assert quickstart.summary(tmp_path) == 1
     said, failed = capsys.readouterr()
     assert "held-out tokens      loss " in said
