@@ -95,7 +95,7 @@ def scorer_of(directory: Path, pairs: Pairs, **options) -> tuple[PairScorer, Pai
 )
 def test_tokens_have_the_log_probabilities_of_a_transcription_on_transformers(tmp_path, family, within_words):
     directory = write(tmp_path / "model", family)
-    pairs = random_pairs(30, VOCABULARY[5:] if family == "Bert" else WORDS)
+    pairs = random_pairs(100, VOCABULARY[5:] if family == "Bert" else WORDS)
     scorer, tokens, parameters = scorer_of(directory, pairs, within_words=within_words)
     expected, ids = transcribed(directory, [text for both in pairs.sentences for text in both], within_words)
     assert tokens.ids.tolist() == list(chain(*ids))
@@ -106,7 +106,7 @@ def test_tokens_have_the_log_probabilities_of_a_transcription_on_transformers(tm
 
 
 def test_the_packing_changes_nothing(tmp_path):
-    directory, pairs = write(tmp_path / "model", "Bert"), random_pairs(20, VOCABULARY[5:])
+    directory, pairs = write(tmp_path / "model", "Bert"), random_pairs(60, VOCABULARY[5:])
     layouts = [{}, {"rows": 3}, {"row_length": 16}, {"row_length": 200}]
     judged = []
     for layout in layouts:
@@ -147,7 +147,7 @@ def test_unlike_texts_of_equal_tokens_are_ties(tmp_path):
 
 
 def test_bfloat16_is_near_float32(tmp_path):
-    directory, pairs = write(tmp_path / "model", "Bert"), random_pairs(20, VOCABULARY[5:])
+    directory, pairs = write(tmp_path / "model", "Bert"), random_pairs(60, VOCABULARY[5:])
     scores = []
     for dtype in ("float32", "bfloat16"):
         scorer, _, parameters = scorer_of(directory, pairs, dtype=dtype)

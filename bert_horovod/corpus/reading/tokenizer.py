@@ -191,9 +191,8 @@ class KeptIds:
         ends = np.cumsum(counts)
         targets = ends - counts
         ids = np.empty(ends[-1] + 1, np.int32)
-        ids[targets] = self._ids.take(
-            sources
-        )  # a piece without ids has the target of the next one, which is written later
+        # A piece without ids has the target of the next one, which is written later.
+        ids[targets] = self._ids.take(sources)
         number = 1
         while len(more := np.flatnonzero(counts > number)):
             counts, sources, targets = counts.take(more), sources.take(more), targets.take(more)
