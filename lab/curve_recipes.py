@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from bert_horovod.recipe.fields import read_toml
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_table
+from lab.kept import add_line, by_key
 
 LAB = Path(__file__).resolve().parent
 _RECIPES = LAB.parent / "run" / "recipes"
@@ -94,17 +95,11 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None, ranks
 
 def kept() -> dict[str, dict[str, Any]]:
     """The curves that were trained, by key."""
-    lines = [
-        json.loads(line)
-        for file in sorted({curve.results for curve in CURVES.values()})
-        if file.is_file()
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
-    return {curve["key"]: curve for curve in lines}
+    files = sorted({curve.results for curve in CURVES.values()})
+    return {key: curve for file in files for key, curve in by_key(file).items()}
 
 
 def keep(curve: dict[str, Any]) -> None:
     """Add a curve that was trained to the file of its name's group."""
     KEPT.mkdir(exist_ok=True)
-    with CURVES[curve["name"]].results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(curve) + "\n")
+    add_line(CURVES[curve["name"]].results, curve)

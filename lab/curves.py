@@ -62,6 +62,7 @@ from bert_horovod.storage.reading import hash_file
 from lab import ladder
 from lab.contestants import PINNED, path
 from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
+from lab.kept import read_lines
 from lab.rounds import PROJECT, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
@@ -109,9 +110,7 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
             signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
         )
         code = run.wait()
-    metrics = directory / "metrics.jsonl"
-    texts = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
-    lines = [json.loads(text) for text in texts]
+    lines = read_lines(directory / "metrics.jsonl")
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
     if code or not held_out or held_out[-1][0] != recipe.total_steps:
         raise RunError(
@@ -217,7 +216,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
     length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
     judged = json.loads(_answer(["evaluate", checkpoint, *stores, *length, "--json"])[0])
-    metrics = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    metrics = read_lines(directory / "metrics.jsonl")
     line |= {
         "loss": judged["held_out_mlm_loss"],
         "accuracy": judged["held_out_mlm_accuracy"],

@@ -46,6 +46,7 @@ from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
 from lab.compute import add_environments
 from lab.finetuning_pace import EXAMPLES, peer_python
+from lab.kept import add_line, by_key, read_lines
 from lab.rounds import PROJECT, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
@@ -162,14 +163,13 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        self.answers: dict[str, dict[str, Any]] = {answer["key"]: answer for answer in map(json.loads, texts)}
+        self.answers = by_key(path)
 
     def keep(self, key: str, answer: dict[str, Any]) -> None:
         """Add an answer to the file."""
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+        with self._lock:
             self.answers[key] = {"key": key} | answer
-            file.write(json.dumps(self.answers[key]) + "\n")
+            add_line(self._path, self.answers[key])
 
 
 def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> bool:
@@ -291,8 +291,7 @@ def examples_of(task: str, files: Files) -> int:
 
 def pace(output_dir: Path, examples: int) -> dict[str, float]:
     """How fast a run of ours trained on so many examples: the median of its intervals, so that no pause counts."""
-    texts = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    steps_logged = [line for line in map(json.loads, texts) if "step_s" in line]
+    steps_logged = [line for line in read_lines(output_dir / "metrics.jsonl") if "step_s" in line]
     step_s = statistics.median(line["step_s"] for line in steps_logged[1:] or steps_logged)  # the first step compiles
     steps = load_recipe(output_dir / "recipe.toml").phase[0].steps
     return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}

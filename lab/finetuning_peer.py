@@ -25,6 +25,7 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from bert_horovod.training.opening_state import first_state
 from lab.finetuning_pace import EXAMPLES, PEER, padded
+from lab.kept import read_lines
 
 NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 FIRST = 20  # steps whose losses are compared
@@ -47,8 +48,7 @@ def first_losses(
     theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, _steps(job, FIRST))["losses"]
     with contextlib.redirect_stdout(sys.stderr):
         train(job, World())
-    lines = [json.loads(text) for text in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    ours = [line["loss"] for line in lines if "loss" in line]
+    ours = [line["loss"] for line in read_lines(output_dir / "metrics.jsonl") if "loss" in line]
     return list(zip(ours, theirs, strict=True))
 
 

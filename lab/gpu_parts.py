@@ -32,6 +32,7 @@ from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.curve_recipes import CURVES, kept, key_of
+from lab.kept import read_lines
 from lab.rounds import PROJECT
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -224,9 +225,8 @@ def curve(work: dict[str, Any]) -> dict[str, Any]:
     run, found = runs / key, {"curve": kept()[key]}
     if not run.is_dir():  # it was kept before
         return found
-    texts = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds, before, training_s = 0.0, 0, []
-    for line in map(json.loads, texts):
+    for line in read_lines(run / "metrics.jsonl"):
         if "step_s" in line:
             seconds, before = seconds + line["step_s"] * (line["step"] - before), line["step"]
         if "held_out_mlm_loss" in line:

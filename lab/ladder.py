@@ -4,7 +4,6 @@ A line of lab/curves/ladder.jsonl is a run, or a pilot: how much longer a row's 
 is decided follows from these lines, so that a ladder that was broken off goes on where it was.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from bert_horovod.recipe.fields import read_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from lab.curve_recipes import KEPT, LAB, key_of, recipe_path
+from lab.kept import add_line, by_key
 
 FILE = KEPT / "ladder.jsonl"
 BASE = "the recipe"  # the name of what the first row is compared with
@@ -114,14 +114,12 @@ def read_ladder() -> Ladder:
 
 def kept() -> dict[str, dict[str, Any]]:
     """The lines that are kept, by key."""
-    lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.is_file() else []
-    return {line["key"]: line for line in map(json.loads, lines)}
+    return by_key(FILE)
 
 
 def keep(line: dict[str, Any]) -> None:
     """Add a line."""
-    with FILE.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    add_line(FILE, line)
 
 
 def walk(

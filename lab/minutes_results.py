@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 from bert_horovod.errors import UserError
 from bert_horovod.reporting.tables import table
 from lab.curves import steps_to
+from lab.kept import Line, add_line, by_key
 
 NAMES = {
     "a": "bert-horovod",
@@ -23,7 +23,6 @@ MARKS = (3, 5, 10, 15, 20, 30, 45, 60)  # minutes
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # of epochs
 HELD_OUT_EVERY = 10  # books
 SLOW = 3.0  # a step that takes so many medians was compiled
-Line = dict[str, Any]
 
 
 class Enough(Exception):
@@ -38,8 +37,7 @@ class Results:
 
     def __init__(self, file: Path, most: int | None = None) -> None:
         self._file, self._left = file, most
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        self.lines: dict[str, Line] = {line["key"]: line for line in map(json.loads, lines)}
+        self.lines = by_key(file)
 
     def once(self, what: Line, find: Callable[[str], Line]) -> Line:
         """The line of `what`; if there is none, `find` finds it for its key."""
@@ -54,8 +52,7 @@ class Results:
     def keep(self, line: Line) -> None:
         """Add a line; of those with the same key the last one counts."""
         self.lines[line["key"]] = line
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        add_line(self._file, line)
 
 
 def split_books(books: list[Path], words: int) -> dict[str, str]:
@@ -93,11 +90,8 @@ def pace_of(ends: list[float]) -> dict[str, float]:
 
 
 def steps_of(minutes: float, pace: Line) -> int:
-    """Steps that end with the minutes; raises UserError if there is no time for one."""
-    steps = int((60 * minutes - pace["fixed_s"]) / pace["step_s"])
-    if steps < 1:
-        raise UserError(f"start and compilation take {pace['fixed_s']:.0f} s: expected more than {minutes:g} minutes")
-    return steps
+    """Steps that end with the minutes; 0 if there is no time for one."""
+    return max(0, int((60 * minutes - pace["fixed_s"]) / pace["step_s"]))
 
 
 def marks_of(unit: str, amount: float, steps: int) -> list[Line]:
@@ -115,7 +109,7 @@ def length_of(line: Line) -> tuple[str, float]:
 
 def curves(lines: Iterable[Line]) -> dict[tuple[str, float, str], list[Line]]:
     """By unit, length and contestant: marks, with the means over seeds of minutes and loss, and the seeds' losses."""
-    runs = [line for line in lines if "losses" in line and "pilot" not in line]
+    runs = [line for line in lines if line.get("losses") and "pilot" not in line]
     found = {}
 
     def which(line: Line) -> tuple[str, float, str]:
@@ -142,7 +136,7 @@ def report(lines: Iterable[Line]) -> str:
     for unit, amount in dict.fromkeys(key[:2] for key in found):
         rows, columns = [], {}
         for name, curve in ((key[2], curve) for key, curve in found.items() if key[:2] == (unit, amount)):
-            runs = [line for line in lines if line.get("contestant") == name and "losses" in line]
+            runs = [line for line in lines if line.get("contestant") == name and line.get("losses")]
             pairs = [line["pairs"] for line in runs if length_of(line) == (unit, amount) and "pairs" in line]
             row = {"configuration": f"({name}) {NAMES[name]}", "seeds": len(curve[0]["losses"])}
             row |= {f"{point['mark']:g}": point["loss"] for point in curve}

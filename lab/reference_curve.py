@@ -27,6 +27,7 @@ from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.storage.writing import write_atomically
+from lab.kept import read_lines
 from lab.rounds import reported
 
 LOGGED = 10  # losses of a window
@@ -56,8 +57,7 @@ def read_losses(output_dir: Path, window: int) -> np.ndarray:
     if sign and sign.step < sign.last_step:  # a run that is asked to stop saves and ends with 0
         raise RunError(f"{output_dir}: stopped at step {sign.step} of {sign.last_step}; the same command goes on")
     every = window // LOGGED
-    text = (output_dir / "metrics.jsonl").read_text(encoding="utf-8")
-    lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line and line["step"] % every == 0]
+    lines = [line for line in read_lines(output_dir / "metrics.jsonl") if "loss" in line and line["step"] % every == 0]
     kept_lines = len(lines) // LOGGED * LOGGED
     if [line["step"] for line in lines[:kept_lines]] != [every * (i + 1) for i in range(kept_lines)]:
         raise RunError(

@@ -10,7 +10,6 @@ run with exit code 4, so a run that ends in order had none.
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from lab.kept import add_line, read_lines
 from lab.soak import environment, make_input
 
 STEPS = 500
@@ -68,13 +68,12 @@ def train(directory: Path, ranks: int, settings: tuple[str, ...]) -> tuple[int, 
     words += [word for setting in (*rare, *settings) for word in ("--set", setting)]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
     log = output_dir / "metrics.jsonl"
-    lines_of_log = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return done.returncode, lines_of_log, done.stdout + done.stderr
+    return done.returncode, read_lines(log), done.stdout + done.stderr
 
 
 def alarms(directory: Path, output: Path) -> None:
     """Add a line for each configuration that the file lacks."""
-    done = [json.loads(line)["name"] for line in output.read_text().splitlines()] if output.exists() else []
+    done = [line["name"] for line in read_lines(output)]
     for name, (ranks, settings) in CONFIGURATIONS.items():
         if name in done:
             continue
@@ -93,7 +92,7 @@ def alarms(directory: Path, output: Path) -> None:
 
 def noise(directory: Path, output: Path, runs: int) -> None:
     """Add a line for each run of 1,000 steps that the file lacks: ranks that were called slow."""
-    done = len(output.read_text().splitlines()) if output.exists() else 0
+    done = len(read_lines(output))
     for number in range(done, runs):
         steps = ("phase.0.steps=500", "phase.1.steps=500", "execution.replay_steps=0")
         code, log, _ = train(directory, 2, (*SINGLE, *K1, *steps, f"data.seed={number}"))
@@ -130,8 +129,7 @@ def cost(directory: Path) -> None:
 
 def add(output: Path, found: dict[str, Any]) -> None:
     """Add a line to the file, and show it."""
-    with output.open("a") as file:
-        file.write(json.dumps(found) + "\n")
+    add_line(output, found)
     print(found, file=sys.stderr, flush=True)
 
 

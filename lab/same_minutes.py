@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import math
 import os
 import shutil
 import signal
@@ -44,6 +45,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.host import processor_name
+from bert_horovod.training.peak import precision_advice
 from lab.compute import add_environments, torch_environment
 from lab.contestants import path
 from lab.curve_recipes import KEPT, key_of
@@ -63,6 +65,11 @@ BEST = {"rate": 1e-3, "batch": 64, "dropout": 0.0, "compiled": True, "warmup": 0
 TRIED = {"rate": (5e-4, 1e-3, 2e-3), "batch": (32, 64, 128), "dropout": (0.0, 0.1)}
 ON_GPU = 4  # so many times as large are the batches that are tried there
 PRECISIONS = ("float32", "bfloat16")
+UNTIMED = {"rate", "warmup", "weight_decay"}  # settings that change no step's seconds
+
+
+class TooSlow(Exception):
+    """A pilot did not end within its limit."""
 
 
 class Contest:
@@ -117,6 +124,8 @@ class Contest:
                 for seed in range(1, min(seeds, arguments.seeds) + 1):
                     settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
                     line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
+                    if not line["losses"]:
+                        raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
                     self.judge_pairs(line, whole=number > 0)
 
     def run(self, what: Line, settings: Line) -> Line:
@@ -129,6 +138,8 @@ class Contest:
                 steps = max(1, round(what[unit] * self.rows(settings) / self.batch(settings)))
             else:
                 steps = steps_of(what[unit], self.pace(settings))
+            if not steps:
+                return {"losses": [], "passed_over": "start and compilation take longer"}
             say(f"{told}: {steps:,} steps of {settings}")
             found = self.train(settings, key, steps, marks_of(unit, what[unit], steps), what["seed"])
             for reached in found["reached"]:
@@ -145,15 +156,23 @@ class Contest:
         return self.once(what | {"settings": settings}, find)
 
     def pace(self, settings: Line) -> Line:
-        """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch."""
+        """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch.
+
+        The step of a pilot that takes four times the minutes of the others is infinite.
+        """
 
         def find(key: str) -> Line:
             steps = max(60, self.arguments.pilot_rows // self.batch(settings))
             say(f"pace: {steps} steps of {settings}")
-            found = self.train(settings, key, steps, [], 1)
+            try:
+                found = self.train(settings, key, steps, [], 1, 240 * self.arguments.pilot_minutes)
+            except TooSlow as slow:
+                say(f"pace: passed over: {slow}")
+                return {"fixed_s": 0.0, "step_s": math.inf, "passed_over": str(slow)}
             return pace_of(found["ends"]) | {"rows": found.get("rows")}
 
-        return self.once({"pace": True, "settings": settings}, find)
+        timed = {key: value for key, value in settings.items() if key not in UNTIMED}
+        return self.once({"pace": True, "settings": timed}, find)
 
     def once(self, what: Line, find: Any) -> Line:
         """As Results.once, on this machine and corpus; the directory in which it was found goes."""
@@ -198,14 +217,16 @@ class Contest:
         length = {"epochs": PILOT * epochs} if epochs else {"minutes": self.arguments.pilot_minutes}
         what = {"contestant": "c", "pilot": True, **length, "seed": 1}
         for key, values in tried.items():
-            losses = {value: self.run(what, best | {key: value})["losses"][-1]["loss"] for value in values}
-            best |= {key: min(losses, key=losses.__getitem__)}
+            runs = {value: self.run(what, best | {key: value})["losses"] for value in values}
+            best |= {key: min(values, key=lambda value: runs[value][-1]["loss"] if runs[value] else math.inf)}
         return best
 
     @property
     def precisions(self) -> tuple[str, ...]:
         """Those that are tried."""
-        return PRECISIONS[1:] if self.gpu else PRECISIONS
+        if self.gpu:
+            return PRECISIONS[1:]
+        return PRECISIONS[:1] if precision_advice(PRECISIONS[1]) else PRECISIONS  # a CPU without its instructions
 
     def fastest(self, ways: list[tuple[Any, Line]]) -> Any:
         """The way whose settings have the fastest step."""
@@ -245,8 +266,10 @@ class Contest:
         """Rows of an epoch, as the contestant cuts the text."""
         return self.pace(settings)["rows"] if "recipe" in settings else len(np.load(self.work / "rows.npy", "r"))
 
-    def train(self, settings: Line, key: str, steps: int, marks: list[Line], seed: int) -> Line:
-        """Train in a process, if that is not done; what it found."""
+    def train(
+        self, settings: Line, key: str, steps: int, marks: list[Line], seed: int, limit_s: float | None = None
+    ) -> Line:
+        """Train in a process, if that is not done; what it found. Raises TooSlow behind the limit."""
         output = self.work / key
         found = output / "found.json"
         if not found.is_file():
@@ -257,7 +280,8 @@ class Contest:
             own = {"TORCHINDUCTOR_CACHE_DIR": str(output / "compiled")}
             job |= {"marks": marks, "found": str(found), "began": time.time()}
             command[command.index("JOB")] = json.dumps(job)
-            run_alone(command, self.environment(os.environ if of_ours else self.torch) | own, self.work / f"{key}.log")
+            environment = self.environment(os.environ if of_ours else self.torch) | own
+            run_alone(command, environment, self.work / f"{key}.log", limit_s)
         return json.loads(found.read_text(encoding="utf-8"))
 
     def pretrain(self, settings: Line, output: Path, steps: int, seed: int) -> tuple[list[str], Line]:
@@ -294,17 +318,21 @@ class Contest:
         return done.stdout
 
 
-def run_alone(command: list[str], environment: dict[str, str], log: Path) -> None:
-    """Run a process that ends when this one does; raises RunError with its last words."""
+def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_s: float | None = None) -> None:
+    """Run a process that ends when this one does; raises RunError with its last words, TooSlow behind the limit."""
     ends = signal.SIGTERM if command[0] == "horovodrun" else signal.SIGKILL
 
     def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, ends)  # PR_SET_PDEATHSIG
 
     with log.open("w") as file:
-        run = subprocess.run(
-            command, env=environment, stdout=file, stderr=file, check=False, preexec_fn=end_with_parent
-        )
+        run = subprocess.Popen(command, env=environment, stdout=file, stderr=file, preexec_fn=end_with_parent)
+        try:
+            run.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            run.send_signal(ends)
+            run.wait()
+            raise TooSlow(f"not done in {limit_s:.0f} s") from None
     if run.returncode:
         last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
         raise RunError(f"{Path(command[1]).name} ended with {run.returncode}; see {log}: {last}")

@@ -11,7 +11,6 @@ limit of 1,024 open files: `pretrain --recipe bert-mini` makes the row index and
 
 import argparse
 import itertools
-import json
 import os
 import re
 import resource
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.corpus.shard import COUNTS, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
+from lab.kept import add_line
 
 PROJECT = Path(__file__).resolve().parents[1]
 MOST_SHARDS = 1000
@@ -146,8 +146,7 @@ def main() -> None:
             f"{second['read_bytes'] / 1e6:7.1f}",
             flush=True,
         )
-        with open(arguments.work / "size.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"gigabytes": gigabytes, "first": first, "second": second}) + "\n")
+        add_line(arguments.work / "size.jsonl", {"gigabytes": gigabytes, "first": first, "second": second})
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.reporting.tables import lines
 from lab.cluster import Cluster, cluster
+from lab.kept import add_line, read_lines
 from lab.rounds import PROJECT
 from lab.soak_ranks import MARK
 
@@ -428,9 +429,10 @@ def flip_byte(path: Path, draw: random.Random) -> None:
 
 def outcome(output_dir: Path) -> tuple[list[list], dict[str, bytes]]:
     """What must not depend on faults: the own values of each line of metrics.jsonl, and the last checkpoint's files."""
-    text = map(json.loads, (output_dir / "metrics.jsonl").read_text().splitlines())
     values = [
-        list(takewhile(lambda item: item[0] != "rows_per_s", line.items())) for line in text if "incident" not in line
+        list(takewhile(lambda item: item[0] != "rows_per_s", line.items()))
+        for line in read_lines(output_dir / "metrics.jsonl")
+        if "incident" not in line
     ]
     return values, checkpoint(output_dir)
 
@@ -548,7 +550,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     directory = arguments.directory.resolve()
     record = directory / "faults.jsonl"
-    done = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    done = read_lines(record)
     if not arguments.table:
         if not (directory / "patches" / "clock.so").exists():
             prepare(directory)
@@ -579,8 +581,7 @@ def soak(
     while time.monotonic() < end:
         for fault in disturbed_run(box, directory, disk, seed, done, expected):
             done.append(fault)
-            with record.open("a") as file:
-                file.write(json.dumps(fault) + "\n")
+            add_line(record, fault)
             print(fault, file=sys.stderr, flush=True)
 
 

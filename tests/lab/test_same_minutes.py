@@ -46,8 +46,8 @@ def test_the_steps_fill_the_minutes_after_start_and_compilation():
     pace = pace_of(ends)
     assert pace == {"fixed_s": pytest.approx(27.5), "step_s": pytest.approx(0.5)}
     assert steps_of(1, pace) == 65
-    with pytest.raises(UserError, match=r"start and compilation take 28 s: expected more than 0\.4 minutes"):
-        steps_of(0.4, pace)
+    assert steps_of(0.4, pace) == 0
+    assert steps_of(20, {"fixed_s": 0.0, "step_s": float("inf")}) == 0  # its pilot was too slow
 
 
 def test_marks_are_minutes_of_the_clock_and_the_end_or_shares_of_epochs():
@@ -99,6 +99,14 @@ def test_a_line_is_found_once_and_the_last_of_a_key_counts(tmp_path):
     assert again == line | {"pairs": 0.5}
     with pytest.raises(Enough):
         Results(tmp_path / "results.jsonl", most=0).once({"seed": 2}, dict)
+
+
+def test_a_line_that_a_kill_tore_is_dropped_and_the_next_one_takes_its_place(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_text('{"key": "one"}\n{"key": "tw')
+    assert Results(file).lines == {"one": {"key": "one"}}
+    Results(file).keep({"key": "three"})
+    assert file.read_text() == '{"key": "one"}\n{"key": "three"}\n'
 
 
 @pytest.mark.full
