@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bert_horovod.errors import UserError
 from bert_horovod.runtime import lazy_tensorflow as tf
+from bert_horovod.runtime.host import BFLOAT16, instructions
 
 
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
@@ -58,8 +59,10 @@ def gpu_details() -> dict | None:
 def fast_products() -> tuple[str, ...]:
     """Dtypes in which this rank's device multiplies matrices faster than in float32, the fastest first.
 
-    GPUs sum such products in float32. A CPU has none, although some have instructions for bfloat16.
+    Such products are summed in float32. A CPU has at most bfloat16.
     """
+    if not has_gpu():
+        return ("bfloat16",) if BFLOAT16 & instructions() else ()
     capability = (gpu_details() or {}).get("compute_capability", (0, 0))
     if capability >= (8, 0):
         return ("bfloat16", "float16")
@@ -68,10 +71,7 @@ def fast_products() -> tuple[str, ...]:
 
 def xla_multiplies_well() -> bool:
     """Whether XLA's products of matrices are as fast as TensorFlow's: not on CPUs with AVX-512, which it half uses."""
-    if has_gpu():
-        return True
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        return not any(line.startswith("flags") and " avx512f" in line for line in file)
+    return has_gpu() or "avx512f" not in instructions()
 
 
 def peak_memory_bytes() -> int:

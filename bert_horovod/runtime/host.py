@@ -11,6 +11,7 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _STAT = Path("/proc/stat")
+BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # instructions by which TensorFlow multiplies bfloat16 faster than float32
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
@@ -29,6 +30,11 @@ def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
         if len(threads) == len(usable)
         else len(usable)
     )
+
+
+def instructions(cpuinfo: Path = _CPUINFO) -> set[str]:
+    """The flags of the processor's instructions, as in /proc/cpuinfo; empty: they are unknown."""
+    return set(next((thread["flags"].split() for thread in _threads(cpuinfo) if "flags" in thread), ()))
 
 
 def busy_share(spans: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> float:

@@ -130,7 +130,8 @@ def agree_on_products(recipe: Recipe, progress: Progress, world: World) -> str:
 
     It is the fastest one that the devices of all ranks have, because each rank computes all products: in unlike dtypes
     their parameters would drift apart. A recipe in float32 keeps float32. Runs of earlier versions, which kept no
-    dtype, go on with that of their devices: bfloat16 on GPUs that have it, whatever the recipe's precision.
+    dtype, go on with that of their devices: bfloat16 on GPUs that have it, whatever the recipe's precision, float32 on
+    CPUs.
 
     Returns:
         A line for people; "" if there is nothing to say.
@@ -142,7 +143,8 @@ def agree_on_products(recipe: Recipe, progress: Progress, world: World) -> str:
     kept = progress.products
     if not kept:
         if progress.updates:
-            progress.products = "bfloat16" if "bfloat16" in common else "float32"
+            on_gpus = "float16" in common  # no CPU has it
+            progress.products = "bfloat16" if on_gpus and "bfloat16" in common else "float32"
         else:
             progress.products = common[0] if common and recipe.numerics.precision != "float32" else "float32"
     slower = kept not in ("", "float32") and kept not in common

@@ -12,6 +12,7 @@ from bert_horovod.model.gpu_kernels.choice import capability, compute_policy
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details
+from bert_horovod.runtime.host import BFLOAT16, instructions
 from bert_horovod.tasks.base import Task
 
 _MEASURED_ROWS = 2048
@@ -85,7 +86,7 @@ def precision_advice(precision: str) -> str | None:
     details = gpu_details()
     if details is not None:
         return gpu_advice(precision, details.get("compute_capability"))
-    return cpu_advice(precision, _cpu_flags())
+    return cpu_advice(precision, instructions())
 
 
 def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None:
@@ -109,27 +110,18 @@ def cpu_advice(precision: str, flags: set[str]) -> str | None:
 
     TensorFlow uses a CPU's instructions for bfloat16. In float16 it is slow on every CPU.
     """
-    needed = {"avx512_bf16", "amx_bf16"}
-    better = "bfloat16" if needed & flags else "float32"
+    better = "bfloat16" if BFLOAT16 & flags else "float32"
     if precision == "float16":
         return (
             f"numerics.precision = float16: TensorFlow computes it on a CPU without the CPU's instructions, up to a "
             f"hundred times slower; {better} is faster: --set numerics.precision={better}"
         )
-    if not flags or precision == "float32" or needed & flags:
+    if not flags or precision == "float32" or BFLOAT16 & flags:
         return None
     return (
-        f"numerics.precision = {precision}: this CPU has no instructions for it ({' or '.join(sorted(needed))}); "
+        f"numerics.precision = {precision}: this CPU has no instructions for it ({' or '.join(sorted(BFLOAT16))}); "
         f"{better} is faster: --set numerics.precision={better}"
     )
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((set(line.split(":", 1)[1].split()) for line in file if line.startswith("flags")), set())
-    except OSError:
-        return set()
 
 
 def print_start(recipe: Recipe, task: Task, world: World) -> float | None:

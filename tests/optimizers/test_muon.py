@@ -225,6 +225,7 @@ DILOCO = {
         ("float32", 0, "", [["bfloat16", "float16"]] * 2, "float32"),
         ("float32", 5, "", [["bfloat16", "float16"]] * 2, "bfloat16"),  # of a version that kept none
         ("bfloat16", 5, "", [["float16"]] * 2, "float32"),
+        ("bfloat16", 5, "", [["bfloat16"]] * 2, "float32"),  # CPUs
         ("bfloat16", 5, "bfloat16", [[], []], "bfloat16, as the run began: slowly on a device without units for it"),
     ],
 )

@@ -16,6 +16,7 @@ from bert_horovod.runtime.host import (
     OUT_OF_MEMORY,
     busy_share,
     core_ticks,
+    instructions,
     physical_cores,
     processor_name,
     resident_bytes,
@@ -39,6 +40,7 @@ def test_threads_of_one_core_count_once(tmp_path):
     assert physical_cores(cpuinfo(tmp_path / "sockets", [(i, 0) for i in range(count)])) == count
     assert physical_cores(cpuinfo(tmp_path / "cores", [(0, i) for i in range(count)])) == count
     assert processor_name(tmp_path / "one") == "Fast 9000"
+    assert instructions(tmp_path / "one") == {"a", "b"}
 
 
 @pytest.mark.parametrize("text", [None, "", "processor: 0\nBogoMIPS: 48\n"])
@@ -48,6 +50,7 @@ def test_where_nothing_is_told_each_thread_is_a_core(tmp_path, text):
         path.write_text(text)
     assert physical_cores(path) == len(os.sched_getaffinity(0))
     assert processor_name(path) == os.uname().machine
+    assert instructions(path) == set()
 
 
 def test_ticks_that_are_not_idle_are_busy(tmp_path):
