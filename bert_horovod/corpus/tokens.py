@@ -1,7 +1,8 @@
 """Reads tokens of a store by their numbers: pages of shard files, whose CRC-32 is compared at each reading.
 
 Files are read, not mapped, so a page that cannot be read raises an error instead of killing the process, and a store
-larger than memory is not read ahead. A bounded number of files is open at once.
+larger than memory is not read ahead. All readers together have a bounded number of files open: the first opened is
+closed first.
 """
 
 import functools
@@ -9,6 +10,7 @@ import os
 import resource
 import weakref
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,16 +46,15 @@ class _Place(NamedTuple):
     pages: int
 
 
-_READERS: weakref.WeakSet["TokenReader"] = weakref.WeakSet()
+class _Opened(NamedTuple):
+    """An open shard: where its tokens begin in the file."""
+
+    descriptor: int
+    tokens: int
+    file: _OpenFile  # keeps the descriptor open
 
 
-def _share_files() -> None:
-    """Let the stores that are read have equal parts of the files that may be open, however many stores there are."""
-    readers = list(_READERS)
-    most = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-    part = max(8, most // len({reader.store for reader in readers}))
-    for reader in readers:
-        reader.keep_open(part)
+_OPENED: deque[tuple[weakref.ref["TokenReader"], int]] = deque()  # readers and shards, the first opened first
 
 
 class TokenReader:
@@ -65,14 +66,7 @@ class TokenReader:
         self._size = self.dtype.itemsize
         self._place = functools.cache(self._find)
         self._block = functools.lru_cache(_CHECKSUM_BLOCKS)(self._read_checksums)
-        self._part = 0
-        _READERS.add(self)
-        _share_files()
-
-    def keep_open(self, files: int) -> None:
-        """Have so many files open at most."""
-        if files != self._part:
-            self._part, self._open = files, functools.lru_cache(files)(self._open_shard)
+        self._opened: dict[int, _Opened] = {}
 
     def read(self, shard: int, begin: int, count: int) -> np.ndarray:
         """Tokens begin to begin + count - 1 of a shard; raises as `pages`."""
@@ -90,10 +84,10 @@ class TokenReader:
         end = low + count * self._size
         columns = (shard, first, (end + PAGE_BYTES - 1) // PAGE_BYTES - first, low % PAGE_BYTES)
         number = 0
-        pread, crc32, open_place, checksums = os.pread, zlib.crc32, self._open, self._block  # looked up once
+        pread, crc32, opened, checksums = os.pread, zlib.crc32, self._opened.get, self._block  # looked up once
         try:
             for number, page, together, offset in zip(*(column.tolist() for column in columns), strict=True):
-                descriptor, tokens, _ = open_place(number)
+                descriptor, tokens, _ = opened(number) or self._open(number)
                 data = pread(descriptor, together * PAGE_BYTES, tokens + page * PAGE_BYTES)
                 if together > 1 or crc32(data) != checksums(number, page // _PER_BLOCK)[page % _PER_BLOCK]:
                     self._compare(data, number, page, together)
@@ -110,16 +104,23 @@ class TokenReader:
             if zlib.crc32(data[i * PAGE_BYTES : (i + 1) * PAGE_BYTES]) != block[(page + i) % _PER_BLOCK]:
                 raise ValueError(f"page {page + i:,} of its tokens has another CRC")
 
-    def _open_shard(self, shard: int) -> tuple[int, int, _OpenFile]:
-        """A shard's descriptor, where its tokens begin, and what keeps the descriptor open."""
+    def _open(self, shard: int) -> _Opened:
         place = self._place(shard)
-        opened = _OpenFile(place.file)
-        return opened.descriptor, place.tokens, opened
+        file = _OpenFile(place.file)
+        opened = self._opened[shard] = _Opened(file.descriptor, place.tokens, file)
+        _OPENED.append((weakref.ref(self), shard))
+        most = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        while len(_OPENED) > most:
+            reader, first = _OPENED.popleft()
+            if owner := reader():
+                owner._opened.pop(first, None)
+        return opened
 
     def _read_checksums(self, shard: int, block: int) -> memoryview:
         place, first = self._place(shard), block * _PER_BLOCK
         count = min(_PER_BLOCK, place.pages - first)
-        content = os.pread(self._open(shard)[0], 4 * count, place.checksums + 4 * first)
+        opened = self._opened.get(shard) or self._open(shard)
+        content = os.pread(opened.descriptor, 4 * count, place.checksums + 4 * first)
         return memoryview(content[: len(content) & ~3]).cast("I")
 
     def _find(self, shard: int) -> _Place:

@@ -4,17 +4,20 @@ A problem with a file raises OSError (it cannot be read) or ValueError (its cont
 to fix it.
 """
 
+import ctypes
 import dataclasses
 import errno
 import hashlib
 import io
 import json
 import math
+import mmap
 import os
 import re
 import stat
 import types
 import typing
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +33,11 @@ _SHOWN = 200  # most characters of a value in a message
 _NPY_HEADER = re.compile(rb"\{'descr': '([<>|=]?\w+)', 'fortran_order': False, 'shape': \(([\d, ]{0,99})\), \} *\n")
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _MOST_DIGITS = 100  # of a whole number: transformers writes 31 for "no limit", float64 ends at 308
 
 
@@ -129,7 +137,7 @@ def read_record(path: Path, kind: Any, inside: Path | None = None) -> Any:
 def load_array(
     path: Path, dtype: np.dtype | type, shape: tuple[int | None, ...], inside: Path | None = None
 ) -> np.ndarray:
-    """Map a .npy file of this dtype and shape (None: any length); raises OSError and ValueError."""
+    """Map a .npy file of this dtype and shape (None: any length), keeping no file open; raises OSError, ValueError."""
     with open_regular(path, inside) as file:
         found_dtype, found_shape = _npy_header(file)
         if found_dtype != np.dtype(dtype):
@@ -150,7 +158,17 @@ def load_array(
             raise ValueError(f"its header claims {shown(claimed)} bytes of values, the file has {size}")
         if not size:  # an empty array cannot be mapped
             return np.zeros(found_shape, dtype)
-        return np.asarray(np.memmap(file, dtype, "r", begin, found_shape))
+        return _mapped(file, begin + size)[begin:].view(dtype).reshape(found_shape)
+
+
+def _mapped(file: io.BufferedReader, size: int) -> np.ndarray:
+    """Map the beginning of a file: uint8 [size]. Python's mmap would keep a descriptor open as long as the array."""
+    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == _MAP_FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    content = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(content, _LIBC.munmap, address, size).atexit = False  # threads may still read it
+    return np.frombuffer(memoryview(content).toreadonly(), np.uint8)
 
 
 def _npy_header(file: io.BufferedReader) -> tuple[np.dtype, tuple[int, ...]]:

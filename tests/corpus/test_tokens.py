@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,38 +79,39 @@ def test_a_shard_that_is_cut_or_removed_later_is_damaged_and_kills_nobody(tmp_pa
         reader.read(1, 0, 10)
 
 
-def test_any_number_of_shards_is_read_with_few_files(tmp_path):
-    store = write_toy_store(tmp_path / "store", shards=150, documents=1)
+@pytest.mark.parametrize("stores", [1, 3])
+def test_any_number_of_readers_of_any_number_of_shards_have_few_files_open(tmp_path, stores):
+    gc.collect()
+    made = [write_toy_store(tmp_path / f"{number}", shards=50, documents=1) for number in range(stores)]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 60, limits[1]))
+    limit = before + 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:
-        reader = reader_of(store)
-        for _ in range(2):
-            assert all(len(reader.read(shard, 0, 1)) == 1 for shard in range(150))
+        readers = [reader_of(store) for store in made for _ in range(2)]  # as for training and held-out rows
+        for shard in (*range(50), *range(50)):
+            assert [len(reader.read(shard, 0, 1)) for reader in readers] == [1] * len(readers)
         opened = len(os.listdir("/proc/self/fd")) - before
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert opened <= (before + 60) // 4 + 1
-    del reader
+    assert 8 <= opened <= limit // 4
+    readers.clear()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_the_stores_that_are_read_share_the_files_that_may_be_open(tmp_path):
-    gc.collect()
-    stores = [write_toy_store(tmp_path / name, shards=150, documents=1) for name in "ab"]
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(400, before + 200), limits[1]))
-    try:
-        readers = [reader_of(store) for store in (*stores, *stores)]  # of each two, as for training and held-out rows
-        for reader in readers:
-            assert all(len(reader.read(shard, 0, 1)) == 1 for shard in range(150))
-        opened = len(os.listdir("/proc/self/fd")) - before
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert 2 * 8 <= opened <= 2 * (max(400, before + 200) // 4)
+def test_threads_that_take_files_from_each_other_read_right_tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens_module, "_OPEN_FILES", 8)
+    store = write_toy_store(tmp_path / "store", shards=40, documents=1)
+    readers, expected = [reader_of(store), reader_of(store)], store_tokens(store)
+
+    def read(number: int) -> bool:
+        shards = np.random.default_rng(number).integers(0, 40, 500).tolist()
+        firsts = [readers[number % 2].read(shard, 0, 1)[0] for shard in shards]
+        return np.array_equal(firsts, expected[store.first_tokens[shards]])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(8)))
 
 
 def test_a_disk_that_fails_is_not_called_damage(tmp_path, monkeypatch):

@@ -4,12 +4,21 @@ import os
 import re
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.storage.reading import Seconds, Verified, check_type, identity, parse_json, read_given_json
+from bert_horovod.storage.reading import (
+    Seconds,
+    Verified,
+    check_type,
+    identity,
+    load_array,
+    parse_json,
+    read_given_json,
+)
 from tests.horovod_runs import run_python
 
 
@@ -60,6 +69,22 @@ def test_a_records_fields_have_kind_and_range(record, problem):
     check_type({"count": 10, "time": 5, "place": [1, 2], "by_number": {"7": "a"}}, Record, "it")
     with pytest.raises(ValueError, match=re.escape(problem)):
         check_type(record, Record, "it")
+
+
+def test_a_mapped_array_keeps_no_file_open_and_its_map_goes_with_its_last_part(tmp_path):
+    """A run of twenty stores maps hundreds of files, and a process may have 1,024 open."""
+    np.save(tmp_path / "mapped.npy", np.arange(12, dtype=np.uint16).reshape(3, 4))
+    files = len(os.listdir("/proc/self/fd"))
+    array = load_array(tmp_path / "mapped.npy", np.uint16, (None, 4))
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert array.tolist() == np.arange(12).reshape(3, 4).tolist()
+    assert not array.flags.writeable
+    part = array[1:]
+    del array
+    assert part.sum() == sum(range(4, 12))
+    assert "mapped.npy" in Path("/proc/self/maps").read_text()
+    del part
+    assert "mapped.npy" not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.full
