@@ -203,8 +203,6 @@ class Execution:
     # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
     # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
     trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
-    # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none
-    timeline: tuple[int, ...] = setting(())
 
 
 @dataclass(frozen=True)

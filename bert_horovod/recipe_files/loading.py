@@ -41,6 +41,7 @@ SECTIONS: dict[str, Any] = {
     "phase": [Phase],
 }
 _NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
+_TRACED = Removed([], "trace a step with `bert-horovod bench step --trace DIR`")
 # Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
 # where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
@@ -55,7 +56,8 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
         "keep_every_hours": Removed(0.0, "keep more of the newest with execution.keep_checkpoints"),
-        "profile_steps": Removed([], "set execution.timeline, or trace with `bert-horovod bench step --trace DIR`"),
+        "profile_steps": _TRACED,
+        "timeline": _TRACED,
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {

@@ -123,7 +123,10 @@ def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
         def doing(self, what: str, more_s: float = 0) -> None:
             done.append((what, more_s >= FIRST_STEP_S))
 
-    execution = {"evaluate_steps": 2, "timeline": [3, 3], "log_steps": 9}
+        def wants_times(self, step: int) -> bool:
+            return step == 3
+
+    execution = {"evaluate_steps": 2, "log_steps": 9}
     train_recipe(toy_recipe(phase={"steps": 4}, execution=execution), store, tmp_path, hooks=(Listening,))
     longer = [what for what, more in done if more]
     begin = ["loading the state", "opening the rows", "reading rows", "agreeing on counts", "planning and compiling"]
