@@ -180,8 +180,6 @@ class Execution:
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
-    # Save the state before the first step too, as step 0, and keep it: for studies of how a model learns
-    checkpoint_step_0: bool = setting(False)
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
     # A URL, as in "s3://bucket/runs/a", or a directory on another disk, to which each checkpoint is copied too; a start
     # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none

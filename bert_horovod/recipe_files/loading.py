@@ -58,6 +58,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "keep_every_hours": Removed(0.0, "keep more of the newest with execution.keep_checkpoints"),
         "profile_steps": _TRACED,
         "timeline": _TRACED,
+        "checkpoint_step_0": Removed(False, "leave it out: the first checkpoint is that of execution.checkpoint_steps"),
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {
