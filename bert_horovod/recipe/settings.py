@@ -27,7 +27,6 @@ _BY_SIZE = ReadIf(
     lambda recipe: any((phase.mixture or recipe.data.mixture) == "size" for phase in recipe.phase),
     tasks=(PRETRAINING,),
 )
-_FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
 _DECAYS = ReadIf("a decay: phase.N.warmup + hold below 1", lambda recipe: recipe.phase[0].decays)
 
 
@@ -85,14 +84,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Number formats that trade exactness for speed, the loss scale, and the response to divergence."""
+    """Number formats that trade exactness for speed, and the response to divergence."""
 
     # Dtype of activations; parameters stay float32
     precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # dtype of gradients sent between ranks
-    initial_loss_scale: float = setting(32768.0, minimum=1, read_if=_FLOAT16)  # of the first step
-    # Steps with finite gradients after which the loss scale doubles
-    loss_scale_growth_steps: int = setting(2000, minimum=1, read_if=_FLOAT16)
     # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more for 10 steps, or at the
     # run's end, counts as divergence; 0: no limit
     loss_jump: float = setting(3.0, minimum=0)

@@ -62,6 +62,8 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {
+        "initial_loss_scale": Removed(32768.0, "leave it out: the first step's loss scale is 32,768"),
+        "loss_scale_growth_steps": Removed(2000, "leave it out: 2,000 good steps double the loss scale"),
         "max_skipped_steps": Removed(50, "leave it out: 50 skipped updates in a row count as divergence"),
     },
     "exchange": {
