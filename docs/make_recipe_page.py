@@ -88,11 +88,11 @@ def values(entry: dataclasses.Field, annotation: str) -> str:
         "bool": "`true`, `false`",
         "str": "text",
         "Numbers": "table of names and numbers",
+        "tuple[str, ...]": "list of texts",
     }
     signs = {"minimum": "from", "above": "above", "maximum": "to", "below": "below"}
     spans = [f"{sign} {limits[key]:,}" for key, sign in signs.items() if key in limits]
-    lists = {"tuple[int, ...]": "list of whole numbers", "tuple[str, ...]": "list of texts"}
-    found = " ".join([(words | lists)[kind], *spans])
+    found = " ".join([words[kind], *spans])
     literals = ast.literal_eval(f"({literal[8:-1]},)") if literal else ()
     return "; ".join([found, *(f'`"{word}"`' for word in literals)])
 

@@ -55,8 +55,6 @@ name = "adamw"
 [numerics]
 precision = "float16"
 wire = "float16"
-initial_loss_scale = 16777216.0
-loss_scale_growth_steps = 10
 [execution]
 micro_batch = 16
 threads = 1

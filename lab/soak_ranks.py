@@ -19,6 +19,7 @@ def patch(directory: Path) -> None:
     import numpy as np
     import tensorflow as tf
 
+    from bert_horovod.optimizers import loss_scale
     from bert_horovod.training import loop
     from bert_horovod.training.hooks.base import Hook, StepEvent
     from bert_horovod.training.step import TrainStep
@@ -52,6 +53,7 @@ def patch(directory: Path) -> None:
             bits[3, 5] ^= 1 << 7
             variable.assign(bits.view(np.float32))
 
+    loss_scale.INITIAL, loss_scale.GROWTH_STEPS = 2.0**24, 10  # so that steps are skipped, again and again
     TrainStep.forward_backward = faulty
     loop.HOOKS = (*loop.HOOKS[:-3], Faults, *loop.HOOKS[-3:])  # before the comparisons and the save of the same step
 

@@ -18,13 +18,12 @@ from bert_horovod.collectives.launched import Launch, check_horovodruns_server
 from bert_horovod.collectives.world import HostWorlds, World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe, may_sum_in_two_steps, sums_by_host
-from bert_horovod.recipe.settings import Execution
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.children import set_up
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
-def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
+def knobs(timeline: bool = False) -> dict[str, str]:
     """Horovod's settings, by environment variable; `timeline`: whether record_timeline may be called.
 
     A variable that is set already wins: HOROVOD_CYCLE_TIME and the like are the user's.
@@ -36,21 +35,20 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
         # Horovod's own fusion makes sums depend on timing; the gradient buckets of this project take its place.
         "HOROVOD_FUSION_THRESHOLD": "0",
     }
-    if execution.timeline or timeline:
+    if timeline:
         variables["HOROVOD_TIMELINE"] = "DYNAMIC"
     return variables
 
 
 def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = False) -> World:
-    """Join the launcher's world with Horovod's settings from the recipe; a setting by the launcher's flags wins.
+    """Join the launcher's world with Horovod's settings; one by the launcher's flags wins.
 
-    The recipe also decides which groups of ranks are made, because a group costs every collective a little; None: the
-    defaults. `timeline`: whether record_timeline will be called, if the recipe does not say so. Raises UserError if
-    Horovod cannot join the world.
+    The recipe decides which groups of ranks are made, because a group costs every collective a little; None: the
+    defaults. `timeline`: whether record_timeline will be called. Raises UserError if Horovod cannot join the world.
     """
     if launched.size == 1:
         return World()
-    for name, value in knobs(recipe.execution if recipe else Execution(), timeline).items():
+    for name, value in knobs(timeline).items():
         os.environ.setdefault(name, value)
     import_tensorflow()  # Horovod would import it with its messages
     try:

@@ -55,7 +55,7 @@ class World:
         """Wait until every rank is here."""
 
     def record_timeline(self, path: Path | None) -> None:
-        """From now on write Horovod's operations to a Chrome trace; None: stop that. Needs execution.timeline."""
+        """From now on write Horovod's operations to a Chrome trace; None: stop that. Needs `timeline` of connect."""
 
     def in_flight(self) -> list[str]:
         """The names of the collectives that this rank has begun and not ended; any thread may call this."""

@@ -38,6 +38,7 @@ from bert_horovod.measuring.synthetic import (
     synthetic_step,
     timed_step,
 )
+from bert_horovod.measuring.timeline import record_step
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import TrainingState
@@ -45,7 +46,6 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes, use_devices
 from bert_horovod.runtime.host import busy_share, core_ticks, keep_freed_memory
 from bert_horovod.training.building import Expectation, plan_by_measurement, plan_is_measured
-from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.step_results import StepResult, StepTimes
 
 COMMUNICATION = ("off", "on", "held_back")  # none; overlapped with backward; all of it after backward
@@ -169,12 +169,8 @@ class Bench:
         """
         if "on" not in self._timed:
             return trace(self.step.run, directory)
-        if self.world.rank == 0:
-            directory.mkdir(parents=True, exist_ok=True)
-        self.world.barrier()
-        timeline = StepTimeline(directory, (1, 1), self.world, print)
-        timeline.begin(1)
-        timeline.end(1, self.step.run(with_times=True).times, self.step.step.exchange.plan)
+        plan = self.step.step.exchange.plan
+        record_step(lambda: self.step.run(with_times=True).times, directory, self.world, plan)
         return directory
 
     def close(self) -> None:

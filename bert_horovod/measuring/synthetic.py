@@ -22,6 +22,7 @@ from bert_horovod.model.forward import as_arrays
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.loss_scale import first_loss_scale
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.runs.state import Progress, TrainingState
@@ -124,10 +125,9 @@ class TimedStep:
 
 def fresh_state(recipe: Recipe) -> TrainingState:
     """Parameters and slots at the beginning of a run of the recipe; its model must be that of its first phase."""
-    half = recipe.numerics.precision == "float16"
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
-    progress = Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    progress = Progress(loss_scale=first_loss_scale(recipe.numerics))
     trained = trained_shapes(shapes, recipe.model, recipe.phase[0].trained_layers)
     return TrainingState(parameters, slot_shapes(recipe, trained), progress, trained=trained)
 

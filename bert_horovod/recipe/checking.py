@@ -22,11 +22,6 @@ def check_combinations(recipe: Recipe) -> None:
             "needs at least 2"
         )
     _check_disjoint_masks(recipe.objective)
-    steps = recipe.execution.timeline
-    if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-        raise UserError(
-            f"execution.timeline = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
-        )
     if len(set(recipe.execution.trackers)) < len(recipe.execution.trackers):
         raise UserError(f"execution.trackers = {list(recipe.execution.trackers)}: expected each once")
     mirror = recipe.execution.mirror

@@ -27,7 +27,6 @@ _BY_SIZE = ReadIf(
     lambda recipe: any((phase.mixture or recipe.data.mixture) == "size" for phase in recipe.phase),
     tasks=(PRETRAINING,),
 )
-_FLOAT16 = ReadIf("numerics.precision = 'float16'", lambda recipe: recipe.numerics.precision == "float16")
 _DECAYS = ReadIf("a decay: phase.N.warmup + hold below 1", lambda recipe: recipe.phase[0].decays)
 
 
@@ -85,14 +84,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Number formats that trade exactness for speed, the loss scale, and the response to divergence."""
+    """Number formats that trade exactness for speed, and the response to divergence."""
 
     # Dtype of activations; parameters stay float32
     precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # dtype of gradients sent between ranks
-    initial_loss_scale: float = setting(32768.0, minimum=1, read_if=_FLOAT16)  # of the first step
-    # Steps with finite gradients after which the loss scale doubles
-    loss_scale_growth_steps: int = setting(2000, minimum=1, read_if=_FLOAT16)
     # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more for 10 steps, or at the
     # run's end, counts as divergence; 0: no limit
     loss_jump: float = setting(3.0, minimum=0)
@@ -180,8 +176,6 @@ class Execution:
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
-    # Save the state before the first step too, as step 0, and keep it: for studies of how a model learns
-    checkpoint_step_0: bool = setting(False)
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
     # A URL, as in "s3://bucket/runs/a", or a directory on another disk, to which each checkpoint is copied too; a start
     # whose output_dir has no newer one goes on from there: docs/checkpoints.md. "": none
@@ -203,8 +197,6 @@ class Execution:
     # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
     # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
     trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
-    # [first, last] step of a trace of compute and all-reduces in output_dir/timeline; []: none
-    timeline: tuple[int, ...] = setting(())
 
 
 @dataclass(frozen=True)

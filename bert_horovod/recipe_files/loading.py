@@ -41,6 +41,7 @@ SECTIONS: dict[str, Any] = {
     "phase": [Phase],
 }
 _NOT_HERE = f"it is of an experiment, in {ROOM}, which this installation lacks"
+_TRACED = Removed([], "trace a step with `bert-horovod bench step --trace DIR`")
 # Settings that there are no longer, by section and key. Those of experiments, which earlier runs list too, count only
 # where their folder is gone.
 REMOVED: dict[str, dict[str, Removed]] = {
@@ -55,10 +56,14 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
         "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
         "keep_every_hours": Removed(0.0, "keep more of the newest with execution.keep_checkpoints"),
-        "profile_steps": Removed([], "set execution.timeline, or trace with `bert-horovod bench step --trace DIR`"),
+        "profile_steps": _TRACED,
+        "timeline": _TRACED,
+        "checkpoint_step_0": Removed(False, "leave it out: the first checkpoint is that of execution.checkpoint_steps"),
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {
+        "initial_loss_scale": Removed(32768.0, "leave it out: the first step's loss scale is 32,768"),
+        "loss_scale_growth_steps": Removed(2000, "leave it out: 2,000 good steps double the loss scale"),
         "max_skipped_steps": Removed(50, "leave it out: 50 skipped updates in a row count as divergence"),
     },
     "exchange": {

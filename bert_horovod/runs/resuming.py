@@ -13,6 +13,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import map_file
 from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.loss_scale import first_loss_scale
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_from_table, recipe_of_record
 from bert_horovod.runs.checkpoint import (
@@ -98,7 +99,7 @@ def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str) -> Check
     half, was_half = (each.numerics.precision == "float16" for each in (recipe, before))
     progress = Progress(
         updates=old.updates,
-        loss_scale=old.loss_scale if half == was_half else recipe.numerics.initial_loss_scale if half else 1.0,
+        loss_scale=old.loss_scale if half == was_half else first_loss_scale(recipe.numerics),
         good_steps=old.good_steps if half == was_half else 0,
         mean_loss=old.mean_loss,
         wire_maxima=old.wire_maxima if before.numerics.wire == recipe.numerics.wire else {},

@@ -11,5 +11,4 @@ def superseded(steps: Sequence[int], best: int | None, checked: int, execution: 
     `checked`: the newest one up to this step, of the last good check of gradients, is kept too; 0: there was none.
     """
     of_check = max((step for step in steps if checked and step <= checked), default=None)
-    kept = {best, of_check, *([0] if execution.checkpoint_step_0 else [])}
-    return [step for step in steps[: -execution.keep_checkpoints] if step not in kept]
+    return [step for step in steps[: -execution.keep_checkpoints] if step not in (best, of_check)]

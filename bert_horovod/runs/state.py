@@ -50,9 +50,7 @@ class Progress:
         self.skipped_steps += not finite
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
         if numerics.precision == "float16":
-            self.loss_scale, self.good_steps = next_loss_scale(
-                scale, self.good_steps, finite, numerics.loss_scale_growth_steps
-            )
+            self.loss_scale, self.good_steps = next_loss_scale(scale, self.good_steps, finite)
         return scale
 
 

@@ -17,7 +17,6 @@ from bert_horovod.training.hooks.evaluation import EvaluationHook, ExpectedLossH
 from bert_horovod.training.hooks.metrics import MetricsHook
 from bert_horovod.training.hooks.replay import ReplayHook
 from bert_horovod.training.hooks.signs_of_life import SignHook
-from bert_horovod.training.hooks.timeline import TimelineHook
 from bert_horovod.training.hooks.watchdog import WatchdogHook
 from bert_horovod.training.inputs import StepBatch, step_batches
 from bert_horovod.training.job import Job
@@ -28,7 +27,6 @@ from bert_horovod.training.run import Run
 HOOKS: tuple[Callable[[Run], Hook], ...] = (
     SignHook,
     WatchdogHook,
-    TimelineHook,
     DivergenceHook,
     MetricsHook,
     ExpectedLossHook,

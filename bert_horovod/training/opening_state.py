@@ -20,6 +20,7 @@ from bert_horovod.exchange.base import Exchange
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.parameters import grown_from, initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.loss_scale import first_loss_scale
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
@@ -34,9 +35,8 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     """
     recipe = job.recipe
     newest = load_newest(job.output_dir, job.task) if world.rank == 0 else None
-    half = recipe.numerics.precision == "float16"
     begun = newest or (job.initial.begun(recipe, job.task, job.dataset) if job.initial and world.rank == 0 else None)
-    progress = begun.progress if begun else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    progress = begun.progress if begun else Progress(loss_scale=first_loss_scale(recipe.numerics))
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model

@@ -68,8 +68,7 @@ class TrainStep:
         self.folds_lookups = served and exchange.plan.rows is None
         self._accumulators = Accumulators(self.shapes, self._policy.xla == "layers") if micro_batches > 1 else None
         self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
-        progress, numerics = state.progress, recipe.numerics
-        self._growth_steps = numerics.loss_scale_growth_steps if numerics.precision == "float16" else 0  # 0: no scale
+        progress, self._has_loss_scale = state.progress, recipe.numerics.precision == "float16"
         self._updates, self.loss_scale, self._good_steps = (
             tf.Variable(tf.constant(counter, tf.float32), trainable=False)
             for counter in (progress.updates, progress.loss_scale, progress.good_steps)
@@ -203,7 +202,7 @@ class TrainStep:
 
         In float16, backward has the magnitude of (mean over a micro-batch) * (loss scale).
         """
-        if not self._growth_steps:
+        if not self._has_loss_scale:
             return tf.constant(1.0)
         loss_scale = self.loss_scale if loss_scale is None else loss_scale
         return loss_scale * float(self._world.size * self._micro_batches)
@@ -243,7 +242,7 @@ class TrainStep:
     def _count(self, finite: tf.Tensor) -> None:
         """Count this step on the device as Progress.count does on the host."""
         self._updates.assign_add(tf.cast(finite, tf.float32))
-        if self._growth_steps:
-            scale, good_steps = next_loss_scale_on_device(self.loss_scale, self._good_steps, finite, self._growth_steps)
+        if self._has_loss_scale:
+            scale, good_steps = next_loss_scale_on_device(self.loss_scale, self._good_steps, finite)
             self.loss_scale.assign(scale)
             self._good_steps.assign(good_steps)

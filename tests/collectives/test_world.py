@@ -12,7 +12,6 @@ from bert_horovod.collectives.starting import MOST_IN_PAIRS, connect, knobs, mee
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.link_measurement import measure_link
-from bert_horovod.recipe.settings import Execution
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, shares
 from tests.horovod_runs import run_ranks
 
@@ -182,7 +181,7 @@ def test_nothing_is_in_flight_between_collectives_in_any_group(ranks):
 
 
 def test_one_process_works_without_horovod_and_two_are_told_to_build_it(monkeypatch):
-    for name in knobs(Execution()):
+    for name in knobs():
         monkeypatch.setenv(name, "0")  # what connect() would set for good
     monkeypatch.setitem(sys.modules, "horovod", None)
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
@@ -205,9 +204,9 @@ def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
 
 
 def test_horovod_fuses_nothing_and_its_timeline_waits_to_be_started():
-    assert knobs(Execution())["HOROVOD_FUSION_THRESHOLD"] == "0"
-    assert "HOROVOD_TIMELINE" not in knobs(Execution())
-    assert knobs(Execution(timeline=(1, 2)))["HOROVOD_TIMELINE"] == "DYNAMIC"
+    assert knobs()["HOROVOD_FUSION_THRESHOLD"] == "0"
+    assert "HOROVOD_TIMELINE" not in knobs()
+    assert knobs(timeline=True)["HOROVOD_TIMELINE"] == "DYNAMIC"
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8])

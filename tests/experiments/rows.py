@@ -6,11 +6,10 @@ import pytest
 _LOCAL = {"method": "parameters", "interval": 4}
 _PARTS = {"method": "dreamddp", "interval": 4, "full_interval": 8}
 _ZERO_ONE = {"method": "zero_one_adam", "dense": 0.4, "interval": 2, "variance_updates": 3}
-_FLOAT16 = {"precision": "float16", "initial_loss_scale": 2.0**20}
 WHOLE_RUNS = {
     "local came": (_LOCAL, 0.003, 0.01, (8,), {"optimizer": {"name": "came", "beta_3": 0.99}}),
     "local parts": (_PARTS, 0.03, 0.03, (8,), {"phase": {"steps": 24}}),
-    "local parts, float16": (_PARTS, 0.03, 0.03, (8,), {"phase": {"steps": 24}, "numerics": _FLOAT16}),
+    "local parts, float16": (_PARTS, 0.03, 0.03, (8,), {"phase": {"steps": 24}, "numerics": {"precision": "float16"}}),
     "0/1 Adam": (_ZERO_ONE, 0.005, 0.0, (6, 14), {}),
 }
 

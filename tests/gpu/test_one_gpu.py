@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.costs.derived import derive
+from bert_horovod.optimizers import loss_scale
 from bert_horovod.recipe.sections import Recipe
 from lab.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
 from lab.gpu_plan import step_job
@@ -38,8 +39,9 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(store, tmp_pa
     assert_same_files(resumed, whole)
 
 
-def test_a_loss_scale_that_overflows_falls_until_steps_count_as_on_the_cpu(device):
-    recipe = with_settings(toy_recipe("float16", "off", 1), "numerics", initial_loss_scale=2.0**26)
+def test_a_loss_scale_that_overflows_falls_until_steps_count_as_on_the_cpu(device, monkeypatch):
+    monkeypatch.setattr(loss_scale, "INITIAL", 2.0**26)
+    recipe = toy_recipe("float16", "off", 1)
     trained, reference = (train(recipe, place, 2 * STEPS) for place in (device, "/CPU:0"))
     assert 0 < reference.skipped_steps < 2 * STEPS
     assert trained.skipped_steps == reference.skipped_steps

@@ -256,10 +256,10 @@ def assert_measured(measured: dict) -> None:
 
 
 def assert_traced(trace: Path) -> None:
-    events = json.loads((trace / "steps-1-1.json").read_text())["traceEvents"]
+    events = json.loads((trace / "step.json").read_text())["traceEvents"]
     ours = [event for event in events if event["pid"] == 0 and event["ph"] == "X"]
     horovods = [event for event in events if event["pid"] >= 1000 and event.get("name") == "ALLREDUCE"]
-    backward = next(event for event in ours if event["name"] == "step 1, micro-batch 1")
+    backward = next(event for event in ours if event["name"] == "micro-batch 1")
     # Horovod's own clock and ours agree: its all-reduces lie within our step.
     assert horovods
     begin, end = min(event["ts"] for event in ours), max(event["ts"] + event["dur"] for event in ours)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.model.parameters import decays
+from bert_horovod.optimizers import loss_scale
 from bert_horovod.optimizers.applying import clip_factor, update
 from bert_horovod.optimizers.base import Rule, slot_shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale, next_loss_scale_on_device
@@ -331,23 +332,23 @@ def test_what_a_rule_is_and_its_slots_are_known_without_tensorflow():
 
 
 @pytest.mark.parametrize(
-    ("state", "growth_steps", "states"),
+    ("state", "finite", "states"),
     [
-        ((32768.0, 0), 3, [(32768.0, 1), (32768.0, 2), (65536.0, 0), (65536.0, 1)]),
-        ((1.0, 0), 1, [(2.0, 0), (4.0, 0)]),
-        ((32768.0, 1999), None, [(16384.0, 0), (8192.0, 0)]),  # None: steps that are not finite
-        ((4.0, 5), None, [(2.0, 0), (1.0, 0), (1.0, 0)]),
+        ((32768.0, 1997), True, [(32768.0, 1998), (32768.0, 1999), (65536.0, 0), (65536.0, 1)]),
+        ((32768.0, 1999), False, [(16384.0, 0), (8192.0, 0)]),
+        ((4.0, 5), False, [(2.0, 0), (1.0, 0), (1.0, 0)]),
     ],
 )
-def test_a_loss_scale_doubles_after_good_steps_and_halves_down_to_1(state, growth_steps, states):
+def test_a_loss_scale_doubles_after_good_steps_and_halves_down_to_1(state, finite, states):
     for expected in states:
-        state = next_loss_scale(*state, finite=growth_steps is not None, growth_steps=growth_steps or 2000)
+        state = next_loss_scale(*state, finite)
         assert state == expected
 
 
-def test_the_device_counts_as_the_host_does():
+def test_the_device_counts_as_the_host_does(monkeypatch):
+    monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 3)
     host, device = (4.0, 0), (tf.constant(4.0), tf.constant(0.0))
     for finite in np.random.default_rng(0).random(60) < 0.7:
-        host = next_loss_scale(*host, finite=bool(finite), growth_steps=3)
-        device = next_loss_scale_on_device(*device, tf.constant(finite), 3)
+        host = next_loss_scale(*host, bool(finite))
+        device = next_loss_scale_on_device(*device, tf.constant(finite))
         assert tuple(float(part) for part in device) == host

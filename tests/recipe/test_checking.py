@@ -80,8 +80,6 @@ COSINE = '[[phase]]\ndecay = "cosine"\n'
 LANS = '[optimizer]\nname = "lans"\n'
 # A recipe's text, an override, and words of the refusal.
 IDLE = [
-    ("", "numerics.initial_loss_scale=1024", "numerics.initial_loss_scale = 1024.0: it is read only with"),
-    ("", "numerics.loss_scale_growth_steps=7", "'float16'; expected 2000, or that"),
     ("", "finetuning.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.label_attention=2", "finetuning.windows = 2: pre-training does not read it"),

@@ -104,7 +104,7 @@ def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
         assert tokens == pytest.approx(steps * rows * length / 1e9, rel=0.01)
 
 
-SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "tensorboard": False, "timeline": [2, 3]}
+SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "trackers": ["wandb"]}
 
 
 def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
@@ -114,9 +114,7 @@ def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
     overrides = tuned_overrides(path)
     assert overrides == execution_overrides(SETTINGS)
     recipe = recipe_from_table({"execution": {"micro_batch": 1, "threads": 2}}, [*overrides, "execution.xla=layers"])
-    assert recipe.execution == Execution(
-        micro_batch=16, xla="layers", threads=2, log_steps=5, tensorboard=False, timeline=(2, 3)
-    )
+    assert recipe.execution == Execution(micro_batch=16, xla="layers", threads=2, log_steps=5, trackers=("wandb",))
 
 
 def test_a_fragment_of_an_earlier_version_may_list_a_removed_setting_with_its_default(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -34,8 +33,8 @@ def table(card: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, store) -> Path:
-    """A run of six steps with held-out losses, its step 0, and a checkpoint every two steps."""
-    execution = {"checkpoint_steps": 2, "evaluate_steps": 3, "checkpoint_step_0": True, "keep_checkpoints": 2}
+    """A run of six steps with held-out losses, and a checkpoint every two steps."""
+    execution = {"checkpoint_steps": 2, "evaluate_steps": 3}
     return train(store, tmp_path_factory.mktemp("run") / "my-bert", 6, execution=execution, card=WORDS)
 
 
@@ -77,26 +76,6 @@ def test_the_recipe_is_what_was_trained(run):
     text = re.search(r"```toml\n(.*?)```", card(run, 6), re.DOTALL)[1]
     table = recipe_to_table(toy_recipe())
     assert parse_toml(text) == {section: table[section] for section in WHAT_SECTIONS}
-
-
-def test_step_0_is_saved_before_the_first_step_and_kept(run):
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        "step-00000000",
-        "step-00000004",
-        "step-00000006",
-    ]
-    state = json.loads((run / "checkpoints" / "step-00000000" / "training" / "state.json").read_text())
-    assert state["progress"]["step"] == 0
-    assert "loss" not in table(card(run, 0))
-
-
-def test_a_run_goes_on_from_step_0_bit_for_bit(run, store, tmp_path):
-    execution = {"checkpoint_steps": 2, "checkpoint_step_0": True, "keep_checkpoints": 2}
-    begun = tmp_path / "begun"
-    shutil.copytree(run / "checkpoints" / "step-00000000", begun / "checkpoints" / "step-00000000")
-    train(store, begun, 6, execution=execution, card=WORDS)
-    assert [line["loss"] for line in metrics(begun)] == [line["loss"] for line in metrics(run)]
-    assert (begun / "model").resolve().name == "step-00000006"
 
 
 def test_a_run_that_began_with_a_checkpoint_names_it_without_its_directory(tmp_path, store):

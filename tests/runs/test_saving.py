@@ -203,14 +203,6 @@ def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
 
 
-def test_step_0_is_kept_beside_the_newest_ones_if_it_was_asked_for(tmp_path, store):
-    for asked, kept in ((True, ["step-00000000", "step-00000003", "step-00000004"]), (False, None)):
-        recipe = with_execution(keep_checkpoints=2, checkpoint_step_0=asked)
-        for step in (0, 1, 2, 3, 4):
-            save(tmp_path / str(asked), random_state(step), recipe, store, POSITION)
-        assert names(tmp_path / str(asked)) == (kept or ["step-00000003", "step-00000004"])
-
-
 def test_the_newest_one_from_before_the_last_good_check_of_gradients_is_kept(tmp_path, store):
     recipe = with_execution(keep_checkpoints=1)
     for step in (1, 2, 4, 6, 8):

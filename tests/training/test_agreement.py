@@ -107,7 +107,6 @@ def test_equal_ranks_agree_also_where_a_host_has_its_own_threads(store):
         ({"phase": {"learning_rate": 0.5}}, "phase.0.learning_rate = 0.5, rank 0 has "),
         ({"execution": {"bucket_bytes": 1000}}, "execution.bucket_bytes = 1000, rank 0 has "),
         ({"execution": {"evaluate_steps": 3}}, "execution.evaluate_steps = 3, rank 0 has "),
-        ({"execution": {"timeline": [2, 3]}}, "execution.timeline = [2, 3], rank 0 has []"),
     ],
 )
 def test_another_recipe_is_named_by_rank_host_key_and_values(store, sections, difference):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_horovod.exchange.dense.gradients import GradientExchange
 from bert_horovod.exchange.dense.reducer import GradientReducer
+from bert_horovod.optimizers import loss_scale
 from bert_horovod.training.step_results import apart, together
 from tests.toy_runs import assert_same_files, metrics, train_rank
 from tests.toys import toy_recipe
@@ -22,7 +23,7 @@ def train_and_look(world, store, output_dir, recipe, divided_first: bool) -> set
         return reduce(self, gradients, *others)
 
     never = property(lambda self: False, lambda self, value: None)
-    with mock.patch.object(GradientReducer, "reduce", look):
+    with mock.patch.object(GradientReducer, "reduce", look), mock.patch.object(loss_scale, "INITIAL", 2.0**24):
         if divided_first:
             with mock.patch.object(GradientExchange, "divides_by_loss_scale", never):
                 train_rank(world, store, output_dir, recipe)
@@ -35,7 +36,7 @@ def train_and_look(world, store, output_dir, recipe, divided_first: bool) -> set
 @pytest.mark.parametrize("reduction", ["ring", pytest.param("two_step", marks=pytest.mark.slow)])
 def test_gradients_stay_in_float16_until_their_sum_and_lose_the_loss_scale_there(two_ranks, store, tmp_path, reduction):
     recipe = toy_recipe(
-        numerics={"precision": "float16", "wire": "float16", "initial_loss_scale": 2.0**24},
+        numerics={"precision": "float16", "wire": "float16"},
         execution={"reduction": reduction},
         phase={"steps": 8},
     )

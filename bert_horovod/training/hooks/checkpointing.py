@@ -10,10 +10,7 @@ from bert_horovod.training.run import Run
 
 
 class CheckpointHook(Hook):
-    """Saves every execution.checkpoint_steps steps, at the end of a phase, and when the run is asked to stop.
-
-    It saves step 0 too if execution.checkpoint_step_0 says so, and the steps that a hook wants.
-    """
+    """Saves every execution.checkpoint_steps steps, at the end of a phase or of the run, and where a hook wants it."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -37,8 +34,6 @@ class CheckpointHook(Hook):
         elif self._saver is not None and self._room_for is not run.state:
             self._saver.make_room(run.state)
             self._room_for = run.state
-        if run.recipe.execution.checkpoint_step_0 and run.state.progress.step == 0 and run.resumed_from is None:
-            self._save()
 
     def wants_state(self, step: int) -> bool:
         self._retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.ranks_equal_after(step)
