@@ -16,8 +16,9 @@ machine is taken, for this program also the faster number of ranks. (c) is the b
 rates, then of three batches, then of dropout or none. At the marks each contestant saves a Hugging Face directory, and
 `bert-horovod evaluate` judges them on the same held-out rows; with --pairs the last one on minimal pairs too.
 
-The first of --minutes has three seeds of (a) and (c) and one of (b) and (d), others (a) and (c) alone. Each run and
-each pilot is a line of --results as soon as it ends; the same command goes on with what is not done.
+The first of --minutes has three seeds of (a) and (c) and one of (b) and (d), others (a) and (c) alone; seed by seed, so
+that what is done so far compares. Each run and each pilot is a line of --results as soon as it ends; the same command
+goes on with what is not done.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
-from bert_horovod.runtime.host import processor_name
+from bert_horovod.runtime.host import BFLOAT16, instructions, processor_name
 from bert_horovod.training.peak import precision_advice
 from lab.compute import add_environments, torch_environment
 from lab.contestants import path
@@ -88,8 +89,9 @@ class Contest:
         if not prepared:
             self.prepare()
         self.vocabulary = len(open_store(self.work / "train").vocabulary)
+        chosen_by = ", ".join(sorted(instructions() & (BFLOAT16 | {"avx512f"})))  # what libraries choose code by
         self.where = {
-            "machine": f"{processor_name()}, {self.cores} cores, {arguments.device}",
+            "machine": f"{processor_name()}, {self.cores} cores, {chosen_by}, {arguments.device}",
             "data": [open_store(self.work / name).hash for name in ("train", "held_out")],
             "net": [self.layers, self.hidden],
         }
@@ -119,14 +121,14 @@ class Contest:
         arguments = self.arguments
         lengths = [("epochs", arguments.epochs)] if arguments.epochs else [("minutes", m) for m in arguments.minutes]
         for number, (unit, amount) in enumerate(lengths):
-            for name in arguments.only:
-                seeds = SEEDS[name] if number == 0 else int(name in "ac")
-                for seed in range(1, min(seeds, arguments.seeds) + 1):
-                    settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
-                    line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
-                    if not line["losses"]:
-                        raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
-                    self.judge_pairs(line, whole=number > 0)
+            for seed, name in product(range(1, arguments.seeds + 1), arguments.only):
+                if seed > (SEEDS[name] if number == 0 else int(name in "ac")):
+                    continue
+                settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
+                line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
+                if not line["losses"]:
+                    raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
+                self.judge_pairs(line, whole=number > 0)
 
     def run(self, what: Line, settings: Line) -> Line:
         """Train, and judge at the marks; only the last checkpoint stays, and none of a pilot."""
@@ -175,8 +177,12 @@ class Contest:
         return self.once({"pace": True, "settings": timed}, find)
 
     def once(self, what: Line, find: Any) -> Line:
-        """As Results.once, on this machine and corpus; the directory in which it was found goes."""
-        line = self.results.once(self.where | what, find)
+        """As Results.once, on this machine and corpus; the directory in which it was found goes.
+
+        The settings that a pilot on one machine found best are taken on every other one.
+        """
+        where = self.where | ({"machine": "any"} if "pilot" in what else {})
+        line = self.results.once(where | what, find)
         shutil.rmtree(self.work / line["key"], ignore_errors=True)
         return line
 
