@@ -45,7 +45,7 @@ def test_it_goes_on_with_the_losses_that_it_would_have_had(run, store):
 @pytest.mark.parametrize(
     ("line", "other", "message"),
     [
-        ("chunk = 256", "512", r"exchange\.chunk = 512: .*expected 256, .*method = largest_chunks"),
+        ("chunk = 256", "512", r"exchange\.chunk = 512: .*no such setting.*; leave it out: a chunk has 256 numbers"),
         ("decay_power = 1.0", "0.5", r"optimizer\.decay_power = 0\.5: .*no such setting.*; set phase\.N\.decay_power"),
     ],
 )
