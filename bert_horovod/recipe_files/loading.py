@@ -74,6 +74,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
         "fraction": Removed(0.1, "leave it out: a tenth of the chunks is sent"),
         "chunk": Removed(256, "leave it out: a chunk has 256 numbers"),
+        "mixing": Removed(0.5, "leave it out: with a delay, a rank keeps half of its own numbers"),
         "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
         **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
         "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),

@@ -14,7 +14,7 @@ SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
 ADAMW = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
 DILOCO_ADAMW = ADAMW | {"epsilon": 1e-3}
 MUON_INSIDE = DILOCO_ADAMW | {"name": "muon", "adamw_rate": 0.5}
-STREAMING = {"interval": 12, "fragments": 3, "delay": 2, "mixing": 0.25}
+STREAMING = {"interval": 12, "fragments": 3, "delay": 2}
 
 
 class Promise(NamedTuple):

@@ -19,7 +19,7 @@ def recipe(settings: str):
     [
         ("letters", ""),
         ("parameters", "interval=0"),
-        ("diloco", "interval=0 outer_rate=0.0 outer_momentum=1.0 fragments=0 delay=-1 mixing=1.5"),
+        ("diloco", "interval=0 outer_rate=0.0 outer_momentum=1.0 fragments=0 delay=-1"),
         ("largest_chunks", "dense=1.5"),
         ("powersgd", "rank=0 dense=1.5 dense_wire='signs' words='dense'"),
         ("powersgd", "rank=65 dense='auto'"),

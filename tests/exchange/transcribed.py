@@ -83,7 +83,6 @@ def diloco(
     interval: int,
     fragments: int = 1,
     delay: int = 0,
-    mixing: float = 0.5,
     muon: bool = False,
 ) -> States:
     """The published rules, of adamw or of muon with half of the rate for adamw; `steps` is the phase's last one."""
@@ -114,7 +113,7 @@ def diloco(
             d = on_the_way.pop(begun)[part]
             b[part] = 0.9 * b[part] + d
             common[part] -= 0.7 * (d + 0.9 * b[part])
-            own = mixing if delay else 0.0
+            own = 0.5 if delay else 0.0
             x[:, part] = own * x[:, part] + (1 - own) * common[part]
         history.append((x.copy(), common.copy()))
     at_once = steps % (interval // fragments) == 0 and not delay
