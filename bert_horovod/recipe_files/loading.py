@@ -210,6 +210,7 @@ def _name_now(key: str) -> str:
 
 def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
     """The table of an earlier recipe with its settings of fine-tuning in [finetuning], where they are not defaults."""
+    table = _with_tensorboard(table)
     objective, now = table.get("objective"), table.get("finetuning", {})
     if not isinstance(objective, dict) or not isinstance(now, dict) or not MOVED.keys() & objective.keys():
         return table
@@ -224,6 +225,17 @@ def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
     if heads := [MOVED[key][1] for key in moved if MOVED[key][1]]:
         settings["head"] = heads[0]
     return table | {"objective": kept, "finetuning": settings | now}
+
+
+def _with_tensorboard(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of an earlier recipe, in which TensorBoard was a setting of its own, with it among the trackers."""
+    execution: Any = table.get("execution")
+    trackers = isinstance(execution, dict) and execution.get("trackers", [])
+    if not isinstance(trackers, list) or not isinstance(execution.get("tensorboard"), bool):
+        return table
+    kept = {key: value for key, value in execution.items() if key != "tensorboard"}
+    named = ["tensorboard"] * execution["tensorboard"] + [name for name in trackers if name != "tensorboard"]
+    return table | {"execution": kept | {"trackers": named}}
 
 
 def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
@@ -388,7 +400,7 @@ def tuned_overrides(path: Path | None) -> list[str]:
     """
     if path is None:
         return []
-    table = read_toml(path, "--tuned")
+    table = _with_moved(read_toml(path, "--tuned"))
     try:
         sections_from_table({"execution": Execution}, table, REMOVED)
     except UserError as error:
