@@ -59,6 +59,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "profile_steps": _TRACED,
         "timeline": _TRACED,
         "checkpoint_step_0": Removed(False, "leave it out: the first checkpoint is that of execution.checkpoint_steps"),
+        "layer_norms": Removed(False, "leave it out: gradient_norm is of the whole model"),
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {

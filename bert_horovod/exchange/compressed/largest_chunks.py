@@ -87,8 +87,7 @@ class LargestChunksExchange(Exchange):
             sums, residuals, norms, spans = self._sum_largest(gradients, clock)
         reduced_s = clock(list(sums.values()))
         grouped = self._updater.grouped(sums)
-        scalars = self._updater.norms(grouped)
-        norm = scalars["gradient_norm"]
+        norm = self._updater.norm(grouped)
         finite = tf.math.is_finite(tf.add_n([norm, *(tf.reduce_sum(chunk_norms) for chunk_norms in norms)]))
 
         def apply() -> tf.Tensor:
@@ -99,7 +98,7 @@ class LargestChunksExchange(Exchange):
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         ready_s, done_s = (tf.stack(kind) if residuals else none for kind in zip(*spans, strict=True))
-        return Update(finite, scalars, ready_s, done_s, reduced_s, updated_s)
+        return Update(finite, {"gradient_norm": norm}, ready_s, done_s, reduced_s, updated_s)
 
     def after_step(self, step: int, loss: float) -> str:
         if self._world.size == 1:

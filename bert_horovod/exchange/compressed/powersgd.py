@@ -114,8 +114,7 @@ class PowerSgdExchange(Exchange):
             made = tf.switch_case(kind, [partial(self._summed, kind, gradients, clock) for kind in _KINDS])
         reduced_s = clock(list(made.gradients.values()))
         grouped = self._updater.grouped(made.gradients)
-        scalars = self._updater.norms(grouped)
-        norm = scalars["gradient_norm"]
+        norm = self._updater.norm(grouped)
         finite = tf.math.is_finite(norm + tf.reduce_sum(made.norms))
 
         def apply() -> tf.Tensor:
@@ -129,7 +128,7 @@ class PowerSgdExchange(Exchange):
             return clock(self._updater.apply(grouped, norm, inputs))
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
-        return Update(finite, scalars, made.ready_s, made.done_s, reduced_s, updated_s)
+        return Update(finite, {"gradient_norm": norm}, made.ready_s, made.done_s, reduced_s, updated_s)
 
     def to_progress(self) -> None:
         maxima: dict[str, dict[str, float]] = {kind: {} for kind in _KINDS}
