@@ -18,10 +18,6 @@ from bert_horovod.commands.shared.parser import Parser, add_commands  # noqa: E4
 from bert_horovod.runs.metrics_lines import StepMetrics  # noqa: E402
 
 METRICS = ROOT / "docs" / "metrics.md"
-OF_LAYERS = {  # with execution.layer_norms
-    "gradient_norm_PART": "as gradient_norm, or exchange_norm, of a part of the model",
-    "update_ratio_PART": "norm of the step's update over that of the parameters before it",
-}
 MEANINGS = {  # of the metrics of tasks; means over all ranks
     "mlm_loss": "cross-entropy of masked tokens, nats",
     "mlm_accuracy": "share of masked tokens that are guessed",
@@ -136,8 +132,6 @@ def metrics_page() -> str:
         "This page is made from the code by `python docs/make_reference_pages.py`.",
         " ".join(doc.split()).replace(". ", ".\n"),
         "\n".join(["| metric | unit |", "|---|---|", *own]),
-        "With `execution.layer_norms`, for each part of the model (`embeddings`, `layer_0` and so on, `heads`):",
-        "\n".join(["| metric | unit |", "|---|---|", *(f"| `{name}` | {unit} |" for name, unit in OF_LAYERS.items())]),
         "## Metrics of tasks",
         "They come after `loss`.\n"
         "Lines of an evaluation have `step` and the same names with the prefix `held_out_`, those of a probe with "

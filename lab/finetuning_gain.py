@@ -61,7 +61,7 @@ WHAT = (  # the checkpoint may have been pre-trained without dropout
 )
 HOW = (
     "execution.threads=1",
-    "execution.tensorboard=false",
+    "execution.trackers=[]",
     "execution.keep_checkpoints=1",
     "execution.stall_s=604800",  # whoever needs the machine may pause a measurement (SIGSTOP) for days
 )

@@ -120,7 +120,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
 
     def resume(count: int) -> Job:
         settings = ["phase.0.global_batch=64", numbers, *toy, f"execution.micro_batch={64 // count}"]
-        settings += ["execution.evaluate_steps=0", "execution.tensorboard=false"]
+        settings += ["execution.evaluate_steps=0", "execution.trackers=[]"]
         work = {"store": store, "settings": settings, "steps": 8 if smoke else 200}
         return Job("resume", f"K = {count}", part("resume", work), 80.0)
 

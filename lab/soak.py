@@ -67,7 +67,7 @@ consistency_steps = 2
 replay_steps = 1
 stall_s = 90.0
 bucket_bytes = 65536
-tensorboard = false
+trackers = []
 [[phase]]
 sequence_length = 32
 global_batch = 32

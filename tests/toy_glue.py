@@ -32,7 +32,7 @@ FAST = (
     "execution.xla='off'",
     "execution.log_steps=1",
     "execution.keep_checkpoints=9",
-    "execution.tensorboard=false",
+    "execution.trackers=[]",
 )
 PRETRAINING = Pretraining(True)
 

@@ -151,7 +151,7 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
             "evaluate_steps": 0,
             "evaluate_rows": 16,
             "bucket_bytes": 20000,
-            "tensorboard": False,
+            "trackers": [],
             "xla": "off",  # compiling takes longer than training does
             "threads": 1,
             "replay_steps": 0,  # two more graphs to trace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
-from bert_horovod.model.parameters import decays, joined_matrices, part_of, update_groups
+from bert_horovod.model.parameters import decays, joined_matrices, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
@@ -18,8 +18,7 @@ class Updater:
 
     The cast weights are computed again after each update. With `fused` XLA compiles the functions that read and write
     whole tensors; with `at_once` one program for the norm and one for the update, in place of one a group: a GPU would
-    wait for a host that starts two programs and assigns several variables for each of the groups. With `by_layer`
-    `norms` are also those of each part of the model.
+    wait for a host that starts two programs and assigns several variables for each of the groups.
     """
 
     def __init__(
@@ -30,7 +29,6 @@ class Updater:
         settings: Optimizer,
         fused: bool,
         at_once: bool = False,
-        by_layer: bool = False,
     ) -> None:
         self.parameters = parameters
         self.cast = cast
@@ -39,7 +37,6 @@ class Updater:
         self._settings = settings
         self.fused = fused
         self.at_once = at_once
-        self._by_layer = by_layer
         self.shapes = {name: tuple(variable.shape) for name, variable in parameters.items()}
         self.groups = update_groups(self.shapes, settings.batched)
 
@@ -47,22 +44,9 @@ class Updater:
         """The gradients of each group as one tensor [n, ...]."""
         return [tf.stack([gradients[name] for name in group]) for group in self.groups]
 
-    def norms(self, grouped: list[tf.Tensor], norm: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The norms of gradients that `grouped` made, for Update.scalars.
-
-        `norm`: the L2 norm over all of them, float32 scalar, if the caller knows it, or that of something else.
-        """
-        if norm is None:
-            norm = compiled(_norm)(grouped, False) if self.at_once else _norm(grouped, self.fused)
-        scalars = {"gradient_norm": norm}
-        if self._by_layer:
-            named = {
-                name: gradient
-                for group, stacked in zip(self.groups, grouped, strict=True)
-                for name, gradient in zip(group, tf.unstack(stacked), strict=True)
-            }
-            scalars |= {f"gradient_norm_{part}": part_norm for part, part_norm in norms_of_parts(named).items()}
-        return scalars
+    def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
+        """The L2 norm over all gradients that `grouped` made, float32 scalar."""
+        return compiled(_norm)(grouped, False) if self.at_once else _norm(grouped, self.fused)
 
     def apply(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None
@@ -175,15 +159,7 @@ class Wrapped:
 
     def __init__(self, updater: Updater) -> None:
         self.parameters, self.shapes = updater.parameters, updater.shapes
-        self.grouped, self.norms, self._updater = updater.grouped, updater.norms, updater
-
-
-def norms_of_parts(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """L2 norms over the tensors of each part of the model (model.parameters.part_of), float32 scalars."""
-    squares: dict[str, list[tf.Tensor]] = {}
-    for name, tensor in tensors.items():
-        squares.setdefault(part_of(name), []).append(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float32))))
-    return {part: tf.sqrt(tf.reduce_sum(tf.stack(each))) for part, each in squares.items()}
+        self.grouped, self.norm, self._updater = updater.grouped, updater.norm, updater
 
 
 def _parameters(matrices: tf.Tensor, count: int) -> tf.Tensor:

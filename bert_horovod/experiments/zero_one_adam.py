@@ -200,7 +200,7 @@ class ZeroOneAdam(StagedExchange):
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         none = tf.zeros([0 if self._world.size == 1 else len(flat)], tf.float64)
-        scalars = self._updater.norms(self._updater.grouped(gradients), norm) | {"rows": tf.constant(0)}
+        scalars = {"gradient_norm": norm, "rows": tf.constant(0)}
         return Update(finite, scalars, none, none, reduced_s, updated_s)
 
     def _synchronise(self) -> None:

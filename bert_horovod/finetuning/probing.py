@@ -44,7 +44,7 @@ def probe_job(finetuning: Finetuning, output_dir: Path, overrides: list[str], wo
 
     Raises UserError if a setting is invalid, or does not fit.
     """
-    overrides = ["execution.tensorboard=false", "execution.keep_checkpoints=1", *overrides]
+    overrides = ["execution.trackers=[]", "execution.keep_checkpoints=1", *overrides]
     job = finetuning.job(output_dir, EPOCHS, overrides, world_size, **options)
     if job.recipe.total_steps <= STEPS or any(override.startswith("phase.0.steps=") for override in overrides):
         return job

@@ -67,13 +67,6 @@ def layer_prefix(layer: int) -> str:
     return f"{LAYERS}{layer}."
 
 
-def part_of(name: str) -> str:
-    """The part of the model that has a parameter: "embeddings", "layer_0" and so on, or "heads"."""
-    if name.startswith(LAYERS):
-        return f"layer_{name.removeprefix(LAYERS).split('.')[0]}"
-    return "embeddings" if name.startswith((EMBEDDINGS, EMBEDDING_MAPPING)) else "heads"
-
-
 def layer_with_parameters(model: Model, layer: int) -> int:
     """The number, for layer_prefix, of the parameters that a layer uses: its own, or its group's if layers share."""
     return layer * model.layer_groups // model.num_hidden_layers

@@ -190,13 +190,10 @@ class Execution:
     # GLUE task, or ner: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its
     # scores go to metrics.jsonl; or pairs: the model is judged by minimal pairs. pretrain then needs --probe_dir
     probe: str = setting("", choices=("", *GLUE_TASKS, "ner", "pairs"), read_if=_MASKS)
-    tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
-    # Write the gradient norm and the update-to-weight ratio of embeddings, of each layer and of heads with the metrics;
-    # needs memory for one more copy of the parameters
-    layer_norms: bool = setting(False)
-    # Experiment trackers that get settings, metrics and scores too: packages of the extras of the same names. Their own
-    # environment variables configure them, such as WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
-    trackers: tuple[str, ...] = setting((), choices=("wandb", "mlflow"))
+    # What gets metrics and scores too: files in output_dir/tensorboard, and experiment trackers, which are packages of
+    # the extras of the same names, get settings too and are configured by their own environment variables, such as
+    # WANDB_MODE and MLFLOW_TRACKING_URI: docs/report.md
+    trackers: tuple[str, ...] = setting(("tensorboard",), choices=("tensorboard", "wandb", "mlflow"))
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "profile_steps": _TRACED,
         "timeline": _TRACED,
         "checkpoint_step_0": Removed(False, "leave it out: the first checkpoint is that of execution.checkpoint_steps"),
+        "layer_norms": Removed(False, "leave it out: gradient_norm is of the whole model"),
         "max_unsaved_hours": Removed(6.0, "leave it out: a run ends after 6 hours without a new checkpoint"),
     },
     "numerics": {
@@ -72,6 +73,9 @@ REMOVED: dict[str, dict[str, Removed]] = {
         "smallest_ratio": Removed(0.01, "leave it out: trust ratios of onebit_lamb are at least 0.01"),
         "largest_ratio": Removed(10.0, "leave it out: trust ratios of onebit_lamb are at most 10"),
         "error_feedback": Removed(True, "leave it out: rounding errors of the int8 wire are sent later"),
+        "fraction": Removed(0.1, "leave it out: a tenth of the chunks is sent"),
+        "chunk": Removed(256, "leave it out: a chunk has 256 numbers"),
+        "mixing": Removed(0.5, "leave it out: with a delay, a rank keeps half of its own numbers"),
         "words_rank": Removed(0, "leave it out: word embeddings have exchange.rank"),
         **{key: Removed(0, "set exchange.interval") for key in ("momentum_interval", "second_moment_interval")},
         "slow_beta": Removed(0.99, "leave it out: the slow momentum's decay is 0.99"),
@@ -207,6 +211,7 @@ def _name_now(key: str) -> str:
 
 def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
     """The table of an earlier recipe with its settings of fine-tuning in [finetuning], where they are not defaults."""
+    table = _with_tensorboard(table)
     objective, now = table.get("objective"), table.get("finetuning", {})
     if not isinstance(objective, dict) or not isinstance(now, dict) or not MOVED.keys() & objective.keys():
         return table
@@ -221,6 +226,17 @@ def _with_moved(table: dict[str, Any]) -> dict[str, Any]:
     if heads := [MOVED[key][1] for key in moved if MOVED[key][1]]:
         settings["head"] = heads[0]
     return table | {"objective": kept, "finetuning": settings | now}
+
+
+def _with_tensorboard(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of an earlier recipe, in which TensorBoard was a setting of its own, with it among the trackers."""
+    execution: Any = table.get("execution")
+    trackers = isinstance(execution, dict) and execution.get("trackers", [])
+    if not isinstance(trackers, list) or not isinstance(execution.get("tensorboard"), bool):
+        return table
+    kept = {key: value for key, value in execution.items() if key != "tensorboard"}
+    named = ["tensorboard"] * execution["tensorboard"] + [name for name in trackers if name != "tensorboard"]
+    return table | {"execution": kept | {"trackers": named}}
 
 
 def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
@@ -385,7 +401,7 @@ def tuned_overrides(path: Path | None) -> list[str]:
     """
     if path is None:
         return []
-    table = read_toml(path, "--tuned")
+    table = _with_moved(read_toml(path, "--tuned"))
     try:
         sections_from_table({"execution": Execution}, table, REMOVED)
     except UserError as error:

@@ -15,11 +15,10 @@ function names() {
   if (!several)
     for (const name of [...found].filter(storeOf)) { found.delete(name); found.add(`${baseOf(name)}.*`); }
   const own = [...found].filter(name => !(name in content.metrics));
-  const layers = own.filter(name => /_(embeddings|layer_\d+|heads)$/.test(name));  // of execution.layer_norms
   const loss = name => /loss$/.test(baseOf(name)) ? 0 : /accuracy$/.test(baseOf(name)) ? 1 : 2;
   const known = [...found].filter(name => name in content.metrics && !content.metrics[name].part_of);
-  const ofTask = own.filter(name => !layers.includes(name)).sort((a, b) => loss(a) - loss(b));
-  return {layers, matter: [...ofTask, ...MATTERS.slice(1).filter(name => found.has(name))],
+  const ofTask = own.sort((a, b) => loss(a) - loss(b));
+  return {matter: [...ofTask, ...MATTERS.slice(1).filter(name => found.has(name))],
           rest: known.filter(name => !MATTERS.includes(name))};
 }
 
@@ -61,11 +60,6 @@ function machine(charts) {
                 element("div", {class: "charts"}, ...charts), element("div", {class: "runs"}, ...cards));
 }
 
-function ofLayers(names) {
-  const charts = names.map(name => chart(name)).filter(each => each?.draw);
-  return folded("layers", "Layers: gradient norms, update-to-weight ratios", element("div", {class: "charts"}, ...charts));
-}
-
 // Held-out loss by what a run costs, if several runs are compared.
 function costs() {
   const name = evaluated(content.runs).find(each => /^held_out_.*loss$/.test(each));
@@ -85,7 +79,7 @@ function show() {
   document.getElementById("notice").textContent = content.left_out.map(reason => `left out: ${reason}`).join("\n");
   document.getElementById("tiles").replaceChildren(...(several || !run ? [] : run.tiles.map(([label, value, note]) =>
     element("div", {}, element("span", {}, label), element("b", {}, value), element("small", {}, note)))));
-  const {layers, matter, rest} = names(), first = chart("loss");
+  const {matter, rest} = names(), first = chart("loss");
   document.getElementById("first").replaceChildren(...(first ? [first] : []));
   document.getElementById("comparison").replaceChildren(...comparison());
   const drawings = matter.map(name => chart(name)), others = rest.map(name => chart(name));
@@ -94,7 +88,7 @@ function show() {
   const told = constant.length ? [element("p", {id: "constant"}, `The same throughout: ${constant.join(", ")}.`)] : [];
   const extra = content.tables.flatMap(({title, head, rows}) => [element("h2", {}, title), table(head, rows)]);
   document.getElementById("more").replaceChildren(
-    ...incidents(), ...extra, ...(layers.length ? [ofLayers(layers)] : []), machine(others.filter(each => each?.draw)), ...told, settings());
+    ...incidents(), ...extra, machine(others.filter(each => each?.draw)), ...told, settings());
   document.querySelectorAll("figure").forEach(each => each.draw());
   document.getElementById("footer").textContent = `bert_horovod ${content.version}, ${content.made}`;
   window.scrollTo(0, scroll);

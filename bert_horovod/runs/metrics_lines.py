@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.errors import RunError
-from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import open_regular, parse_json
 from bert_horovod.storage.writing import write_atomically
 
@@ -171,7 +170,6 @@ class Journal:
         self,
         output_dir: Path,
         first_step: int,
-        tensorboard: bool,
         say: Callable[[str], None],
         also: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
@@ -181,11 +179,10 @@ class Journal:
         self.dropped = self._begin(first_step)
         self._unwritten: list[str] = []  # lines that the full disk did not take
         self._writing = threading.Lock()
-        self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._say, self._also = say, also
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Append an object to metrics.jsonl (null for None, nan and inf) and its numbers to TensorBoard."""
+        """Append an object to metrics.jsonl (null for None, nan and inf)."""
         finite = {
             name: None if isinstance(metric, float) and not math.isfinite(metric) else metric
             for name, metric in metrics.items()
@@ -194,11 +191,6 @@ class Journal:
             self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
             self._write()
         self._also(finite)
-        if self._summaries is not None:
-            with self._summaries.as_default(step=metrics["step"]):
-                for name, metric in metrics.items():
-                    if name not in ("step", "time") and isinstance(metric, int | float):
-                        tf.summary.scalar(name, metric)
 
     def incident(self, step: int, text: str) -> None:
         """Print `text`, which says what went wrong, and append it to metrics.jsonl."""
@@ -225,8 +217,6 @@ class Journal:
         if self._unwritten:
             self._say(f"warning: {len(self._unwritten)} lines of {self._path} could not be written")
         self._file.close()
-        if self._summaries is not None:
-            self._summaries.close()
 
     def _begin(self, step: int) -> dict[int, float]:
         dropped = _cut_back(self._path, step)

@@ -1,9 +1,9 @@
-"""Sends a run's settings and metrics to experiment trackers (Weights & Biases, MLflow), each in a thread of its own.
+"""Sends a run's settings and metrics to TensorBoard's files, Weights & Biases and MLflow, each in a thread of its own.
 
 A tracker never ends a run and never makes it wait: lines go through a bounded queue, from which none is taken back, and
 at the run's end all trackers together get a limited time. A tracker's error is one warning.
 A resumed run goes on with the same run of the tracker: trackers.json has its id.
-Both trackers are configured by their own environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...), and find the
+Trackers are configured by their own environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...), and find the
 user's keys themselves; this program never reads them.
 """
 
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.fields import flat_table
+from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.reading import read_record
 from bert_horovod.storage.writing import write_atomically
 
@@ -130,7 +131,23 @@ class MlflowRun:
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
 
-TRACKERS: dict[str, type[Tracker]] = {"wandb": WandbRun, "mlflow": MlflowRun}  # by their packages
+class TensorBoardFiles:
+    """Files that TensorBoard reads, in output_dir/tensorboard."""
+
+    def __init__(self, about: About) -> None:
+        self._files = tf.summary.create_file_writer(str(about.directory / "tensorboard"))
+
+    def log(self, step: int, metrics: dict[str, float], when: float) -> None:
+        with tf.device("/CPU:0"), self._files.as_default(step=step):
+            for name, value in metrics.items():
+                tf.summary.scalar(name, value)
+
+    def finish(self, failed: bool) -> None:
+        self._files.close()
+
+
+# By their packages.
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardFiles, "wandb": WandbRun, "mlflow": MlflowRun}
 
 
 def require_trackers(names: tuple[str, ...]) -> None:
@@ -170,7 +187,7 @@ class Trackers:
         numbers = {
             name: value
             for name, value in metrics.items()
-            if name not in ("step", "time") and type(value) in (int, float)
+            if name not in ("step", "time") and isinstance(value, int | float)
         }
         for feed in self._feeds if numbers else ():
             feed.put((metrics["step"], numbers, when))

@@ -83,7 +83,7 @@ def _shown(ranks: Sequence[int]) -> str:
 
 # Settings of [execution] that may differ between hosts: they affect no collective and no result, or rank 0 alone uses
 # them.
-OF_A_HOST = ("threads", "stall_s", "tensorboard", "keep_checkpoints", "mirror")
+OF_A_HOST = ("threads", "stall_s", "trackers", "keep_checkpoints", "mirror")
 _SHOWN = 5  # keys in a message, at most
 _SUBJECT = "work"  # subject of the entries in the rendezvous store
 

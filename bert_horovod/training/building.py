@@ -100,8 +100,7 @@ def build_step(
         trained = state.copy_to_train(optimizer_slot_shapes(recipe, state.shapes))
     cast = CastWeights(trained.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
-    by_layer = recipe.execution.layer_norms
-    updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once, by_layer)
+    updater = Updater(trained.trained, trained.slots, cast, recipe.optimizer, fused, at_once)
     updater.rule = recipe.optimizer.rule_in(state.progress.products or "float32")
     exchange = recipe.exchange.code(recipe, world, state, updater, plan, **options)
     return TrainStep(recipe, task, trained, exchange, cast, world, micro_batches)

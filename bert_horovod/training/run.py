@@ -105,7 +105,7 @@ class Run:
             self.say(resumed or f"starting from {job.initial.checkpoint if job.initial else 'fresh parameters'}")
             about = recipe_to_table(self.recipe) | {"data_sha256": job.dataset.hash, "version": __version__}
             self._trackers = Trackers(execution.trackers, job.output_dir, about, self.say)
-            self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say, self._trackers.log)
+            self.journal = Journal(job.output_dir, first_step, self.say, self._trackers.log)
             if self.state.progress.plan.get("made_for", {}).get("world_size") != self.world.size:
                 self.journal.dropped.clear()  # another number of ranks adds in another order
         if first_step >= self.last_step:

@@ -14,7 +14,6 @@ import numpy as np
 
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
-from bert_horovod.exchange.updater import norms_of_parts
 from bert_horovod.model.forward import DropoutState, Forward
 from bert_horovod.model.gpu_kernels.call import width_served, with_lookups
 from bert_horovod.model.gpu_kernels.choice import compute_policy
@@ -60,7 +59,7 @@ class TrainStep:
     ) -> None:
         self.task, self.state, self.exchange, self.cast = task, state, exchange, cast
         self.shapes, self._trained_weights = state.shapes, cast_names(state.trained)
-        self._model, self._by_layer = recipe.model, recipe.execution.layer_norms
+        self._model = recipe.model
         self._world, self._micro_batches, self._policy = world, micro_batches, compute_policy(recipe)
         self._kernels, self._kernels_tried = recipe.execution.kernels, False
         # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
@@ -222,7 +221,6 @@ class TrainStep:
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
         self.exchange.during_backward(self._micro_batches)
         update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1, self._scale())
-        before = {name: tf.identity(variable) for name, variable in self.state.trained.items() if self._by_layer}
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)
         sums = self._world.all_reduce(self._sums + sums, "sums")
@@ -230,14 +228,8 @@ class TrainStep:
             self._sums.assign(tf.zeros_like(self._sums))
         numbers = dict(zip(self.task.sum_names, tf.unstack(sums), strict=True))
         numbers |= {"finite": update.finite, "reduced_s": update.reduced_s, "updated_s": update.updated_s}
-        numbers |= update.scalars | self._update_ratios(before)
+        numbers |= update.scalars
         return (as_named(numbers, tf.float64), update.ready_s, update.done_s), computed
-
-    def _update_ratios(self, before: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """|x' - x| / |x| of each part of the model, where x are the parameters `before` an update, and x' those now."""
-        moved = {name: self.state.trained[name] - parameter for name, parameter in before.items()}
-        norms, sizes = norms_of_parts(moved), norms_of_parts(before)
-        return {f"update_ratio_{part}": tf.math.divide_no_nan(norm, sizes[part]) for part, norm in norms.items()}
 
     def _count(self, finite: tf.Tensor) -> None:
         """Count this step on the device as Progress.count does on the host."""

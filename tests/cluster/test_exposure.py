@@ -34,7 +34,7 @@ def run(store, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("exposed")
     execution = QUICK | {"checkpoint_steps": 5}
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=execution)
-    words = [*LAUNCH, "-np", "2", "--", "pretrain", *arguments, "--set", "execution.tensorboard=true"]
+    words = [*LAUNCH, "-np", "2", "--", "pretrain", *arguments, "--set", 'execution.trackers=["tensorboard"]']
 
     def start(command: list, **options) -> subprocess.Popen:
         return subprocess.Popen(

@@ -64,7 +64,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
         model=MODEL,
         objective=Objective(pair=pair),
         phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
-        execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
+        execution=Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, xla="off"),
     )
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
     evaluation = evaluate(find_checkpoint(run), toys.store, micro_batch=4)
@@ -169,7 +169,7 @@ def test_all_checkpoints_of_a_run_are_judged_but_damaged_ones(toys, tmp_path, ca
     recipe = recipe_of(
         model=MODEL,
         phase=(Phase(sequence_length=16, global_batch=4, steps=3),),
-        execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
+        execution=Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, xla="off"),
     )
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
     flags = ("--pairs", write_pairs(tmp_path / "a.jsonl"), "--checkpoints", "all")

@@ -11,7 +11,7 @@ from tests.toy_glue import DEV, write_checkpoint, write_glue, write_labels
 from tests.toy_ner import write_ner
 from tests.toy_runs import metrics, train, training_state
 
-FAST = ("--set", "execution.xla='off'", "--set", "execution.log_steps=1", "--set", "execution.tensorboard=false")
+FAST = ("--set", "execution.xla='off'", "--set", "execution.log_steps=1", "--set", "execution.trackers=[]")
 
 
 @pytest.fixture(scope="module")

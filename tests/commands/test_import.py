@@ -123,7 +123,7 @@ def test_pretrain_finetune_and_export_take_it_as_it_is(google, tmp_path, capsys)
         "intermediate_size = 20\nmax_position_embeddings = 24\n"
         "[[phase]]\nsequence_length = 16\nsteps = 1\nglobal_batch = 2\nlearning_rate = 1e-4\n"
     )
-    settings = ("xla='off'", "tensorboard=false", "micro_batch=2", "threads=1")
+    settings = ("xla='off'", "trackers=[]", "micro_batch=2", "threads=1")
     fast = [word for setting in settings for word in ("--set", f"execution.{setting}")]
     start = ("--recipe", recipe, "--data_dir", store, "--init_checkpoint", google)
     assert command("pretrain", *start, "--output_dir", tmp_path / "run", *fast) == 0

@@ -17,7 +17,7 @@ from tests.toy_runs import train_recipe
 from tests.toys import recipe_of
 
 ONCE = {"kind": 1, "config": 1, "weights": 1}
-QUICK = ("execution.threads=1", "execution.tensorboard=false", "execution.xla='off'")
+QUICK = ("execution.threads=1", "execution.trackers=[]", "execution.xla='off'")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def counts(monkeypatch) -> Counter:
 
 def run_of(toys: Toys) -> Path:
     phase = (Phase(sequence_length=16, global_batch=4, steps=2),)
-    execution = Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off")
+    execution = Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, xla="off")
     recipe = recipe_of(model=MODEL, objective=Objective(pair="none"), phase=phase, execution=execution)
     return train_recipe(recipe, open_store(toys.store), toys.store.parent / "run")
 
@@ -84,7 +84,7 @@ def test_pretrain(toys, tmp_path, counts):
     recipe = {
         "objective": {"pair": "none"},
         "phase": [{"sequence_length": 16, "global_batch": 4, "steps": 1}],
-        "execution": {"micro_batch": 4, "threads": 1, "tensorboard": False, "xla": "off"},
+        "execution": {"micro_batch": 4, "threads": 1, "trackers": [], "xla": "off"},
     }
     (tmp_path / "recipe.toml").write_text(tomli_w.dumps(recipe))
     words = ("--recipe", tmp_path / "recipe.toml", "--data_dir", toys.store, "--output_dir", tmp_path / "run")

@@ -81,9 +81,9 @@ CASES: dict[str, dict[str, Any]] = {
     "float16": {"numerics": {"wire": "float16"}},
     "float16 in two steps": {"numerics": {"wire": "float16"}, "execution": RARE | {"reduction": "two_step"}},
     "int8": {"numerics": {"wire": "int8"}},
-    "chunks": {"exchange": {"method": "largest_chunks", "dense": 0.4, "fraction": 0.2, "chunk": 16}},
+    "chunks": {"exchange": {"method": "largest_chunks", "dense": 0.4}},
     "chunks of halves": {
-        "exchange": {"method": "largest_chunks", "dense": 0.4, "fraction": 0.2, "chunk": 16},
+        "exchange": {"method": "largest_chunks", "dense": 0.4},
         "numerics": {"wire": "float16"},
     },
     "powersgd": {"exchange": {"method": "powersgd", "rank": 1, "dense": 0.4}, "numerics": {"wire": "float16"}},

@@ -112,7 +112,7 @@ def test_the_page_of_recipes_is_current_and_tells_values_with_their_limits():
     assert maker.PAGE.read_text(encoding="utf-8") == page, "run: python docs/make_recipe_page.py"
     assert re.search(r'\| `dense` \| `onebit_adam`, [^|]+ \| `0\.2` \| number from 0 to 1; `"auto"` \|', page)
     assert '| `bucket_bytes` | `"auto"` | whole number from 1; `"auto"` |' in page
-    assert '| `trackers` | `[]` | list of `"wandb"`, `"mlflow"` |' in page
+    assert '| `trackers` | `["tensorboard"]` | list of `"tensorboard"`, `"wandb"`, `"mlflow"` |' in page
     assert '| `pair` | `"next_sentence"` | `"next_sentence"`, `"sentence_order"`, `"none"` |' in page
 
 

@@ -8,13 +8,13 @@ from bert_horovod.recipe.sections import Recipe
 from tests.exchange import published, transcribed
 from tests.exchange.exchange_jobs import MOMENTS, PLAIN, RANKS, Tensors, exchange_recipe
 from tests.exchange.moments import BROKEN, STEPS, moments_recipe
-from tests.exchange.transcribed import CHUNK, WORDS, States
+from tests.exchange.transcribed import WORDS, States
 
 SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
 ADAMW = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
 DILOCO_ADAMW = ADAMW | {"epsilon": 1e-3}
 MUON_INSIDE = DILOCO_ADAMW | {"name": "muon", "adamw_rate": 0.5}
-STREAMING = {"interval": 12, "fragments": 3, "delay": 2, "mixing": 0.25}
+STREAMING = {"interval": 12, "fragments": 3, "delay": 2}
 
 
 class Promise(NamedTuple):
@@ -51,14 +51,13 @@ def of_published(rule: Callable[..., list[dict]], *arguments: Any) -> Callable[[
 
 
 def chunks(wire: str = "float32", optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
-    """The largest chunks, a quarter of them."""
-    exchange = {"method": "largest_chunks", "chunk": CHUNK, "fraction": 0.25, **exchange}
+    exchange = {"method": "largest_chunks", **exchange}
     return exchange_recipe(20, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
 def low_rank(steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
     """PowerSGD without warm-up, of which a tenth is dense."""
-    exchange = {"method": "powersgd", "rank": 2, "dense": 0.1, "chunk": CHUNK} | exchange
+    exchange = {"method": "powersgd", "rank": 2, "dense": 0.1} | exchange
     return exchange_recipe(steps, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
@@ -75,7 +74,7 @@ def frozen(method: str, rule: Callable[..., list[dict]], *arguments: Any, **exch
     return Promise(recipe, STEPS, BROKEN, (8, 20), steps_of, MOMENTS, counted=False, fused=fused)
 
 
-WORDS_IN_CHUNKS = low_rank(words="largest_chunks", fraction=0.2)
+WORDS_IN_CHUNKS = low_rank(words="largest_chunks")
 CHUNKS = partial(transcribed.largest_chunks, dense_steps=5)
 
 PROMISES = {
@@ -83,8 +82,8 @@ PROMISES = {
     "gradients, int8": Promise(
         exchange_recipe(optimizer=SGD, numerics={"wire": "int8"}), 8, 5, (4,), counted=False, slow=True
     ),
-    "largest_chunks": Promise(chunks(dense=0.25), 20, 11, (3, 9), CHUNKS, told=(6,)),
-    "largest_chunks, float16": Promise(chunks("float16", dense=0.25), 14, 11, (3, 9), slow=True),
+    "largest_chunks": Promise(chunks(dense=0.25), 20, 11, (3, 9), CHUNKS, WORDS, told=(6,)),
+    "largest_chunks, float16": Promise(chunks("float16", dense=0.25), 14, 11, (3, 9), None, WORDS, slow=True),
     "powersgd": Promise(
         low_rank(), 20, 9, (3, 5, 6, 7), partial(transcribed.powersgd, low_rank()), WORDS, close=(1e-3, 3e-4)
     ),

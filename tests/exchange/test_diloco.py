@@ -76,7 +76,7 @@ def test_float16_rounds_the_distance_and_nothing_else(two_ranks, reduction):
 @pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=SLOW), 3])
 def test_int8_owes_what_rounding_took(two_ranks, micro_batches):
     """The sgd's gradients here do not depend on the parameters: what was not sent yet is all that is missing."""
-    settings = {"interval": 6, "delay": 3, "mixing": 0.0, "outer_rate": 1.0, "outer_momentum": 0.0}
+    settings = {"interval": 6, "delay": 3, "outer_rate": 1.0, "outer_momentum": 0.0}
     recipe = outer(settings, optimizer=SGD, numerics={"wire": "int8"})
     answers = two_ranks.run(trained, recipe, 9, micro_batches=micro_batches)  # the first sum: steps 1 to 6
     size = len(flat(initial()))

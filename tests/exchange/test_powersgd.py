@@ -96,9 +96,9 @@ def test_three_ranks_and_hosts_of_two_ranks_are_the_transcription_too(tmp_path):
 
 
 @pytest.mark.full
-def test_a_fraction_of_1_is_the_exchange_of_gradients_to_rounding(two_ranks):
+def test_all_chunks_are_the_exchange_of_gradients_to_rounding(two_ranks):
     adamw = {"name": "adamw", "max_grad_norm": 5.0}
-    all_of_them = two_ranks.run(trained, chunks(optimizer=adamw, fraction=1.0), STEPS)[0].value
+    all_of_them = two_ranks.run(trained, chunks(optimizer=adamw, dense=1.0), STEPS)[0].value
     plain = two_ranks.run(trained, exchange_recipe(STEPS, optimizer=adamw), STEPS)[0].value
     for step in range(STEPS):
         for name in SHAPES:

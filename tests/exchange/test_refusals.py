@@ -19,10 +19,9 @@ def recipe(settings: str):
     [
         ("letters", ""),
         ("parameters", "interval=0"),
-        ("diloco", "interval=0 outer_rate=0.0 outer_momentum=1.0 fragments=0 delay=-1 mixing=1.5"),
-        ("largest_chunks", "fraction=0.0 chunk=8 dense=1.5"),
-        ("largest_chunks", "fraction=1.5"),
-        ("powersgd", "rank=0 dense=1.5 dense_wire='signs' words='dense' fraction=0.0 chunk=8"),
+        ("diloco", "interval=0 outer_rate=0.0 outer_momentum=1.0 fragments=0 delay=-1"),
+        ("largest_chunks", "dense=1.5"),
+        ("powersgd", "rank=0 dense=1.5 dense_wire='signs' words='dense'"),
         ("powersgd", "rank=65 dense='auto'"),
         ("onebit_adam", "dense=1.5"),
         ("onebit_adam", "dense='never'"),
@@ -40,7 +39,7 @@ def test_each_value_out_of_range_is_refused_by_its_key(method, values):
     ("method", "value"),
     [
         ("gradients", "interval = 2"),
-        ("gradients", "fraction = 0.5"),
+        ("gradients", "rank = 2"),
         ("largest_chunks", "interval = 4"),
         ("powersgd", "interval = 4"),
         ("onebit_adam", "interval = 2"),

@@ -38,9 +38,9 @@ def steps(one: Updater, finite: list[bool] | None = None) -> dict[str, np.ndarra
         grouped = one.grouped(gradients)
         inputs = UpdateInputs(tf.constant(1e-2), update)
         if finite is None:
-            one.apply(grouped, one.norms(grouped)["gradient_norm"], inputs)
+            one.apply(grouped, one.norm(grouped), inputs)
         else:
-            one.apply_if(is_finite, grouped, one.norms(grouped)["gradient_norm"], inputs)
+            one.apply_if(is_finite, grouped, one.norm(grouped), inputs)
 
     graph = tf.function(step, autograph=False)
     random, update = np.random.default_rng(2), 0
@@ -84,7 +84,7 @@ def test_the_norm_is_that_of_all_gradients_and_no_sum_in_it_depends_on_timing():
     exact = np.sqrt(sum(np.square(gradient.astype("d")).sum() for gradient in gradients.values()))
     for fused, at_once in ((False, False), (True, False), (True, True)):
         one = updater(fused, at_once)
-        norm = tf.function(lambda values, one=one: one.norms(one.grouped(values))["gradient_norm"], autograph=False)
+        norm = tf.function(lambda values, one=one: one.norm(one.grouped(values)), autograph=False)
         tensors = {name: tf.constant(gradient) for name, gradient in gradients.items()}
         np.testing.assert_allclose(norm(tensors).numpy(), exact, rtol=1e-6)
         operations = norm.get_concrete_function(tensors).graph.get_operations()

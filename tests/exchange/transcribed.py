@@ -12,11 +12,11 @@ from bert_horovod.exchange.compressed.payload_parts import LEFT, RIGHT
 from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, decays, initial_values
 from bert_horovod.recipe.sections import Recipe
-from tests.exchange.exchange_jobs import MATRIX, PLAIN, RANKS, RATE, SHAPES, Tensors, initial, share
+from tests.exchange.exchange_jobs import MATRIX, RANKS, RATE, SHAPES, Tensors, initial, share
 from tests.optimizers.test_muon import numpy_orthogonal
 
 States = list[list[dict[str, np.ndarray]]]
-CHUNK = 16
+CHUNK = 256
 
 
 def gradients(steps: int, bad: int) -> States:
@@ -83,7 +83,6 @@ def diloco(
     interval: int,
     fragments: int = 1,
     delay: int = 0,
-    mixing: float = 0.5,
     muon: bool = False,
 ) -> States:
     """The published rules, of adamw or of muon with half of the rate for adamw; `steps` is the phase's last one."""
@@ -114,7 +113,7 @@ def diloco(
             d = on_the_way.pop(begun)[part]
             b[part] = 0.9 * b[part] + d
             common[part] -= 0.7 * (d + 0.9 * b[part])
-            own = mixing if delay else 0.0
+            own = 0.5 if delay else 0.0
             x[:, part] = own * x[:, part] + (1 - own) * common[part]
         history.append((x.copy(), common.copy()))
     at_once = steps % (interval // fragments) == 0 and not delay
@@ -131,18 +130,18 @@ def bucket_of(values: dict[str, np.ndarray], bucket: list[str]) -> np.ndarray:
 
 
 def largest_chunks(steps: int, bad: int, dense_steps: int) -> States:
-    """A quarter of the chunks, after the dense steps; of sgd."""
-    x = {name: value.astype(np.float64) for name, value in initial().items()}
-    owed = [[np.zeros_like(bucket_of(x, bucket)) for bucket in PLAIN.buckets] for _ in range(RANKS)]
-    chosen = [np.arange(math.ceil(0.25 * len(owed[0][i]))) for i in range(len(PLAIN.buckets))]
+    """A tenth of the chunks, after the dense steps; of sgd."""
+    x = {name: value.astype(np.float64) for name, value in words_initial().items()}
+    owed = [[np.zeros_like(bucket_of(x, bucket)) for bucket in WORDS.buckets] for _ in range(RANKS)]
+    chosen = [np.arange(math.ceil(0.1 * len(owed[0][i]))) for i in range(len(WORDS.buckets))]
     history = []
     for step in range(1, steps + 1):
         if step != bad:
-            for i, bucket in enumerate(PLAIN.buckets):
+            for i, bucket in enumerate(WORDS.buckets):
                 sent = np.arange(len(owed[0][i])) if step <= dense_steps else chosen[i]
                 total, norms = np.zeros_like(owed[0][i]), 0.0
                 for rank in range(RANKS):
-                    g = bucket_of(share(rank, step), bucket)
+                    g = bucket_of(words_share(rank, step), bucket)
                     owed[rank][i] = owed[rank][i] + g
                     total[sent] += owed[rank][i][sent]
                     owed[rank][i][sent] = 0
@@ -150,15 +149,15 @@ def largest_chunks(steps: int, bad: int, dense_steps: int) -> States:
                 chosen[i] = np.argsort(-norms, kind="stable")[: len(chosen[i])]
                 place = 0
                 for name in bucket:
-                    size = math.prod(SHAPES[name])
-                    x[name] = x[name] - RATE * total.reshape(-1)[place : place + size].reshape(SHAPES[name])
+                    size = math.prod(WORDS_SHAPES[name])
+                    x[name] = x[name] - WORDS_RATE * total.reshape(-1)[place : place + size].reshape(WORDS_SHAPES[name])
                     place += size
         kept = [{f"residual.{i}": each.reshape(-1).copy() for i, each in enumerate(of_rank)} for of_rank in owed]
         history.append([x | of_rank for of_rank in kept])
     return history
 
 
-# The tensors of PowerSGD: word embeddings, and matrices of one shape and of others.
+# The tensors of PowerSGD and the largest chunks: word embeddings, and matrices of one shape and of others.
 WORDS_RATE = 0.32
 WORDS_SHAPES = {
     WORD_EMBEDDINGS: (70, 24),

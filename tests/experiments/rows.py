@@ -22,7 +22,7 @@ OUT_OF_RANGE = [
     ("dreamddp", "full_interval=0"),
     ("zero_one_adam", "variance_updates=0"),
 ]
-OF_ANOTHER = [("mt_dao", "fraction = 0.5"), ("dreamddp", "outer_rate = 0.5")]
+OF_ANOTHER = [("mt_dao", "dense = 0.5"), ("dreamddp", "outer_rate = 0.5")]
 _DREAM = "method=dreamddp interval=5 full_interval=20"
 NOT_TOGETHER = [
     ("method=mt_dao numerics.wire=float16", r"numerics\.wire = 'float16': .*'mt_dao'.*expected float32"),

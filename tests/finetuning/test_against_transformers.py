@@ -20,7 +20,7 @@ from tests.toy_ner import write_ner
 
 pytestmark = pytest.mark.full
 
-SETTINGS = ("execution.xla='off'", "execution.tensorboard=false")
+SETTINGS = ("execution.xla='off'", "execution.trackers=[]")
 
 
 ALBERT = dataclasses.replace(MODEL, num_hidden_layers=4, embedding_size=8, shared_layers=2, hidden_act="gelu_new")

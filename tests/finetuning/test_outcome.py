@@ -73,7 +73,7 @@ def test_predictions_are_written_as_glue_takes_them(tmp_path):
     assert path.read_bytes() == b"index\tprediction\n0\t4.25\n1\t0.1\n"
 
 
-AT_ONCE = ("execution.xla='off'", "execution.tensorboard=false")
+AT_ONCE = ("execution.xla='off'", "execution.trackers=[]")
 
 
 def refusal(world: World, task: str, checkpoint: Path, data_dirs: list[Path], output_dir: Path) -> str:
@@ -139,7 +139,7 @@ FAST = (
     "phase.0.learning_rate=1e-30",  # nothing is learned: no evaluation is better than the first
     "phase.0.global_batch=50",
     "execution.xla='off'",
-    "execution.tensorboard=false",
+    "execution.trackers=[]",
     "execution.keep_checkpoints=1",
 )
 

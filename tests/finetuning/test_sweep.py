@@ -15,7 +15,7 @@ from bert_horovod.runs.opening import find_checkpoint
 from tests.toy_glue import write_checkpoint, write_glue
 
 SOME = Variant(4, 2e-5), Variant(None, 0.0012345678), Variant(None, 0.0012345679), Variant(None, 3e-5), Variant(1, None)
-FAST = ("execution.xla='off'", "execution.tensorboard=false")
+FAST = ("execution.xla='off'", "execution.trackers=[]")
 
 
 def test_seeds_and_rates_are_all_pairs():

@@ -107,7 +107,7 @@ def test_it_follows_its_formula_in_batches_of_one_shape(monkeypatch, at_once, ba
     @tf.function(autograph=False)
     def step(gradients, t):
         grouped = updater.grouped(gradients)
-        updater.apply(grouped, updater.norms(grouped)["gradient_norm"], UpdateInputs(tf.constant(0.02), t))
+        updater.apply(grouped, updater.norm(grouped), UpdateInputs(tf.constant(0.02), t))
 
     for t in range(1, STEPS + 1):
         step({name: tf.constant(g) for name, g in gradients_of(t).items()}, tf.constant(float(t)))

@@ -11,7 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
 from bert_horovod.recipe.fields import NumbersTable, OneOf, Removed
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe.settings import Phase
+from bert_horovod.recipe.settings import Execution, Phase
 from bert_horovod.recipe_files.loading import (
     REMOVED,
     SECTIONS,
@@ -382,6 +382,19 @@ def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_
         "execution.bucket_bytes: 'auto' -> 1000, by which optimizer.clipping = 'bucket' clips",
     ]
     assert differences(of("global"), of("global", micro_batch=8, bucket_bytes=1000)) == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "trackers"),
+    [
+        ({"tensorboard": True, "trackers": ["wandb"]}, ("tensorboard", "wandb")),
+        ({"tensorboard": False, "trackers": []}, ()),
+        ({"tensorboard": False, "trackers": ["tensorboard", "mlflow"]}, ("mlflow",)),
+        ({"tensorboard": True}, ("tensorboard",)),
+    ],
+)
+def test_the_former_setting_of_tensorboard_is_one_of_the_trackers(earlier, trackers):
+    assert recipe_from_table({"execution": earlier}).execution == Execution(trackers=trackers)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,6 @@ def report(tmp_path_factory) -> Path:
 def test_all_is_drawn_and_nothing_is_cut(opened, report, width, scheme):
     tab = opened(report, width, scheme=scheme)
     tab.click("#machine summary")
-    tab.click("#layers summary")
-    assert tab.locator("#layers figure[data-metric=update_ratio_layer_0]").count() == 1
     for seeds in (True, False):
         tab.set_checked("input[name=seeds]", seeds)
         for axis in ("step", "tokens", "hours", "bytes"):

@@ -47,7 +47,7 @@ def write_run(
             "memory_bytes": 2**30 + step,
             "time": STARTED + 0.5 * step + 3600 * (step > 30),
         }
-        lines.append(line | ({"odd_metric": step**2, "update_ratio_layer_0": 1 / step} if odd_metric else {}))
+        lines.append(line | ({"odd_metric": step**2} if odd_metric else {}))
         if step % 20 == 0:
             lines.append({"step": step, "held_out_mlm_loss": loss + 0.1})
     if steps > 50:

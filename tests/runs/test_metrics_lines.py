@@ -12,6 +12,7 @@ import pytest
 
 from bert_horovod.errors import RunError
 from bert_horovod.runs.metrics_lines import Journal
+from bert_horovod.runs.trackers import Trackers
 from tests.horovod_runs import PATIENCE_S
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}
@@ -25,12 +26,12 @@ def reopened(tmp_path, text: str, step: int) -> str:
     """What is left of metrics.jsonl when a run resumes from `step`."""
     path = tmp_path / "metrics.jsonl"
     path.write_text(text, encoding="utf-8")
-    Journal(tmp_path, step, False, print).close()
+    Journal(tmp_path, step, print).close()
     return path.read_text(encoding="utf-8")
 
 
 def test_metrics_are_one_object_a_line_and_there_at_once(tmp_path):
-    journal = Journal(tmp_path, 0, False, print)
+    journal = Journal(tmp_path, 0, print)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
     journal.record({"step": 1, **METRICS})
     journal.record({"step": 2, **METRICS})
@@ -56,7 +57,7 @@ def test_a_half_written_line_is_dropped_alone(tmp_path, half):
 
 def test_what_a_resumed_run_logs_follows_what_was_kept(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(line(10) + line(20) + line(30), encoding="utf-8")
-    journal = Journal(tmp_path, 20, False, print)
+    journal = Journal(tmp_path, 20, print)
     journal.record({"step": 30, "loss": 1.5})
     journal.close()
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == line(10) + line(20) + line(30)
@@ -64,9 +65,9 @@ def test_what_a_resumed_run_logs_follows_what_was_kept(tmp_path):
 
 @pytest.mark.full
 def test_tensorboard_serves_the_numbers(tmp_path):
-    journal = Journal(tmp_path, 0, True, print)
-    journal.record({"step": 1, **METRICS})
-    journal.close()
+    trackers = Trackers(("tensorboard",), tmp_path, {}, print)
+    trackers.log({"step": 1, **METRICS})
+    trackers.close(failed=False)
     words = ["-m", "tensorboard.main", "--logdir", str(tmp_path / "tensorboard"), "--port", "0"]
     server = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -83,9 +84,11 @@ def test_tensorboard_serves_the_numbers(tmp_path):
 
 
 def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_path):
-    journal = Journal(tmp_path, 0, True, print)
+    trackers = Trackers(("tensorboard",), tmp_path, {}, print)
+    journal = Journal(tmp_path, 0, print, trackers.log)
     journal.record({"step": 1, **METRICS, "flops_share": None, "gradient_norm": float("nan")})
     journal.close()
+    trackers.close(failed=False)
     line = json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8"))
     assert (line["flops_share"], line["gradient_norm"], line["loss"]) == (None, None, 7.25)
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
@@ -94,16 +97,16 @@ def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_
 
 def test_metrics_that_are_missing_on_resume_are_said_to_be_lost(tmp_path):
     messages = []
-    Journal(tmp_path, 0, False, messages.append).close()
+    Journal(tmp_path, 0, messages.append).close()
     (tmp_path / "metrics.jsonl").unlink()
     assert messages == []
-    Journal(tmp_path, 20, False, messages.append).close()
+    Journal(tmp_path, 20, messages.append).close()
     assert messages == [f"warning: {tmp_path / 'metrics.jsonl'} is missing: the lines of the steps before 21 are lost"]
 
 
 def test_lines_that_a_full_disk_did_not_take_are_told_before_a_checkpoint_and_written_later(tmp_path):
     messages = []
-    journal = Journal(tmp_path, 0, False, messages.append)
+    journal = Journal(tmp_path, 0, messages.append)
     journal.flush()
     file = journal._file
     with Path("/dev/full").open("ab", buffering=0) as journal._file:
@@ -120,7 +123,7 @@ def test_lines_that_a_full_disk_did_not_take_are_told_before_a_checkpoint_and_wr
 
 def test_metrics_that_are_removed_under_a_run_are_begun_anew_and_that_is_said(tmp_path):
     messages = []
-    journal = Journal(tmp_path, 0, False, messages.append)
+    journal = Journal(tmp_path, 0, messages.append)
     journal.record({"step": 1, "loss": 1.5})
     (tmp_path / "metrics.jsonl").unlink()
     journal.record({"step": 2, "loss": 1.5})

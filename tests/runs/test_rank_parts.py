@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full
 
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.2}},
-    "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.2, "chunk": 64, "fraction": 0.3}},
+    "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.2}},
 }
 STEPS, STOP = 20, 9
 

@@ -141,7 +141,7 @@ def test_settings_have_names_with_points():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (["comet"], r"execution\.trackers = \['comet'\]: expected one of wandb, mlflow"),
+        (["comet"], r"execution\.trackers = \['comet'\]: expected one of tensorboard, wandb, mlflow"),
         ("wandb", r"expected a list of strings"),
         (["wandb", "wandb"], "expected each once"),
     ],

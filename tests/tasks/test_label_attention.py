@@ -38,7 +38,7 @@ SETTINGS = (
     "phase.0.learning_rate=1e-2",
     "execution.xla='off'",
     "execution.log_steps=1",
-    "execution.tensorboard=false",
+    "execution.trackers=[]",
 )
 
 

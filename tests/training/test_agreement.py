@@ -93,9 +93,7 @@ def said(first: list[Job], second: list[Job]) -> str | None:
 def test_equal_ranks_agree_also_where_a_host_has_its_own_threads(store):
     assert said([job(store)], [job(store)]) is None
     execution = toy_recipe().execution
-    own = dataclasses.replace(
-        execution, threads=7, stall_s=3.0, keep_checkpoints=9, tensorboard=not execution.tensorboard
-    )
+    own = dataclasses.replace(execution, threads=7, stall_s=3.0, keep_checkpoints=9, trackers=("wandb",))
     assert said([job(store)], [job(store, dataclasses.replace(toy_recipe(), execution=own))]) is None
 
 

@@ -154,7 +154,7 @@ def test_a_shipped_recipe_trains_in_its_own_precision(store, tmp_path, name):
             f"model.vocab_size={len(store.vocabulary)}",
             *small,
             *("phase.0.global_batch=4", "phase.0.steps=2", "execution.micro_batch=4", "execution.threads=1"),
-            *("execution.xla='off'", "execution.tensorboard=false", "execution.log_steps=1"),
+            *("execution.xla='off'", "execution.trackers=[]", "execution.log_steps=1"),
             "execution.evaluate_rows=8",
         ],
     )

@@ -32,7 +32,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed.largest_chunks import bits_of, choose, choose_largest
+from bert_horovod.exchange.compressed.largest_chunks import LargestChunksSettings, bits_of, choose, choose_largest
 from bert_horovod.exchange.compressed.payload_parts import (
     LEFT,
     RIGHT,
@@ -114,8 +114,7 @@ class PowerSgdExchange(Exchange):
             made = tf.switch_case(kind, [partial(self._summed, kind, gradients, clock) for kind in _KINDS])
         reduced_s = clock(list(made.gradients.values()))
         grouped = self._updater.grouped(made.gradients)
-        scalars = self._updater.norms(grouped)
-        norm = scalars["gradient_norm"]
+        norm = self._updater.norm(grouped)
         finite = tf.math.is_finite(norm + tf.reduce_sum(made.norms))
 
         def apply() -> tf.Tensor:
@@ -129,7 +128,7 @@ class PowerSgdExchange(Exchange):
             return clock(self._updater.apply(grouped, norm, inputs))
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
-        return Update(finite, scalars, made.ready_s, made.done_s, reduced_s, updated_s)
+        return Update(finite, {"gradient_norm": norm}, made.ready_s, made.done_s, reduced_s, updated_s)
 
     def to_progress(self) -> None:
         maxima: dict[str, dict[str, float]] = {kind: {} for kind in _KINDS}
@@ -239,7 +238,6 @@ _SOME_DENSE = ReadIf(
     "dense steps: exchange.dense above 0",
     lambda recipe: any(recipe.exchange.dense_steps(phase) for phase in recipe.phase),
 )
-_WORDS_IN_CHUNKS = ReadIf("exchange.words = 'largest_chunks'", lambda recipe: recipe.exchange.words == "largest_chunks")
 
 
 @dataclass(frozen=True)
@@ -259,11 +257,9 @@ class PowerSgdSettings(ExchangeMethod):
     # How the word embeddings are sent, whose gradient is sparse in rows. low_rank: as other matrices;
     # largest_chunks: as exchange.method = "largest_chunks" does; int8: all numbers, in int8
     words: str = setting("low_rank", choices=("low_rank", "largest_chunks", "int8"))
-    # Fraction of the word embeddings' chunks that is sent
-    fraction: float = setting(0.1, above=0, maximum=1, read_if=_WORDS_IN_CHUNKS)
-    # Numbers per chunk; 256 divides the usual hidden sizes
-    chunk: int = setting(256, minimum=16, maximum=1 << 20, read_if=_WORDS_IN_CHUNKS)
 
+    fraction: ClassVar[float] = LargestChunksSettings.fraction  # of the word embeddings' chunks
+    chunk: ClassVar[int] = LargestChunksSettings.chunk
     slots: ClassVar[tuple[str, ...]] = (LEFT, RIGHT)
     # Buckets are sent during backward, but a measured plan would assume that all bytes are sent, and could differ in a
     # resumed run.

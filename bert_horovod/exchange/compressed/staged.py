@@ -236,7 +236,7 @@ class StagedExchange(Exchange):
 
         finite = tf.math.is_finite(summed.norm)
         updated_s = tf.cond(finite, assign, lambda: clock([summed.norm]))
-        scalars = self._updater.norms(self._updater.grouped(after), summed.norm) | {"rows": tf.constant(0)}
+        scalars = {"gradient_norm": summed.norm, "rows": tf.constant(0)}
         return Update(finite, scalars, summed.ready_s, summed.done_s, reduced_s, updated_s)
 
     def _clip_factor(self, square: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:

@@ -79,8 +79,7 @@ class GradientExchange(Exchange):
         gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock, inputs.loss_scale)
         reduced_s = clock(list(gradients.values()))
         grouped = self._updater.grouped(gradients)
-        scalars = self._updater.norms(grouped)
-        norm = scalars["gradient_norm"]
+        norm = self._updater.norm(grouped)
         finite = tf.math.is_finite(norm) if finite_before_sums is None else finite_before_sums
 
         def apply() -> tf.Tensor:
@@ -92,7 +91,7 @@ class GradientExchange(Exchange):
             updated_s = clock(self._updater.apply_if(finite, grouped, norm, inputs))
         else:
             updated_s = tf.cond(finite, apply, lambda: clock([norm]))
-        return Update(finite, scalars | {"rows": rows}, ready_s, done_s, reduced_s, updated_s)
+        return Update(finite, {"gradient_norm": norm, "rows": rows}, ready_s, done_s, reduced_s, updated_s)
 
     def _finite_before_sums(self, clipped: dict[str, tf.Tensor]) -> tf.Tensor | None:
         """Whether the sums of clipped buckets will be finite, bool scalar; None: not known before the sums exist.

@@ -15,7 +15,7 @@ With exchange.fragments = P the parameters are cut into P fragments of equal byt
 outer steps, interval / P steps after those of the fragment before. With exchange.delay the sum of d begins after the
 step that makes it due, and its outer step comes exchange.delay steps later (Douillard et al. 2025, arXiv 2501.18512):
 
-    x_r <- a x_r + (1 - a) x                         a: exchange.mixing; so what was trained meanwhile stays in part
+    x_r <- (x_r + x) / 2                             so what was trained meanwhile stays in part
 
 The sum is sent in equal rows, one a step, each in equal shares, one a micro-batch. A share is sent beside forward and
 backward of its micro-batch: Horovod does one sum after another, so one long sum would block the small ones of each
@@ -49,13 +49,14 @@ from bert_horovod.exchange.local.local_step import Piece, assign_pieces, cut, fl
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import cast_together
-from bert_horovod.recipe.fields import ReadIf, named, setting
+from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe, Shape, Stage, reductions
 from bert_horovod.recipe.settings import Phase
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
 
 _ROW = 4 << 20  # numbers that are sent at once, at most, if there is no delay
+_MIXING = 0.5  # with a delay, the weight of a rank's own numbers when an outer step replaces them
 _SMALLEST = 2.0**-90  # the largest magnitude of a fragment is taken to be no smaller, so that its scale is finite
 
 
@@ -114,7 +115,7 @@ class DiLoCoExchange(Exchange):
         if self._fragment is not None:
             self._sent += 1
             if self._sent == self._rows:
-                self._finish(settings.outer_rate, settings.outer_momentum, settings.mixing)
+                self._finish(settings.outer_rate, settings.outer_momentum, _MIXING)
         due = (step // settings.period - 1) % settings.fragments if step % settings.period == 0 else None
         if due is not None and settings.delay:
             self._begin(due)
@@ -263,11 +264,6 @@ class DiLoCoSettings(ExchangeMethod):
     # Steps during which a fragment's sum over ranks is sent, while training goes on; its outer step comes after them.
     # 0: at once, and ranks wait for it
     delay: int = setting(0, minimum=0)
-    # With a delay: weight of a rank's own numbers when an outer step replaces them. What a rank has trained during the
-    # delay is lost with 0
-    mixing: float = setting(
-        0.5, minimum=0, maximum=1, read_if=ReadIf("exchange.delay above 0", lambda recipe: recipe.exchange.delay > 0)
-    )
 
     slots: ClassVar[tuple[str, ...]] = ("outer_momentum",)
     overlaps: ClassVar[bool] = False

@@ -67,8 +67,7 @@ def update_alone(
     """
     gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
     grouped = [group * float(world.size) for group in updater.grouped(gradients)]
-    scalars = updater.norms(grouped)
-    norm = scalars["gradient_norm"]
+    norm = updater.norm(grouped)
     mean_norm = world.all_reduce(tf.stack([norm]), "norms")[0] / world.size
     finite = tf.math.is_finite(mean_norm)
     reduced_s = clock([*after, mean_norm])
@@ -80,7 +79,7 @@ def update_alone(
 
     updated_s = tf.cond(finite, apply, lambda: clock([norm]))
     none = tf.zeros([0], tf.float64)
-    return Update(finite, scalars | {"gradient_norm": mean_norm}, none, none, reduced_s, updated_s)
+    return Update(finite, {"gradient_norm": mean_norm}, none, none, reduced_s, updated_s)
 
 
 def average(
