@@ -1,12 +1,14 @@
 """Mixtures of token stores: shares of tokens, and rows that depend on the run's position where they must."""
 
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bert_horovod.batches.mixing import _laid
+from bert_horovod.batches.mixing import PERIOD, RUN, _laid
 from bert_horovod.batches.source import open_source_once
 from bert_horovod.batches.text.mask_rates import masked_count
 from bert_horovod.batches.text.mixture import MixedDataset, dataset_of, open_mixture
@@ -27,7 +29,7 @@ def stores(make_store):
     return {name: make_store(held_out=0.2, **sizes) for name, sizes in SIZES.items()}
 
 
-def mixed(stores, mixture=None, phases=1, **sections):
+def mixed(stores, mixture=None, **sections):
     data = {"mixture": mixture or SHARES, "packing": sections.pop("packing", True)}
     return toy_recipe(data=data, **sections)
 
@@ -43,6 +45,22 @@ def test_the_share_of_tokens_in_a_phase_is_the_weight(stores, packing, pair):
         tokens += np.bincount(batch["stores"], np.count_nonzero(batch["sequence_ids"], axis=1), minlength=4)
     assert np.abs(tokens / tokens.sum() - list(SHARES.values())).max() < 0.005
     assert mixture.order.read(100_000).tolist() == np.bincount(mixture.order.at(np.arange(100_000))[0]).tolist()
+
+
+def test_a_store_is_less_than_three_rows_away_from_its_share_across_the_border_of_two_phases(stores):
+    recipe = mixed(stores)
+    phases = [replace(recipe.phase[0], steps=steps, global_batch=RUN) for steps in (520, 640, 404)]  # 100,096 rows
+    recipe, ahead = replace(recipe, phase=phases), []
+    for number, phase in enumerate(phases):
+        order = open_mixture(stores, recipe, number).order
+        batches = order.at(np.arange(phase.steps * RUN))[0].reshape(-1, RUN)
+        counts = np.array([np.bincount(batch, minlength=4) for batch in batches])
+        ahead.append(np.cumsum(np.vstack([np.zeros(4), counts - order.rows * RUN / PERIOD]), axis=0))
+    for before, after in pairwise(ahead):
+        to_the_border = before[-1] - before  # from each of its batches on
+        assert np.max(to_the_border.max(axis=0) + after.max(axis=0)) < 3
+        assert np.min(to_the_border.min(axis=0) + after.min(axis=0)) > -3
+    assert np.abs(sum(of_phase[-1] for of_phase in ahead)).max() < 3
 
 
 def test_a_row_is_the_same_alone_and_among_others_and_minus_one_is_padding(stores):
