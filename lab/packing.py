@@ -22,9 +22,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
+from bert_horovod.batches.words import token_roles
 from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
 from bert_horovod.recipe.settings import Objective
@@ -37,6 +38,7 @@ MASKING = {
     "whole words": {"whole_word_masking": True},
     "spans of words": {"whole_word_masking": True, "ngram": 3},
 }
+RATE = MaskRate(0.15, 0.15)
 SHORTEST, LONGEST = 20, 400  # tokens in a short document
 
 
@@ -89,7 +91,8 @@ def measure(store: Store, length: int, pair: str, packing: bool, directory: str)
     positions = sequences @ lengths
     index_bytes = sum(file.stat().st_size for file in index.path.glob("*/*"))
     store_bytes = sum(map(file_bytes, store.manifest["shards"]))
-    rows = Rows(store, index, special_ids(store.vocabulary), length, Objective(pair=pair), 0)
+    objective = Objective(pair=pair)
+    rows = Rows(store, index, token_roles(store, objective), objective, RATE, 0)
     speed, labels = _assembly(rows)
     return (
         f"{length:>6}  {pair:13}  {'yes' if packing else 'no':6}  {positions / (index.rows * length):6.2%}  "
@@ -101,10 +104,11 @@ def measure(store: Store, length: int, pair: str, packing: bool, directory: str)
 def masking(store: Store, length: int, directory: str) -> str:
     """One line: rows/s by way of masking, taken in turn, the best of three."""
     index = open_index(store, length, "sentence_order", True, directory=directory)
-    special, speeds = special_ids(store.vocabulary), dict.fromkeys(MASKING, 0.0)
+    speeds = dict.fromkeys(MASKING, 0.0)
     for name in 3 * list(MASKING):
         objective = Objective(pair="sentence_order", **MASKING[name])
-        speeds[name] = max(speeds[name], _assembly(Rows(store, index, special, length, objective, 0))[0])
+        rows = Rows(store, index, token_roles(store, objective), objective, RATE, 0)
+        speeds[name] = max(speeds[name], _assembly(rows)[0])
     return f"{length:>6}  masking: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
 
 

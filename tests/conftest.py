@@ -18,9 +18,9 @@ from bert_horovod.storage import connections
 from lab.cluster import Cluster, cluster, why_not
 from tests.servers import FileServers
 from tests.toys import SMALL_VOCABULARY, write_toy_store
-from tests.two_ranks import TwoRanks
+from tests.two_ranks import Ranks
 
-_RANKS = TwoRanks()
+_RANKS = Ranks()
 _SHARED = ("two_ranks", "transformers")
 _OUT_OF_TIME = "not begun: the time that --begin-until gives is over"
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -69,7 +69,7 @@ def store(tmp_path_factory) -> Store:
 
 
 @pytest.fixture(scope="session")
-def two_ranks() -> TwoRanks:
+def two_ranks() -> Ranks:
     """Two ranks that horovodrun has started, for jobs."""
     return _RANKS
 

@@ -1,6 +1,6 @@
 """Two real ranks that do one job after another: horovodrun takes longer to start than most jobs to run.
 
-As a program it is what horovodrun starts; `TwoRanks` is what tests hold, by the fixture `two_ranks`.
+As a program it is what horovodrun starts; `Ranks` is what tests hold, by the fixture `two_ranks`.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodru
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
 
-SIZE = 2
 # Between Horovod's looks for tensors: with its 1 ms, ranks that wait for a job take a seventh of a core.
 CYCLE_MS = "5"
 
@@ -33,15 +32,16 @@ class Answer(NamedTuple):
     said: str  # standard output and error of Python
 
 
-class TwoRanks:
-    """Starts two ranks with the first job, and again after one that failed."""
+class Ranks:
+    """Starts ranks with the first job, and again after one that failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 2) -> None:
+        self._size = size
         self._process: subprocess.Popen | None = None
         self._ranks: list[Connection] = []
 
     def run(self, job: Callable[..., Any], *arguments: Any, **named: Any) -> list[Answer]:
-        """Call `job(world, *arguments, **named)` on both ranks, which import it by its name; the answers by rank.
+        """Call `job(world, *arguments, **named)` on all ranks, which import it by its name; the answers by rank.
 
         Raises:
             AssertionError: a rank raised an exception or ended, whose text this has, or took longer than
@@ -53,7 +53,7 @@ class TwoRanks:
             rank.send((job, arguments, named))
         answers: dict[int, Answer] = {}
         end = time.monotonic() + PATIENCE_S
-        while len(answers) < SIZE:
+        while len(answers) < self._size:
             waiting = [rank for i, rank in enumerate(self._ranks) if i not in answers]
             ready = wait(waiting, max(0.0, end - time.monotonic()))
             if not ready:
@@ -67,7 +67,7 @@ class TwoRanks:
                 if error:
                     self._fail(f"{job.__qualname__}: rank {number} raised\n{error}\n{output}")
                 answers[number] = Answer(value, output)
-        return [answers[number] for number in range(SIZE)]
+        return [answers[number] for number in range(self._size)]
 
     def close(self) -> None:
         """Let the ranks leave in order."""
@@ -90,7 +90,7 @@ class TwoRanks:
             listener.settimeout(PATIENCE_S)
             self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the ranks; what C++ says
             self._process = subprocess.Popen(
-                [*horovodrun(SIZE), sys.executable, "-m", "tests.two_ranks", address],
+                [*horovodrun(self._size), sys.executable, "-m", "tests.two_ranks", address],
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 env=clean_environment(HOROVOD_CYCLE_TIME=CYCLE_MS),
@@ -98,11 +98,11 @@ class TwoRanks:
                 start_new_session=True,
             )
             try:
-                self._ranks = [Connection(listener.accept()[0].detach()) for _ in range(SIZE)]
+                self._ranks = [Connection(listener.accept()[0].detach()) for _ in range(self._size)]
             except TimeoutError:
-                self._fail(f"horovodrun started no {SIZE} ranks within {PATIENCE_S} s")
+                self._fail(f"horovodrun started no {self._size} ranks within {PATIENCE_S} s")
         numbers = [rank.recv() for rank in self._ranks]
-        self._ranks = [self._ranks[numbers.index(number)] for number in range(SIZE)]
+        self._ranks = [self._ranks[numbers.index(number)] for number in range(self._size)]
 
     def _fail(self, text: str) -> None:
         kill_tree(self._process.pid)

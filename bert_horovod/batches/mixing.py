@@ -6,6 +6,7 @@ RUN rows, so that rows of different stores do not alternate in a pattern; up to 
 between two multiples of RUN a store is less than two rows away from its share.
 """
 
+import functools
 import heapq
 from collections.abc import Mapping
 from fractions import Fraction
@@ -60,7 +61,7 @@ class Order:
 
     def __init__(self, rows: Mapping[str, int], seed: int) -> None:
         self.rows = np.array([rows[name] for name in sorted(rows)], np.int64)  # [stores]
-        stores = _laid(self.rows.tolist())
+        stores = _laid(tuple(self.rows.tolist()))
         words = keyed_hash(seed, _WITHIN_RUN, index=np.arange(PERIOD, dtype=np.uint64)).reshape(-1, RUN)
         within = np.argsort(words, axis=1, kind="stable")
         self._stores = np.take_along_axis(stores.reshape(-1, RUN), within, axis=1).ravel()  # int16 [PERIOD]
@@ -87,7 +88,8 @@ class Order:
         return np.where(positions < 0, -1, PERIOD * period + self._places[store][count])
 
 
-def _laid(rows: list[int]) -> np.ndarray:
+@functools.lru_cache(1)  # phases of a run mostly have the same shares
+def _laid(rows: tuple[int, ...]) -> np.ndarray:
     """The store of each place of a period, before the permutation: int16 [PERIOD]."""
     # Row k of n is due from place k * PERIOD // n on, and must stand before place (k + 1) * PERIOD / n.
     due: list[list[tuple[int, int]]] = [[] for _ in range(PERIOD)]

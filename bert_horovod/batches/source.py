@@ -50,7 +50,6 @@ class Source(Protocol):
 def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
     """Open a phase's rows. All ranks make missing files; one process per host checks them, then the others read."""
     dataset.make_files(phase, world)
-    if world.local_rank == 0:
-        dataset.open(phase, split)
+    source = dataset.open(phase, split) if world.local_rank == 0 else None
     world.barrier()
-    return dataset.open(phase, split, build=False)
+    return dataset.open(phase, split, build=False) if source is None else source

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.layout import SpecialIds, ordinary_ids, special_ids
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.corpus.reading.tokenizer_settings import (
     NO_ID,
@@ -31,7 +32,9 @@ from bert_horovod.corpus.reading.tokenizer_settings import (
     library_tokenizer,
     token_ids,
 )
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.recipe.settings import Objective
 from bert_horovod.storage.reading import read_text, shown
 
 # Kinds of characters. A part is some bytes of a character, which a byte-level token may begin or end with.
@@ -256,6 +259,27 @@ def read_priority_words(path: str, vocabulary: list[str], settings: TokenizerSet
     if not words:
         raise UserError(f"{name} has no words; expected a word a line")
     return PriorityWords(words, WordBoundaries(vocabulary, settings))
+
+
+class TokenRoles(NamedTuple):
+    """What the tokens of a vocabulary are to rows and masks; all stores of a run share it."""
+
+    special: SpecialIds
+    ordinary: np.ndarray  # int32, ascending: ids that text is made of
+    words: WordBoundaries | None  # None: tokens are masked without regard to words
+    priority: PriorityWords | None  # None: no word is masked before others
+
+
+def token_roles(store: Store, objective: Objective) -> TokenRoles:
+    """The roles of a store's tokens; raises UserError as special_ids, ordinary_ids and read_priority_words."""
+    vocabulary, settings = store.vocabulary, store.tokenizer_settings
+    special = special_ids(vocabulary, settings)
+    return TokenRoles(
+        special,
+        ordinary_ids(vocabulary, special),
+        WordBoundaries(vocabulary, settings) if objective.whole_word_masking else None,
+        read_priority_words(objective.priority_words, vocabulary, settings),
+    )
 
 
 def _pieces(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -153,14 +153,20 @@ def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
     write_atomically(store / "manifest.json", manifest_text(manifest))
 
 
-def open_store(path: str | Path) -> Store:
-    """Open a token store and check its structure (not the shards' hashes: see verify); raises ReportedError."""
+def open_store(path: str | Path, like: Store | None = None) -> Store:
+    """Open a token store and check its structure (not the shards' hashes: see verify); raises ReportedError.
+
+    `like`: a store whose tokenizer it shares if it was made with the same one.
+    """
     path = Path(path)
-    return _open_store(path, read_manifest(path))
+    return _open_store(path, read_manifest(path), like)
 
 
-def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
-    vocabulary, settings = _read_tokenizer(path, manifest["vocabulary"])
+def _open_store(path: Path, manifest: dict[str, Any], like: Store | None = None) -> Store:
+    if like and like.manifest["vocabulary"] == manifest["vocabulary"]:
+        vocabulary, settings = like.vocabulary, like.tokenizer_settings
+    else:
+        vocabulary, settings = _read_tokenizer(path, manifest["vocabulary"])
     for shard_entry in manifest["shards"]:
         _require_size(path, shard_entry)
     return Store(path, manifest, Shards(path, manifest), vocabulary, settings)

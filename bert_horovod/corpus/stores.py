@@ -35,9 +35,11 @@ def named_paths(words: Sequence[str | Path]) -> dict[str, Path]:
 
 def open_stores(words: Sequence[str | Path]) -> Stores:
     """Open the stores that --data_dir names; raises ReportedError, also if they cannot be mixed."""
-    stores = {name: open_store(path) for name, path in named_paths(words).items()}
-    (first_name, first), *others = stores.items()
-    for number, (name, store) in enumerate(others, 1):
+    (first_name, first_path), *others = named_paths(words).items()
+    first = open_store(first_path)
+    stores = {first_name: first}
+    for name, path in others:
+        store = open_store(path, like=first)
         said = f"--data_dir {name}={store.path} and --data_dir {first_name}={first.path}"
         if store.vocabulary != first.vocabulary:
             pairs = enumerate(zip_longest(store.vocabulary, first.vocabulary))
@@ -50,11 +52,12 @@ def open_stores(words: Sequence[str | Path]) -> Stores:
                 f"{said} have two tokenizers ({store.tokenizer_settings}; {first.tokenizer_settings}); prepare both "
                 "with the same --vocab and the same settings of text"
             )
-        for earlier in list(stores)[:number]:
-            if store.hash == stores[earlier].hash:
+        for earlier, other in stores.items():
+            if store.hash == other.hash:
                 raise UserError(
-                    f"--data_dir {name}={store.path} and {earlier}={stores[earlier].path} are one store; name it once"
+                    f"--data_dir {name}={store.path} and {earlier}={other.path} are one store; name it once"
                 )
+        stores[name] = store
     return stores
 
 

@@ -27,10 +27,10 @@ _PER_BLOCK = PAGE_BYTES // 4  # checksums
 
 
 class _OpenFile:
-    """A descriptor, closed when nobody uses it any more."""
+    """A shard's descriptor, closed when nobody uses it any more, and where its tokens begin."""
 
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY)
+    def __init__(self, path: Path, tokens: int) -> None:
+        self.descriptor, self.tokens = os.open(path, os.O_RDONLY), tokens
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -46,14 +46,6 @@ class _Place(NamedTuple):
     pages: int
 
 
-class _Opened(NamedTuple):
-    """An open shard: where its tokens begin in the file."""
-
-    descriptor: int
-    tokens: int
-    file: _OpenFile  # keeps the descriptor open
-
-
 _OPENED: deque[tuple[weakref.ref["TokenReader"], int]] = deque()  # readers and shards, the first opened first
 
 
@@ -66,7 +58,7 @@ class TokenReader:
         self._size = self.dtype.itemsize
         self._place = functools.cache(self._find)
         self._block = functools.lru_cache(_CHECKSUM_BLOCKS)(self._read_checksums)
-        self._opened: dict[int, _Opened] = {}
+        self._opened: dict[int, _OpenFile] = {}
 
     def read(self, shard: int, begin: int, count: int) -> np.ndarray:
         """Tokens begin to begin + count - 1 of a shard; raises as `pages`."""
@@ -87,8 +79,8 @@ class TokenReader:
         pread, crc32, opened, checksums = os.pread, zlib.crc32, self._opened.get, self._block  # looked up once
         try:
             for number, page, together, offset in zip(*(column.tolist() for column in columns), strict=True):
-                descriptor, tokens, _ = opened(number) or self._open(number)
-                data = pread(descriptor, together * PAGE_BYTES, tokens + page * PAGE_BYTES)
+                file = opened(number) or self._open(number)
+                data = pread(file.descriptor, together * PAGE_BYTES, file.tokens + page * PAGE_BYTES)
                 if together > 1 or crc32(data) != checksums(number, page // _PER_BLOCK)[page % _PER_BLOCK]:
                     self._compare(data, number, page, together)
                 yield data, offset
@@ -104,23 +96,22 @@ class TokenReader:
             if zlib.crc32(data[i * PAGE_BYTES : (i + 1) * PAGE_BYTES]) != block[(page + i) % _PER_BLOCK]:
                 raise ValueError(f"page {page + i:,} of its tokens has another CRC")
 
-    def _open(self, shard: int) -> _Opened:
+    def _open(self, shard: int) -> _OpenFile:
         place = self._place(shard)
-        file = _OpenFile(place.file)
-        opened = self._opened[shard] = _Opened(file.descriptor, place.tokens, file)
+        file = self._opened[shard] = _OpenFile(place.file, place.tokens)
         _OPENED.append((weakref.ref(self), shard))
         most = max(8, min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         while len(_OPENED) > most:
             reader, first = _OPENED.popleft()
             if owner := reader():
                 owner._opened.pop(first, None)
-        return opened
+        return file
 
     def _read_checksums(self, shard: int, block: int) -> memoryview:
         place, first = self._place(shard), block * _PER_BLOCK
         count = min(_PER_BLOCK, place.pages - first)
-        opened = self._opened.get(shard) or self._open(shard)
-        content = os.pread(opened.descriptor, 4 * count, place.checksums + 4 * first)
+        file = self._opened.get(shard) or self._open(shard)
+        content = os.pread(file.descriptor, 4 * count, place.checksums + 4 * first)
         return memoryview(content[: len(content) & ~3]).cast("I")
 
     def _find(self, shard: int) -> _Place:

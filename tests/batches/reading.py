@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import RowIndex, open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate
 from bert_horovod.batches.text.rows import Rows
+from bert_horovod.batches.words import token_roles
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.settings import Objective
 from tests.toys import SPECIAL
@@ -57,7 +57,7 @@ def make_rows(
 ) -> Rows:
     """Rows of a store; `objective` are further settings of the recipe's section; `rate`: in place of its own."""
     settings, index = Objective(pair=pair, **objective), open_index(store, length, pair, packing, split)
-    return Rows(store, index, special_ids(store.vocabulary), settings, rate or held_out_rate(settings), seed)
+    return Rows(store, index, token_roles(store, settings), settings, rate or held_out_rate(settings), seed)
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
+from bert_horovod.batches.words import token_roles
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import ComputePolicy, Forward
 from bert_horovod.model.heads import pair_logits
@@ -33,7 +33,8 @@ PARAMETERS = random_parameters(MODEL, pairs=True)
 def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_it_has_alone(tmp_path, pair):
     store = write_toy_store(tmp_path / "store", longest=8, vocabulary=SMALL_VOCABULARY)
     index = open_index(store, LENGTH, pair, True)
-    rows = Rows(store, index, special_ids(store.vocabulary), Objective(pair=pair), MaskRate(0.15, 0.15), seed=1)
+    objective = Objective(pair=pair)
+    rows = Rows(store, index, token_roles(store, objective), objective, MaskRate(0.15, 0.15), seed=1)
     batch = rows.assemble(np.arange(40))
     row, slot = np.nonzero(np.arange(1, rows.sequences + 1) <= batch["sequence_ids"].max(axis=1, keepdims=True))
     assert len(row) > 60

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from bert_horovod.corpus.stores import open_stores
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim
+from bert_horovod.training.run import Run
 from tests.commands.test_pretrain import opened
-from tests.toy_runs import logged, losses, metrics, pretrain_arguments, train_recipe
+from tests.toy_runs import at_step, incidents, logged, losses, metrics, pretrain_arguments, train_recipe
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
+from tests.training.test_inputs import wait_until
+from tests.two_ranks import Ranks
 
 WEIGHTS = {"data": {"seed": 7, "mixture": {"general": 0.7, "own": 0.3}}}
 SECTIONS = {"model": {"num_hidden_layers": 1}, "phase": {"steps": 8}, "objective": {"pair": "none"}, **WEIGHTS}
@@ -69,6 +73,26 @@ def test_a_run_that_stopped_and_went_on_with_its_stores_in_another_order_is_the_
 def test_two_ranks_have_the_losses_of_one(alone, words, two_ranks, tmp_path):
     two_ranks.run(train_stores, words, tmp_path, RECIPE)
     assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-5)
+
+
+def train_until_killed(world: World, words: list[str], output_dir: Path, recipe: Recipe) -> None:
+    """End this rank between two checkpoints: a job for ranks."""
+
+    def end(_: Run) -> None:
+        wait_until((output_dir / "checkpoints" / "step-00000004").is_dir)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    train_stores(world, words, output_dir, recipe, hooks=(at_step(6, end),))
+
+
+@pytest.mark.full
+def test_three_ranks_have_the_losses_of_one_and_after_a_kill_one_goes_on_with_them(alone, words, tmp_path):
+    three = Ranks(3)
+    with pytest.raises(AssertionError, match=r"rank \d ended"):
+        three.run(train_until_killed, words, tmp_path, RECIPE)
+    train_stores(World(), words, tmp_path, RECIPE)
+    assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-5)
+    assert not incidents(tmp_path)
 
 
 @pytest.mark.full

@@ -12,12 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.layout import SpecialIds, ordinary_ids
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
-from bert_horovod.batches.words import WordBoundaries, choose_spans, draw_lengths, find_words, read_priority_words
-from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.settings import Objective
+from bert_horovod.batches.words import TokenRoles, WordBoundaries, choose_spans, draw_lengths, find_words
 
 # Streams of keyed_hash: one for each kind of draw.
 _MASK, _REPLACE, _SPAN, _CIRCLE = range(200, 204)
@@ -53,27 +50,17 @@ class Circle(NamedTuple):
 
 
 class Masker:
-    """Draws masks, a pure function of (seed, row's position, place); raises UserError as read_priority_words.
+    """Draws masks, a pure function of (seed, row's position, place).
 
-    `seed` is that of the run's phase, `sequences` the most sequences in a row, S.
+    `longest_span` is of words, `seed` is that of the run's phase, `sequences` the most sequences in a row, S.
     """
 
     def __init__(
-        self,
-        store: Store,
-        special: SpecialIds,
-        objective: Objective,
-        rate: MaskRate,
-        seed: int,
-        sequence_length: int,
-        sequences: int,
+        self, roles: TokenRoles, longest_span: int, rate: MaskRate, seed: int, sequence_length: int, sequences: int
     ) -> None:
-        vocabulary, settings = store.vocabulary, store.tokenizer_settings
-        self._ordinary = ordinary_ids(vocabulary, special)
-        self._words = WordBoundaries(vocabulary, settings) if objective.whole_word_masking else None
-        self._priority = read_priority_words(objective.priority_words, vocabulary, settings)
-        self._longest_span = objective.ngram
+        special, self._ordinary, self._words, self._priority = roles
         self._mask_id = special.mask
+        self._longest_span = longest_span
         self._rate = rate
         self._seed = seed
         self._length = sequence_length

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.mixing import Order, rows_of_period, shares_of, size_shares
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.text.index import NoRows, RowIndex
@@ -20,12 +19,13 @@ from bert_horovod.batches.text.mask_rates import mask_rate
 from bert_horovod.batches.text.rows import (
     InRun,
     Rows,
+    open_held_out_rows,
     open_phase_index,
-    open_rows,
     phase_seed,
     stair_slots,
 )
-from bert_horovod.batches.text.store_dataset import StoreDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset, data_hash
+from bert_horovod.batches.words import read_priority_words, token_roles
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
@@ -111,7 +111,8 @@ class MixedDataset:
 
     @cached_property
     def hash(self) -> str:
-        return self._sum({name: dataset.hash for name, dataset in self._datasets.items()})
+        words = read_priority_words(self.recipe.objective.priority_words, self.vocabulary, self.tokenizer_settings)
+        return self._sum({name: data_hash(store, words) for name, store in self.stores.items()})
 
     @cached_property
     def text_key(self) -> str:
@@ -210,14 +211,13 @@ def open_mixture(
     order = Order(dict.fromkeys(stores, 0) | rows_of_period({name: shares[name] for name in used}, means), seed)
     slots = np.max([stair_slots(index, rate) for index in used.values()], axis=0)
     sequences = max(index.sequences for index in used.values())
-    rows = {}
+    rows, roles = {}, token_roles(next(iter(stores.values())), recipe.objective)
     for number, (name, store) in enumerate(stores.items()):
         if name not in used:
             continue
         in_run = InRun(partial(order.of_run, number), slots, sequences)
-        special = special_ids(store.vocabulary, store.tokenizer_settings)
         of_store = stream_seed(seed, int(hashlib.sha256(name.encode()).hexdigest()[:15], 16))
-        rows[name] = Rows(store, used[name], special, recipe.objective, rate, of_store, in_run)
+        rows[name] = Rows(store, used[name], roles, recipe.objective, rate, of_store, in_run)
     return Mixture(rows, order, shares, tokens)
 
 
@@ -231,9 +231,10 @@ def open_held_out(
 ) -> HeldOutParts:
     """The held-out rows of each store that has some; errors as in open_rows if none has."""
     rows, without = {}, []
+    roles = token_roles(next(iter(stores.values())), recipe.objective)
     for name, store in stores.items():
         try:
-            rows[name] = open_rows(store, recipe, phase, "held_out", index_dir, build)
+            rows[name] = open_held_out_rows(store, roles, recipe, phase, index_dir, build)
         except NoRows as error:
             without.append(error)
     if not rows:

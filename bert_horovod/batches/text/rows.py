@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.layout import RowLayout, SpecialIds, lay_out, special_ids
+from bert_horovod.batches.layout import RowLayout, lay_out
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packing import PackedOrder
 from bert_horovod.batches.text.cutting import positions_of
@@ -20,6 +20,7 @@ from bert_horovod.batches.text.index import RowIndex, WindowsAt, open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, held_out_rate, mask_rate, masked_count
 from bert_horovod.batches.text.masks import Circle, Circles, Masker, Unmasked
 from bert_horovod.batches.text.pairs import PairExchange
+from bert_horovod.batches.words import TokenRoles, token_roles
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
 from bert_horovod.errors import DamagedData
@@ -67,7 +68,7 @@ class Rows:
         self,
         store: Store,
         index: RowIndex,
-        special: SpecialIds,
+        roles: TokenRoles,
         objective: Objective,
         rate: MaskRate,
         seed: int,
@@ -82,7 +83,7 @@ class Rows:
         self._in_run, self._stair_slots = in_run.positions, in_run.stair_slots
         self.masked_slots = int(self._stair_slots.max())  # the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
-        self._index, self._special = index, special
+        self._index, self._special = index, roles.special
         self._vocabulary_size = len(store.vocabulary)
         self._length = sequence_length
         self._pair = objective.pair
@@ -92,7 +93,7 @@ class Rows:
         self._length_start = np.cumsum(length_count) - length_count
         self._exchange = PairExchange(index.classes, self._hash)
         self._rate = rate
-        self._masker = Masker(store, special, objective, rate, seed, sequence_length, self.sequences)
+        self._masker = Masker(roles, objective.ngram, rate, seed, sequence_length, self.sequences)
         self._circles = (
             Circles(rate, self.count, sequence_length, self._in_run) if objective.masks == "disjoint" else None
         )
@@ -289,14 +290,21 @@ def open_rows(
 ) -> Rows:
     """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
-    Held-out rows are ordered and masked alike in all phases, and in a mixture too (mixture.py has its rows for
-    training). Other arguments and errors are those of Rows and open_index.
+    A mixture has its rows for training in mixture.py. Other arguments and errors are those of Rows, open_index and
+    token_roles.
     """
+    roles = token_roles(store, recipe.objective)
+    if split == "held_out":
+        return open_held_out_rows(store, roles, recipe, phase, index_dir, build)
     index = open_phase_index(store, recipe, phase, split, index_dir, build)
-    objective, rate = recipe.objective, mask_rate(recipe, recipe.phase[phase])
-    seed = phase_seed(recipe, phases_before + phase)
-    if split == "held_out":  # all recipes are judged with masks that are drawn alike
-        seed = stream_seed(recipe.data.seed, _HELD_OUT_STREAM)
-        objective, rate = replace(objective, masks="drawn"), held_out_rate(objective)
-    special = special_ids(store.vocabulary, store.tokenizer_settings)
-    return Rows(store, index, special, objective, rate, seed)
+    seed, rate = phase_seed(recipe, phases_before + phase), mask_rate(recipe, recipe.phase[phase])
+    return Rows(store, index, roles, recipe.objective, rate, seed)
+
+
+def open_held_out_rows(
+    store: Store, roles: TokenRoles, recipe: Recipe, phase: int, index_dir: Path | None, build: bool
+) -> Rows:
+    """The held-out rows of a store, alone or in a mixture: ordered and masked alike in all phases of all recipes."""
+    index = open_phase_index(store, recipe, phase, "held_out", index_dir, build)
+    objective, seed = replace(recipe.objective, masks="drawn"), stream_seed(recipe.data.seed, _HELD_OUT_STREAM)
+    return Rows(store, index, roles, objective, held_out_rate(objective), seed)

@@ -9,7 +9,7 @@ from bert_horovod.batches.text.crews import rank_crew
 from bert_horovod.batches.text.index import index_path
 from bert_horovod.batches.text.making import make_index
 from bert_horovod.batches.text.rows import Rows, open_rows
-from bert_horovod.batches.words import read_priority_words
+from bert_horovod.batches.words import PriorityWords, read_priority_words
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
@@ -37,9 +37,8 @@ class StoreDataset:
 
     @cached_property
     def hash(self) -> str:
-        store, path = self.store, self.recipe.objective.priority_words
-        priority = read_priority_words(path, store.vocabulary, store.tokenizer_settings)
-        return store.hash if priority is None else hashlib.sha256(f"{store.hash} {priority.hash}".encode()).hexdigest()
+        path = self.recipe.objective.priority_words
+        return data_hash(self.store, read_priority_words(path, self.vocabulary, self.tokenizer_settings))
 
     @property
     def text_key(self) -> str:
@@ -66,3 +65,8 @@ class StoreDataset:
 
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
         return open_rows(self.store, self.recipe, phase, split, self.index_dir, build, self.phases_before)
+
+
+def data_hash(store: Store, priority: PriorityWords | None) -> str:
+    """SHA-256, in hexadecimal, of a store and of the words that are masked before others."""
+    return store.hash if priority is None else hashlib.sha256(f"{store.hash} {priority.hash}".encode()).hexdigest()

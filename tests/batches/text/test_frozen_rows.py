@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
+from bert_horovod.batches.words import token_roles
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.settings import Objective
 from tests.toys import VOCABULARY, toy_shard, write_store
@@ -37,7 +37,8 @@ def various(tmp_path_factory, request) -> Store:
 def rows_hash(store: Store, pair: str, packing: bool, split: str, length: int) -> str:
     """SHA-256 of two epochs of rows."""
     index = open_index(store, length, pair, packing, split)
-    rows = Rows(store, index, special_ids(store.vocabulary), Objective(pair=pair), MaskRate(0.15, 0.15), 7)
+    objective = Objective(pair=pair)
+    rows = Rows(store, index, token_roles(store, objective), objective, MaskRate(0.15, 0.15), 7)
     digest = hashlib.sha256()
     positions = np.arange(2 * rows.count)
     for part in np.array_split(positions, -(-len(positions) // 1000)):

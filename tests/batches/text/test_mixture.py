@@ -1,13 +1,23 @@
 """Mixtures of token stores: shares of tokens, and rows that depend on the run's position where they must."""
 
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from bert_horovod.batches.mixing import PERIOD, RUN, _laid
+from bert_horovod.batches.source import open_source_once
 from bert_horovod.batches.text.mask_rates import masked_count
 from bert_horovod.batches.text.mixture import MixedDataset, dataset_of, open_mixture
 from bert_horovod.batches.text.store_dataset import StoreDataset
+from bert_horovod.collectives.world import World
 from bert_horovod.corpus.stores import data_dirs, named_paths, open_stores
 from bert_horovod.errors import UserError
+from bert_horovod.storage import reading
+from bert_horovod.storage.reading import open_regular
 from tests.toys import VOCABULARY, toy_recipe
 
 SHARES = {"a": 0.001, "b": 0.009, "c": 0.29, "d": 0.7}
@@ -19,7 +29,7 @@ def stores(make_store):
     return {name: make_store(held_out=0.2, **sizes) for name, sizes in SIZES.items()}
 
 
-def mixed(stores, mixture=None, phases=1, **sections):
+def mixed(stores, mixture=None, **sections):
     data = {"mixture": mixture or SHARES, "packing": sections.pop("packing", True)}
     return toy_recipe(data=data, **sections)
 
@@ -35,6 +45,22 @@ def test_the_share_of_tokens_in_a_phase_is_the_weight(stores, packing, pair):
         tokens += np.bincount(batch["stores"], np.count_nonzero(batch["sequence_ids"], axis=1), minlength=4)
     assert np.abs(tokens / tokens.sum() - list(SHARES.values())).max() < 0.005
     assert mixture.order.read(100_000).tolist() == np.bincount(mixture.order.at(np.arange(100_000))[0]).tolist()
+
+
+def test_a_store_is_less_than_three_rows_away_from_its_share_across_the_border_of_two_phases(stores):
+    recipe = mixed(stores)
+    phases = [replace(recipe.phase[0], steps=steps, global_batch=RUN) for steps in (520, 640, 404)]  # 100,096 rows
+    recipe, ahead = replace(recipe, phase=phases), []
+    for number, phase in enumerate(phases):
+        order = open_mixture(stores, recipe, number).order
+        batches = order.at(np.arange(phase.steps * RUN))[0].reshape(-1, RUN)
+        counts = np.array([np.bincount(batch, minlength=4) for batch in batches])
+        ahead.append(np.cumsum(np.vstack([np.zeros(4), counts - order.rows * RUN / PERIOD]), axis=0))
+    for before, after in pairwise(ahead):
+        to_the_border = before[-1] - before  # from each of its batches on
+        assert np.max(to_the_border.max(axis=0) + after.max(axis=0)) < 3
+        assert np.min(to_the_border.min(axis=0) + after.min(axis=0)) > -3
+    assert np.abs(sum(of_phase[-1] for of_phase in ahead)).max() < 3
 
 
 def test_a_row_is_the_same_alone_and_among_others_and_minus_one_is_padding(stores):
@@ -147,6 +173,33 @@ def test_what_data_dir_names(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=expected):
             named_paths(words)
+
+
+def test_what_stores_have_in_common_is_read_once(make_store, tmp_path, monkeypatch):
+    """A run of twenty stores then begins about as fast as a run of one that is as large."""
+    words = [f"{name}={make_store(held_out=0.2).path}" for name in "abc"]
+    (tmp_path / "terms.txt").write_text("word5\n")
+    recipe = toy_recipe(objective={"priority_words": str(tmp_path / "terms.txt")})
+    read: Counter[str] = Counter()
+
+    def read_regular(path, *arguments):
+        read[Path(path).name] += 1
+        return open_regular(path, *arguments)
+
+    monkeypatch.setattr(reading, "open_regular", read_regular)
+    stores = open_stores(words)
+    assert (read["manifest.json"], read["vocab.txt"]) == (3, 1)
+    dataset = dataset_of(stores, recipe)
+    assert dataset.hash
+    dataset.open(0, "train")  # makes the indexes
+    monkeypatch.setattr(MixedDataset, "make_files", lambda *_: None)  # imports TensorFlow
+    _laid.cache_clear()
+    read.clear()
+    for split in ("train", "held_out"):
+        open_source_once(dataset, 0, split, World())
+    assert (read["terms.txt"], read["index.json"], read["vocab.txt"]) == (2, 6, 0)
+    dataset.open(0, "train")
+    assert _laid.cache_info().misses == 1
 
 
 def test_stores_that_cannot_be_mixed_are_refused(stores, make_store):

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.layout import special_ids
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate, masked_count
 from bert_horovod.batches.text.rows import Rows, open_rows
+from bert_horovod.batches.words import token_roles
 from bert_horovod.recipe.settings import Data, Objective, Phase
 from tests.batches.reading import (
     PAD,
@@ -268,10 +268,10 @@ def test_another_world_size_sees_the_same_rows_from_any_step_on(make_store):
 
 def test_an_index_of_other_pairs_is_refused(make_store):
     store = make_store(sentences=100, longest=5)
-    index, special = open_index(store, 16, "next_sentence", True), special_ids(store.vocabulary)
+    index, roles = open_index(store, 16, "next_sentence", True), token_roles(store, Objective())
     for pair in ("none", "sentence_order"):
         with pytest.raises(ValueError, match="another pair"):
-            Rows(store, index, special, Objective(pair=pair), MaskRate(0.15, 0.15), 0)
+            Rows(store, index, roles, Objective(pair=pair), MaskRate(0.15, 0.15), 0)
 
 
 @pytest.mark.parametrize("packing", [True, False])
