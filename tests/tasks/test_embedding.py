@@ -43,6 +43,7 @@ def text(number: int, column: int) -> str:
 
 TEXTS = tuple([text(number, column) for number in range(PAIRS)] for column in range(3))
 SCORES = np.arange(PAIRS) % 5 / 4
+TAUGHT = {MARGIN: 3 * SCORES, PASSAGES: np.stack([SCORES, 3 - SCORES], 1)}  # a teacher's scores
 
 
 def batches_of(texts: tuple[list[str], ...], micro_batches: int, scores: np.ndarray | None = None) -> list[dict]:
@@ -103,6 +104,8 @@ BOTH = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_d
         pytest.param(2, {"pooling": "first"}, "MultipleNegativesRankingLoss", {}, id="first"),
         pytest.param(2, {"lengths": (16, 8, 4)}, "MatryoshkaLoss", {}, id="matryoshka"),
         pytest.param(2, {"compares": COSENT}, "CoSENTLoss", {}, id="scores"),
+        pytest.param(3, {"compares": MARGIN}, "MarginMSELoss", {}, id="margin"),
+        pytest.param(3, {"compares": PASSAGES}, "DistillKLDivLoss", {}, id="passages"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -113,14 +116,17 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(directory, torch,
     model = theirs(directory, "cls" if task.pooling == "first" else "mean").train()
     if task.lengths:
         settings = {"loss": losses.MultipleNegativesRankingLoss(model), "matryoshka_dims": list(task.lengths)}
+    if task.compares in TAUGHT:
+        settings = {"similarity_fct": lambda a, b: 20 * torch.nn.functional.cosine_similarity(a, b)}
     criterion = getattr(losses, loss)(model, **settings)
     features = [model.preprocess(side) for side in TEXTS[:texts]]
-    value = criterion(features, torch.tensor(SCORES, dtype=torch.float32) if task.compares == COSENT else None)
+    targets = {COSENT: SCORES, **TAUGHT}.get(task.compares)
+    value = criterion(features, None if targets is None else torch.tensor(targets, dtype=torch.float32))
     value.backward()
     expected = {name.removeprefix("0.model."): each.grad for name, each in model.named_parameters()}
     parameters = read_directory(directory, task).parameters
     for micro_batches in (1, 4):
-        batches = batches_of(TEXTS[:texts], micro_batches, SCORES if task.compares == COSENT else None)
+        batches = batches_of(TEXTS[:texts], micro_batches, targets)
         ours, found = gradients(task, parameters, batches)
         assert ours == pytest.approx(value.item(), abs=1e-5)
         largest = max(float(np.abs(each).max()) for each in found.values())
