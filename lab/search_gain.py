@@ -161,7 +161,7 @@ class Search:
                 (row["query"], row[name], label) for row in rows for name, label in (("passage", 1), ("negative", 0))
             ]
             _write(pairs, texts)
-            _write(self._file("few-labelled"), texts[::50])
+            _write(self._file("few-labelled"), texts[:200])
             words = ["--train_file", pairs, "--dev_file", self._file("few-labelled")]
             teacher = self.finetuned("reranking", self.work / "reranker", LENGTHS["reranking"], 0, *words)
             self.program("reranker", "predict", "--checkpoint", teacher, "--input", pairs, "--output", scored)
