@@ -154,8 +154,9 @@ def _score_loss(own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf
 
 
 def _margin_loss(own: dict[str, tf.Tensor], _: dict[str, tf.Tensor]) -> tf.Tensor:
-    right, wrong = tf.unstack(_similarities(own), axis=-1)
-    return tf.reduce_sum((right - wrong - own["targets"]) ** 2 * own["weights"])
+    similarities = _similarities(own)
+    errors = similarities[..., 0] - similarities[..., 1] - own["targets"]
+    return tf.reduce_sum(errors**2 * own["weights"])
 
 
 def _passages_loss(own: dict[str, tf.Tensor], _: dict[str, tf.Tensor]) -> tf.Tensor:
