@@ -6,8 +6,7 @@ python lab/search_gain.py ... --row mined --seed 1                              
 
 Every run trains the same checkpoint by `bert-horovod finetune --task embedding`, as many steps of as many pairs. They
 are judged by all dev questions, each of which is to find its paragraph among all of the dev set, and by the cosines of
-STS-B's dev pairs, which no run was trained on. `mine` takes the vectors of the first seed of `in-batch`. `margin` and
-`passages` learn the scores of the mined triples by a reranker, which was trained on these by as many steps.
+STS-B's dev pairs, which no run was trained on. `mine` takes the vectors of the first seed of `in-batch`.
 
 A run is a line of lab/search_gain.jsonl, under the hash of what decides it. Stopped, the same command goes on.
 """
@@ -42,16 +41,10 @@ from lab.kept import add_line, by_key
 from lab.rounds import PROJECT, reported, say
 
 KEPT = PROJECT / "lab" / "search_gain.jsonl"
-ROWS = ("before", "in-batch", "mined", "margin", "passages")
+ROWS = ("before", "in-batch", "mined")
 TITLES = {"mrr_10": "MRR@10", "recall_1": "recall@1", "recall_10": "recall@10", "spearman": "STS-B, Spearman"}
 SEEDS = 3
-LENGTHS = {
-    "in-batch": 96,
-    "mined": 176,
-    "margin": 176,
-    "passages": 176,
-    "reranking": 96,
-}  # of a question about 16 tokens, of a paragraph 80
+LENGTHS = {"in-batch": 96, "mined": 176}  # of a question about 16 tokens, of a paragraph 80
 HOW = (
     "phase.0.learning_rate=3e-4",
     "data.packing=false",
@@ -93,8 +86,8 @@ def write_files(squad: Path, stsb: Path, questions: int, work: Path) -> Judged:
     return Judged(np.array(dev.context_of), examples.label_array())
 
 
-def _write(path: Path, rows: Sequence[Sequence[object]]) -> None:
-    names = ("query", "passage", "label")
+def _write(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    names = ("query", "passage")
     write_atomically(path, "".join(json.dumps(dict(zip(names, row, strict=False))) + "\n" for row in rows))
 
 
@@ -129,19 +122,14 @@ class Search:
         if row == "before":
             return self.checkpoint
         output, columns, train = self.work / self.key(row, seed), "query,passage", self._file("pairs")
-        if row != "in-batch":
-            columns, train = f"{columns},negative", self.mined() if row == "mined" else self.taught()
+        if row == "mined":
+            columns, train = f"{columns},negative", self.mined()
         words = ["--train_file", train, "--dev_file", self._file("few"), "--text_columns", columns]
-        words += ["--teacher_column", row] if row in ("margin", "passages") else []
-        return self.finetuned("embedding", output, LENGTHS[row], seed, *words)
-
-    def finetuned(self, task: str, output: Path, length: int, seed: int, *words: object) -> Path:
-        """The directory of a run of `finetune`."""
-        sizes = {"sequence_length": length, "steps": self.asked.steps, "global_batch": self.asked.pairs}
+        sizes = {"sequence_length": LENGTHS[row], "steps": self.asked.steps, "global_batch": self.asked.pairs}
         settings = [*HOW, *PAUSED, f"data.seed={seed}", *(f"phase.0.{name}={value}" for name, value in sizes.items())]
-        words += tuple(word for setting in settings for word in ("--set", setting))
-        words += "--checkpoint", self.checkpoint, "--output_dir", output
-        self.program(output.name, "finetune", "--task", task, *words)
+        words += [word for setting in settings for word in ("--set", setting)]
+        words += ["--checkpoint", self.checkpoint, "--output_dir", output]
+        self.program(output.name, "finetune", "--task", "embedding", *words)
         return output
 
     def mined(self) -> Path:
@@ -149,27 +137,6 @@ class Search:
         path, vectors = self._file("mined"), self.trained("in-batch", 0)
         if not path.exists():
             self.program("mine", "mine", "--checkpoint", vectors, "--input", self._file("pairs"), "--output", path)
-        return path
-
-    def taught(self) -> Path:
-        """The mined triples with a reranker's scores: a column of differences, and one of two scores each."""
-        path, pairs, scored = map(self._file, ("taught", "labelled", "scored"))
-        if not path.exists():
-            rows = [json.loads(line) for line in self.mined().read_text(encoding="utf-8").splitlines()]
-            rows = [row | {"negative": row["negative"][0]} for row in rows if row["negative"]]
-            texts = [
-                (row["query"], row[name], label) for row in rows for name, label in (("passage", 1), ("negative", 0))
-            ]
-            _write(pairs, texts)
-            _write(self._file("few-labelled"), texts[:200])
-            words = ["--train_file", pairs, "--dev_file", self._file("few-labelled")]
-            teacher = self.finetuned("reranking", self.work / "reranker", LENGTHS["reranking"], 0, *words)
-            self.program("reranker", "predict", "--checkpoint", teacher, "--input", pairs, "--output", scored)
-            answers = [json.loads(line)["prediction"] for line in scored.read_text(encoding="utf-8").splitlines()]
-            odds = np.array(answers, float).clip(1e-6, 1 - 1e-6).reshape(-1, 2)
-            for row, two in zip(rows, np.log(odds / (1 - odds)).round(4).tolist(), strict=True):
-                row |= {"margin": two[0] - two[1], "passages": two}
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
         return path
 
     def scores(self, row: str, seed: int) -> dict[str, float]:

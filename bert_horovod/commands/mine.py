@@ -86,9 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reranker",
     )
     parser.add_argument(
-        "--scores",
-        action="store_true",
-        help="write a column of scores too: the right passage's, the negatives'; of a reranker its logits",
+        "--scores", action="store_true", help="write a column of scores too: the right passage's, the negatives'"
     )
 
 

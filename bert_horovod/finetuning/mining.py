@@ -301,12 +301,6 @@ def _nearer(
     return scores, tf.gather(tf.concat([numbers, where + first], 1), best, batch_dims=1)
 
 
-def _log_odds(probabilities: np.ndarray) -> np.ndarray:
-    """What `sigmoid` makes these of, which teaches more than probabilities near 0 and 1; at most about 16."""
-    least = float(np.finfo(np.float32).epsneg)
-    return np.log(probabilities.clip(least)) - np.log1p(-probabilities.clip(None, 1 - least))
-
-
 def negative_columns(output: Path, per_query: int) -> list[str]:
     """The names of the output's columns of negatives; in JSON Lines one has a list."""
     one = per_query == 1 or kind_of(output) == "json"
@@ -401,8 +395,7 @@ class Miner:
                     total.update(negatives=len(its), scores=sum(its), fewer=len(its) < most, none=not its)
                     fields: list = [wrong] if as_list else [*wrong, *[""] * (most - len(wrong))]
                     if mining.scores:
-                        of_all = np.array([right[rows[row]], *its]).astype(np.float64)
-                        of_all = (of_all if self.reranker is None else _log_odds(of_all)).round(6).tolist()
+                        of_all = [round(score, 6) for score in (float(right[rows[row]]), *its)]
                         fields.append(of_all if as_list else json.dumps(of_all))
                     written.append([*texts, *fields])
                 total["near"] += near

@@ -287,7 +287,7 @@ def _groups(examples: LabelledTexts) -> list[Any]:
     if isinstance(labels, LabelSets):
         counts = Counter(label for numbers in labels for label in numbers)
         return [min(numbers, key=lambda label: (counts[label], label), default=-1) for numbers in labels]
-    return [label if isinstance(label, int) else 0 for label in labels]
+    return [0 if isinstance(label, float) else label for label in labels]
 
 
 def _dev_numbers(groups: list[Any], fraction: float) -> np.ndarray:

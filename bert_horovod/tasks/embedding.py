@@ -7,10 +7,8 @@ and all positives and hard negatives of the global batch as candidates c,
 
 A candidate with the text of p_i, or of the positive of an anchor with the text of a_i, is no negative of a_i. With
 scores y of pairs it is CoSENT (Su 2022, https://kexue.fm/archives/8847), L = log(1 + sum over y_i < y_j of
-exp(20 (cos_i - cos_j))). A teacher's scores t of an anchor's own candidates are learned by Margin-MSE (Hofstätter et
-al. 2020, arXiv 2010.02666), L = mean_i (20 (cos(a_i, p_i) - cos(a_i, n_i)) - (t(p_i) - t(n_i)))^2, or as
-L = mean_i KL(softmax(t_i) | softmax(20 cos_i)). Matryoshka (Kusupati et al. 2022, arXiv 2205.13147): the sum of L over
-the vectors' first numbers.
+exp(20 (cos_i - cos_j))). Matryoshka (Kusupati et al. 2022, arXiv 2205.13147): the sum of L over the vectors' first
+numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from bert_horovod.tasks.base import Means, encoder_products
 ARCHITECTURE = "BertModel"
 POOLINGS = ("mean", "first")
 SCALE = 20.0
-RANKING, COSENT, MARGIN, PASSAGES = "ranking", "cosent", "margin", "passages"  # losses
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Embedding(Means):
 
     `text_columns`: the texts' column names in files; `pooling`: "mean" of a text's states, or its "first"; `prompts`:
     what stands before each column's texts; `lengths`: Matryoshka's, descending, the whole width first; `max_length`:
-    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `compares`: the loss;
+    positions of a text, at most; `symmetric`: each positive is also to find its anchor; `scored`: pairs have scores;
     `lowercase`: texts are put in lower case before the tokenizer does its own.
     """
 
@@ -51,7 +48,7 @@ class Embedding(Means):
     lengths: tuple[int, ...] = ()
     max_length: int = 512
     symmetric: bool = False
-    compares: str = RANKING
+    scored: bool = False
     lowercase: bool = False
     counts = ("pairs",)
     sum_names = ("pair_loss",)
@@ -59,7 +56,7 @@ class Embedding(Means):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        return ("text_numbers", "weights", *(() if self.compares == RANKING else ("targets",)))
+        return ("targets", "weights") if self.scored else ("text_numbers", "weights")
 
     def parameters(self, model: Model) -> Shapes:
         return encoder_shapes(model, pooler=False)
@@ -103,8 +100,7 @@ class Embedding(Means):
 
     def batch_loss(self, own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf.Tensor:
         lengths = self.lengths or (own["vectors"].shape[-1],)
-        losses = {RANKING: self._ranking_loss, COSENT: _score_loss, MARGIN: _margin_loss, PASSAGES: _passages_loss}
-        loss = losses[self.compares]
+        loss = _score_loss if self.scored else self._ranking_loss
         return tf.add_n([loss(_first(own, length), _first(everyone, length)) for length in lengths])
 
     def _ranking_loss(self, own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -151,26 +147,6 @@ def _score_loss(own: dict[str, tf.Tensor], everyone: dict[str, tf.Tensor]) -> tf
     differences = tf.where(wrong, SCALE * (cosines[:, None] - cosines), -1e9)
     loss = tf.reduce_logsumexp(tf.concat([[0.0], tf.reshape(differences, [-1])], 0))
     return loss * tf.reduce_sum(own["weights"])
-
-
-def _margin_loss(own: dict[str, tf.Tensor], _: dict[str, tf.Tensor]) -> tf.Tensor:
-    similarities = _similarities(own)
-    errors = similarities[..., 0] - similarities[..., 1] - own["targets"]
-    return tf.reduce_sum(errors**2 * own["weights"])
-
-
-def _passages_loss(own: dict[str, tf.Tensor], _: dict[str, tf.Tensor]) -> tf.Tensor:
-    numbers = own["text_numbers"][:, :, 1:]
-    there = tf.concat([tf.ones_like(numbers[..., :1]), numbers[..., 1:]], -1) > 0  # the right one may be empty
-    ours, taught = (tf.where(there, each, -1e9) for each in (_similarities(own), own["targets"]))
-    differences = tf.nn.log_softmax(taught) - tf.nn.log_softmax(ours)
-    losses = tf.reduce_sum(tf.where(there, tf.nn.softmax(taught) * differences, 0), -1)
-    return tf.reduce_sum(losses * own["weights"])
-
-
-def _similarities(own: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Of each item's first text to its others, float32 [rows, items, texts - 1]."""
-    return SCALE * tf.reduce_sum(own["vectors"][:, :, :1] * own["vectors"][:, :, 1:], -1)
 
 
 def _first(arrays: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:

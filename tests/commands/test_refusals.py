@@ -112,7 +112,6 @@ CASES = [
     (f"{EMBED} --dev_file rank.csv --text_columns query,answer", "no column 'answer', its columns are"),
     (f"{EMBED} --dev_file rank.csv --label_column passage", "query,passage and --label_column passage: expected"),
     (f"{EMBED} --dev_file same.csv --train_file same.csv --label_column label", "have the label 1.0; expected at"),
-    (f"{EMBED} --dev_file rank.csv --teacher_column label", "--teacher_column label: its scores are of a query's"),
     (f"{EMBED} --dev_file rank.csv --dev_columns query,passage", "--dev_columns query,passage: expected two names, of"),
     (f"{EMBED} --dev_fraction 0.5 --text_columns query --dev_columns query,passage", "of pairs in --dev_file, with"),
     (f"{EMBED}", "--task embedding: expected --train_file, one --dev_file (or --dev_fraction 0.1"),

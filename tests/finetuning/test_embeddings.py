@@ -93,30 +93,6 @@ def test_each_passage_of_a_list_has_all_wrong_ones_of_its_row(tmp_path):
         read(tmp_path, [{"q": "a", "p": "b", "x": "c", "y": ""}] * 2, "q,p,x,y", prompts=["", "", "", ""])
 
 
-def test_a_teacher_gives_each_right_passage_a_list_of_scores_or_a_difference(tmp_path):
-    lines = [
-        {"query": "a", "pos": ["b", "c"], "neg": ["d", None, "e"], "scores": [4, 3.5, -1, "2"]},
-        {"query": "f", "pos": "g", "neg": "h", "scores": [1, 0]},
-        {"query": "i", "pos": "j", "neg": "", "scores": "[5]"},
-    ]
-    kind = read(tmp_path, lines, "query,pos,neg", teacher_column="scores")
-    tokens = kind.tokens(kind.data.train, Tokenizer(WORDS, UNCASED))
-    assert tokens.targets.tolist() == [[4, -1, 2], [3.5, -1, 2], [1, 0, 0], [5, 0, 0]]
-    assert not len(kind.tokens(kind.data.dev[""], Tokenizer(WORDS, UNCASED)).targets)
-    differences = [lines[1] | {"scores": 0}, lines[1] | {"query": "k", "pos": "l", "scores": 1}]
-    kind = read(tmp_path, differences, "query,pos,neg", teacher_column="scores")
-    assert kind.tokens(kind.data.train, Tokenizer(WORDS, UNCASED)).targets.tolist() == [0, 1]
-    for line, message in (
-        (lines[0] | {"scores": [1, 2]}, "line 2: a teacher's 2 scores of 4 passages"),
-        (lines[0] | {"scores": 1}, "line 2: one number of a teacher, with 2 right passages and 2 wrong"),
-        (lines[1] | {"scores": "[1, NaN]"}, "line 2: the teacher's score is 'nan', expected a number"),
-        (lines[1] | {"scores": "[1, "}, "line 2: the teacher's score: .*; expected JSON's list"),
-        (differences[0], "some rows have a number in the column 'scores', others a list"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read(tmp_path, [lines[1], line], "query,pos,neg", teacher_column="scores")
-
-
 def losses_of(
     world: World, data: Path, checkpoint: Path, output_dir: Path, micro_batch: int, *more: str, **options
 ) -> list[float]:

@@ -22,7 +22,7 @@ from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
-from bert_horovod.tasks.embedding import COSENT, MARGIN, PASSAGES, Embedding
+from bert_horovod.tasks.embedding import Embedding
 from bert_horovod.training.building import build_step
 from bert_horovod.training.step_results import StepInputs, flat, together
 from tests.model.architectures.lines import LINES, SIZES
@@ -43,7 +43,6 @@ def text(number: int, column: int) -> str:
 
 TEXTS = tuple([text(number, column) for number in range(PAIRS)] for column in range(3))
 SCORES = np.arange(PAIRS) % 5 / 4
-TAUGHT = {MARGIN: 3 * SCORES, PASSAGES: np.stack([SCORES, 3 - SCORES], 1)}  # a teacher's scores
 
 
 def batches_of(texts: tuple[list[str], ...], micro_batches: int, scores: np.ndarray | None = None) -> list[dict]:
@@ -103,9 +102,7 @@ BOTH = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_d
         pytest.param(3, {}, "CachedMultipleNegativesRankingLoss", {"mini_batch_size": 3}, id="cached"),
         pytest.param(2, {"pooling": "first"}, "MultipleNegativesRankingLoss", {}, id="first"),
         pytest.param(2, {"lengths": (16, 8, 4)}, "MatryoshkaLoss", {}, id="matryoshka"),
-        pytest.param(2, {"compares": COSENT}, "CoSENTLoss", {}, id="scores"),
-        pytest.param(3, {"compares": MARGIN}, "MarginMSELoss", {}, id="margin"),
-        pytest.param(3, {"compares": PASSAGES}, "DistillKLDivLoss", {}, id="passages"),
+        pytest.param(2, {"scored": True}, "CoSENTLoss", {}, id="scores"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -116,17 +113,14 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(directory, torch,
     model = theirs(directory, "cls" if task.pooling == "first" else "mean").train()
     if task.lengths:
         settings = {"loss": losses.MultipleNegativesRankingLoss(model), "matryoshka_dims": list(task.lengths)}
-    if task.compares in TAUGHT:
-        settings = {"similarity_fct": lambda a, b: 20 * torch.nn.functional.cosine_similarity(a, b)}
     criterion = getattr(losses, loss)(model, **settings)
     features = [model.preprocess(side) for side in TEXTS[:texts]]
-    targets = {COSENT: SCORES, **TAUGHT}.get(task.compares)
-    value = criterion(features, None if targets is None else torch.tensor(targets, dtype=torch.float32))
+    value = criterion(features, torch.tensor(SCORES, dtype=torch.float32) if task.scored else None)
     value.backward()
     expected = {name.removeprefix("0.model."): each.grad for name, each in model.named_parameters()}
     parameters = read_directory(directory, task).parameters
     for micro_batches in (1, 4):
-        batches = batches_of(TEXTS[:texts], micro_batches, targets)
+        batches = batches_of(TEXTS[:texts], micro_batches, SCORES if task.scored else None)
         ours, found = gradients(task, parameters, batches)
         assert ours == pytest.approx(value.item(), abs=1e-5)
         largest = max(float(np.abs(each).max()) for each in found.values())
@@ -204,37 +198,11 @@ def test_scores_are_compared_over_all_rows_as_numpy_does():
     weights = np.array([[1, 1], [1, 0], [1, 1], [0, 0]])
     arrays = {"vectors": vectors, "targets": targets, "weights": weights}
     arrays = {name: tf.constant(array, tf.float32) for name, array in arrays.items()}
-    task = Embedding(("a", "b"), compares=COSENT)
+    task = Embedding(("a", "b"), scored=True)
     parts = [{name: array[rows] for name, array in arrays.items()} for rows in (slice(0, 3), slice(3, 4))]
     ours = sum(float(task.batch_loss(part, arrays)) for part in parts)
     real = weights > 0
     assert ours == pytest.approx(5 * cosent(vectors[real], targets[real]), rel=1e-5)
-
-
-def test_a_teacher_is_learned_as_numpy_does():
-    random = np.random.default_rng(4)
-    vectors, taught = random.normal(size=(4, 3, 4, 8)), 9 * random.normal(size=(4, 3, 3))  # rows, items, texts
-    numbers = random.integers(1, 9, (4, 3, 4))
-    numbers[1, 2] = numbers[3, 1:] = 0  # no items
-    numbers[0, 1, 2:] = numbers[2, 0, 3] = numbers[2, 1, 1] = 0  # items without some wrong passages, and an empty one
-    weights = (numbers[:, :, 0] > 0).astype(float)
-    expected = dict.fromkeys((MARGIN, PASSAGES), 0.0)
-    for row, item, length in np.ndindex(4, 3, 2):
-        if weights[row, item]:
-            anchor, *passages = vectors[row, item, :, : (8, 5)[length]]
-            cosines = np.array([20 * unit(anchor) @ unit(passage) for passage in passages])
-            expected[MARGIN] += (cosines[0] - cosines[1] - taught[row, item, 0]) ** 2
-            there = [True, *(numbers[row, item, 2:] > 0)]
-            p, q = (np.exp(each[there]) / np.exp(each[there]).sum() for each in (taught[row, item], cosines))
-            expected[PASSAGES] += np.sum(p * np.log(p / q))
-    for compares, targets in ((MARGIN, taught[..., 0]), (PASSAGES, taught)):
-        task = Embedding(("a", "b", "c", "d"), lengths=(8, 5), compares=compares)
-        arrays = {"vectors": vectors, "targets": targets, "weights": weights}
-        arrays = {name: tf.constant(array, tf.float32) for name, array in arrays.items()}
-        arrays["text_numbers"] = tf.constant(numbers, tf.int32)
-        parts = [{name: array[rows] for name, array in arrays.items()} for rows in (slice(0, 1), slice(1, 4))]
-        ours = sum(float(task.batch_loss(part, arrays)) for part in parts)
-        assert ours == pytest.approx(expected[compares], rel=1e-5)
 
 
 # Vectors and files

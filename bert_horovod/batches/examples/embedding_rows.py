@@ -23,7 +23,7 @@ class EmbeddingTokens(NamedTuple):
     starts: np.ndarray  # int64 [items, T]: places in `ids`
     counts: np.ndarray  # int64 [items, T]: tokens
     numbers: np.ndarray  # int32 [items, T]: equal where texts are equal, from 1; 0: a text that is none
-    targets: np.ndarray  # float32 [items, ...]: their scores, one or several; [0]: there are none
+    targets: np.ndarray  # float32 [items]: the pairs' scores; [0]: there are none
 
 
 def tokenised_texts(
@@ -65,7 +65,7 @@ class EmbeddingRows(PackedRows):
 
         cls_positions   int32   [R, S, T]  places of [CLS]; 0 where there is no item
         text_numbers    int32   [R, S, T]  EmbeddingTokens.numbers; 0 where there is no item
-        targets         float32 [R, S, ..] the scores, if there are any; 0 where there is no item
+        targets         float32 [R, S]     the scores, if there are any; 0 where there is no item
         weights         float32 [R, S]     1: an item, 0: none
     """
 
@@ -104,7 +104,5 @@ class EmbeddingRows(PackedRows):
             "weights": real.astype(np.float32),
         }
         if len(self.tokens.targets):
-            targets = self.tokens.targets[members]
-            given = real.reshape(*real.shape, *[1] * (targets.ndim - 2))
-            arrays["targets"] = np.where(given, targets, 0).astype(np.float32)
+            arrays["targets"] = np.where(real, self.tokens.targets[members], 0).astype(np.float32)
         return arrays

@@ -39,7 +39,7 @@ from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import EMBEDDING
 from bert_horovod.runs.opening import OpenCheckpoint
-from bert_horovod.tasks.embedding import ARCHITECTURE, COSENT, MARGIN, PASSAGES, POOLINGS, RANKING, Embedding
+from bert_horovod.tasks.embedding import ARCHITECTURE, POOLINGS, Embedding
 from bert_horovod.wording import counted
 
 _USUAL = "query,passage"
@@ -53,7 +53,7 @@ class EmbeddingData:
     dev: dict[str, Split]  # the one that there is is called ""
     test: dict[str, Split]
     format: LabelFormat  # of the train file
-    compares: str  # the loss, see tasks.embedding
+    scored: bool  # whether train pairs have scores
     dev_scored: bool
     prompts: tuple[str, ...] = ()
     pooling: str = ""  # "": the checkpoint's
@@ -100,8 +100,7 @@ class Embeddings(Kind):
     def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Embeddings":
         form, dev_form, files = _formats(files, flags)
         options = _options(flags, form)
-        teacher = flags.get("teacher_column") or ""
-        train = _read(files.train, form, teacher)
+        train = _read(files.train, form)
         fraction = flags.get("dev_fraction")
         train, dev = (
             (train, _read(files.dev[0], _judging(files.dev[0], dev_form)))
@@ -115,10 +114,8 @@ class Embeddings(Kind):
         if not dev_form.label_column and len(dev_form.columns) > 1:
             _refuse_equal(dev, dev_form, 0)
         test = {"test": _texts(files.test[0], _judging(files.test[0], dev_form))} if files.test else {}
-        compares = COSENT if form.label_column else RANKING
-        if teacher:
-            compares = MARGIN if isinstance(train.examples.labels[0], float) else PASSAGES
-        return cls(EmbeddingData(train, {"": dev}, test, form, compares, bool(dev_form.label_column), **options))
+        scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
+        return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **options))
 
     @classmethod
     def add_flags(cls, group: argparse._ArgumentGroup) -> None:
@@ -145,12 +142,6 @@ class Embeddings(Kind):
         )
         group.add_argument(
             "--symmetric", action="store_true", help="each passage is also to find its query among all of the step"
-        )
-        group.add_argument(
-            "--teacher_column",
-            metavar="C",
-            help="column of a teacher's scores to learn, as a reranker's logits: in each row a list, of the right "
-            "passage and of the wrong ones, or a number, by how much the right one's is above the wrong one's",
         )
 
     @classmethod
@@ -194,7 +185,7 @@ class Embeddings(Kind):
         texts, data = split.examples.texts, self.data
         if data.lowercase:
             texts = tuple([text.lower() for text in side] for side in texts)
-        scored = data.compares != RANKING if split is data.train else data.dev_scored and split is data.dev[""]
+        scored = data.scored if split is data.train else data.dev_scored and split is data.dev[""]
         if len(texts) == 1 and split is data.train:
             texts = texts * 2  # with two dropouts
         prompts = (data.prompts + data.prompts[-1:] * len(texts))[: len(texts)]
@@ -231,7 +222,7 @@ class Embeddings(Kind):
             lengths,
             recipe.phase[0].sequence_length,
             data.symmetric,
-            data.compares,
+            data.scored,
             data.lowercase,
         )
 
@@ -307,8 +298,8 @@ class Embeddings(Kind):
         return len(split.examples.texts) == 1
 
 
-def _read(path: Path, form: LabelFormat, teacher: str = "") -> Split:
-    return read_labelled(path, form) if form.label_column else _texts(path, form, teacher)
+def _read(path: Path, form: LabelFormat) -> Split:
+    return (read_labelled if form.label_column else _texts)(path, form)
 
 
 def _judging(path: Path, form: LabelFormat) -> LabelFormat:
@@ -317,51 +308,25 @@ def _judging(path: Path, form: LabelFormat) -> LabelFormat:
     return replace(form, columns=(*form.columns[:2], *(name for name in form.columns[2:] if name in there)))
 
 
-def _texts(path: Path, form: LabelFormat, teacher: str = "") -> Split:
+def _texts(path: Path, form: LabelFormat) -> Split:
     """The texts of a file's items: of a row one, or in JSON Lines one for each passage of a list of right ones.
 
     The columns after the second, and lists in them, have wrong passages; each item has all of its row, and an empty
-    text for those that others have more. `teacher`: the column of their scores, if they have any.
+    text for those that others have more.
     """
     if len(form.columns) == 1:
         return read_unlabelled(path, form)
-    taught = (teacher,) if teacher else ()
-    table = read_table(path, (*form.columns, *taught), form.dialect, (*form.columns[1:], *taught))
-    places, items, labels = table.places(form.columns, "--text_columns"), [], []
-    score = table.places(taught, "--teacher_column")
+    table = read_table(path, form.columns, form.dialect, form.columns[1:])
+    places, items = table.places(form.columns, "--text_columns"), []
     for line, fields in table.rows:
         query, right, *more = (passages_of(fields[place]) for place in places)
         wrong = [passage for each in more for passage in each if passage.strip()]
         if not right:
             raise UserError(f"{path}, line {line}: no passage in the column {form.columns[1]!r}; expected at least one")
         items += [(*query, passage, *wrong) for passage in right]
-        labels += [each for place in score for each in _taught(path, line, fields[place], len(right), len(wrong))]
     width = max(len(form.columns), *map(len, items))
     texts = zip(*((*item, *[""] * (width - len(item))) for item in items), strict=True)
-    if len({isinstance(label, float) for label in labels}) > 1:
-        raise UserError(f"{path}: some rows have a number in the column {teacher!r}, others a list; expected one kind")
-    if teacher and isinstance(labels[0], list):
-        labels = [[*label, *[0.0] * (width - 1 - len(label))] for label in labels]
-    return Split(path, LabelledTexts(tuple(map(list, texts)), labels or [0] * len(items)), 0)
-
-
-def _taught(path: Path, line: int, field: str, right: int, wrong: int) -> list[Any]:
-    """Of each right passage of a row the teacher's scores of it and of the wrong ones, or a difference of two."""
-    what = "the teacher's score"
-    if not field.startswith("["):
-        if (right, wrong) != (1, 1):
-            raise UserError(
-                f"{path}, line {line}: one number of a teacher, with {counted(right, 'right passage')} and {wrong} "
-                "wrong; expected one of each, or a list of their scores"
-            )
-        return [real(path, line, field, what)]
-    try:
-        scores = [real(path, line, str(each), what) for each in json.loads(field)]
-    except ValueError as error:
-        raise UserError(f"{path}, line {line}: {what}: {error}; expected JSON's list of numbers") from error
-    if len(scores) != right + wrong:
-        raise UserError(f"{path}, line {line}: a teacher's {len(scores)} scores of {right + wrong} passages")
-    return [[each, *scores[right:]] for each in scores[:right]]
+    return Split(path, LabelledTexts(tuple(map(list, texts)), [0] * len(items)), 0)
 
 
 def passages_of(field: str) -> list[str]:
@@ -382,12 +347,6 @@ def _refuse_equal(split: Split, form: LabelFormat, first: int) -> None:
 def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[LabelFormat, LabelFormat, Files]:
     """How train and dev files are read, and the files, found in --data_dir if that is given."""
     columns, scores, dev_columns = (flags.get(name) for name in ("text_columns", "label_column", "dev_columns"))
-    teacher = flags.get("teacher_column")
-    if teacher and (files.data_dir or scores or flags.get("symmetric") or len((columns or _USUAL).split(",")) < 3):
-        raise UserError(
-            f"--teacher_column {teacher}: its scores are of a query's passages; expected three --text_columns or more, "
-            "and neither --label_column nor --symmetric"
-        )
     if files.data_dir is not None:
         stsb = TASKS["stsb"]
         if columns or scores or dev_columns:

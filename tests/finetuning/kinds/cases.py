@@ -106,13 +106,12 @@ def embeddings(columns: str, **flags: Any) -> Callable[[Path], Kind]:
         random = np.random.default_rng(5)
         directory.mkdir()
         for name, count in (("train", TRAIN), ("dev", DEV)):
-            lines = ["query,passage,wrong,score,scores"]
+            lines = ["query,passage,wrong,score"]
             for _ in range(count):
                 query, wrong = (random.choice(WORDS[5:13], random.integers(1, 6)).tolist() for _ in range(2))
                 passage = [*random.permutation(query).tolist(), *random.choice(WORDS[5:13], 2).tolist()]
                 texts = " ".join(query), " ".join(passage), " ".join(wrong)
-                score = len({*query} & {*passage}) / len({*passage})
-                lines.append(f'{",".join(texts)},{score},"[{3 * score}, {-score}]"')
+                lines.append(f"{','.join(texts)},{len({*query} & {*passage}) / len({*passage})}")
             (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
 
     def read(directory: Path) -> Kind:
@@ -141,7 +140,5 @@ CASES = {
     "squad2": Case(spans("2.0"), "AutoModelForQuestionAnswering", ("data.packing=true",)),
     "scored": Case(embeddings("query,passage", label_column="score"), None),
     "embedding": Case(embeddings("query,passage,wrong", prompts=["the ", "a ", "a "], matryoshka="8"), None),
-    "margin": Case(embeddings("query,passage,wrong", teacher_column="score"), None),
-    "passages": Case(embeddings("query,passage,wrong", teacher_column="scores", matryoshka="8"), None),
     "toy": Case(counts, CLASSIFIER, (), False),
 }
