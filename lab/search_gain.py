@@ -53,6 +53,7 @@ HOW = (
     "execution.tensorboard=false",
     "execution.keep_checkpoints=1",
 )
+PAUSED = ("execution.stall_s=604800", "execution.checkpoint_steps=100")  # a run may be stopped, or paused for days
 
 
 class Judged(NamedTuple):
@@ -125,7 +126,7 @@ class Search:
             columns, train = f"{columns},negative", self.mined()
         words = ["--train_file", train, "--dev_file", self._file("few"), "--text_columns", columns]
         sizes = {"sequence_length": LENGTHS[row], "steps": self.asked.steps, "global_batch": self.asked.pairs}
-        settings = [*HOW, f"data.seed={seed}", *(f"phase.0.{name}={value}" for name, value in sizes.items())]
+        settings = [*HOW, *PAUSED, f"data.seed={seed}", *(f"phase.0.{name}={value}" for name, value in sizes.items())]
         words += [word for setting in settings for word in ("--set", setting)]
         words += ["--checkpoint", self.checkpoint, "--output_dir", output]
         self.program(output.name, "finetune", "--task", "embedding", *words)
