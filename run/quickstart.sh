@@ -49,7 +49,7 @@ fi
 say 4 "Token store, a tenth of it held out"
 run bert-horovod prepare --input "$output/corpus.jsonl" --vocab "$output/vocab.txt" --output_dir "$output/store" --held_out 0.1
 
-say 5 "Pre-training on 2 ranks, 3 to 5 minutes"
+say 5 "Pre-training on 2 ranks, 2 to 4 minutes"
 run horovodrun -np 2 python "$root/run/run_pretraining.py" --recipe "$root/run/recipes/quickstart.toml" \
     --data_dir "$output/store" --output_dir "$output/run"
 

@@ -16,7 +16,7 @@ from bert_horovod.wording import counted, megabytes, some
 
 # Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
 # bert-medium and -small train 40 epochs, as published BERT did; bert-base-2026 23; bert-mini-fast 9; quickstart
-# 7 epochs of 0.5 M.
+# 6 epochs of 0.5 M.
 _RECIPES = (
     (1_000_000_000, "bert-base-2026", 30522),
     (160_000_000, "bert-medium", 30522),
