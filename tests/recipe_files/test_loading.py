@@ -12,8 +12,8 @@ from bert_horovod.recipe import sections
 from bert_horovod.recipe.fields import NumbersTable, OneOf, Removed
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe.settings import Execution, Phase
+from bert_horovod.recipe_files.earlier import REMOVED
 from bert_horovod.recipe_files.loading import (
-    REMOVED,
     SECTIONS,
     differences,
     load_recipe,
