@@ -75,6 +75,17 @@ class Launched:
                 return process
         raise AssertionError(f"found no process that runs {command}, {variables}")
 
+    def stop(self, number: int) -> int:
+        """Stop a rank as a debugger does, and wait until all its threads stand still: its process id."""
+        rank = self.rank(number)
+        os.kill(rank, signal.SIGSTOP)
+        end = time.monotonic() + PATIENCE_S
+        threads = Path(f"/proc/{rank}/task")
+        while any(_text(path).rpartition(") ")[2][:1] not in "T" for path in threads.glob("*/stat")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return rank
+
     def processes(self) -> list[int]:
         """All of its processes that there are."""
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.mark in _text(path)]
@@ -87,13 +98,22 @@ class Launched:
             time.sleep(0.05)
 
 
-# Faults of ranks at a test's word, as sitecustomize.py in a directory of PYTHONPATH: SIGUSR2 raises an exception; the
-# file watchdog-RANK beside it ends the rank as one does that finds a stall, whatever its other threads wait for.
+# Faults of ranks at a test's word, as sitecustomize.py in a directory of PYTHONPATH: SIGUSR2 raises an exception, in as
+# many frames as TensorFlow has at most; the file watchdog-RANK beside it ends the rank as one does that finds a stall,
+# whatever its other threads wait for.
 FAULTS = """
 import os, pathlib, signal, sys, threading, time
 
 def fail(number, frame):
-    raise RuntimeError("words of a rank that fails")
+    deeper(40)
+
+def deeper(left):
+    if not left:
+        raise RuntimeError("words of a rank that fails")
+    call(left)
+
+def call(left):
+    deeper(left - 1)
 
 def watch(file):
     while not file.exists():

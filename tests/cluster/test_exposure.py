@@ -72,9 +72,7 @@ def test_files_get_the_users_umask(run):
     while not list(output_dir.glob("checkpoints/step-*")):
         assert time.monotonic() < end
         time.sleep(0.05)
-    os.kill(run.rank(0), signal.SIGSTOP)  # else files come and go meanwhile
-    while Path(f"/proc/{run.rank(0)}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.01)
+    run.stop(0)  # else files come and go meanwhile
     written = [output_dir, *(path for path in output_dir.rglob("*") if ".partial" not in str(path))]
     modes = {path: path.stat().st_mode for path in written}
     os.kill(run.rank(0), signal.SIGCONT)

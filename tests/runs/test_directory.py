@@ -278,9 +278,7 @@ def test_the_lock_outlives_the_launcher_and_falls_with_the_last_rank(store, tmp_
     recipe = load_recipe(arguments[1])
     with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(output_dir)) as run:
         run.await_output("step 1/")
-        ranks = [run.rank(0), run.rank(1)]
-        for rank in ranks:
-            os.kill(rank, signal.SIGSTOP)  # else they end with their launcher
+        ranks = [run.stop(0), run.stop(1)]  # else they end with their launcher
         for process in run.processes():
             if process not in ranks:
                 os.kill(process, signal.SIGKILL)

@@ -27,7 +27,7 @@ from bert_horovod.runtime.children import end_with_parent, set_up
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import LEAVING, STOP_SIGNALS, heeded, is_same_request
 
-KEPT_LINES = 60  # of each rank's output, printed if it fails
+KEPT_LINES = 300  # of each rank's output, printed if it fails; TensorFlow's longest tracebacks have 150
 # The longest time from the first rank's end to the launcher's end: the launcher kills the other ranks after 5 s, but it
 # may wait for a host that has vanished.
 ENDING_S = 10.0

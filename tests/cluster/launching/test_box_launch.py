@@ -106,7 +106,7 @@ def test_a_rank_that_is_killed_is_named_with_its_host(start):
 def test_no_rank_on_any_host_outlives_the_launcher(start):
     with start() as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGSTOP)  # it will not notice by talking to the other rank
+        run.stop(1)  # it will not notice by talking to the other rank
         run.signal(signal.SIGKILL)
         os.kill(run.rank(1), signal.SIGCONT)
         run.await_no_process()

@@ -91,7 +91,7 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start, number):
 def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(start, controller, tmp_path):
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGSTOP)  # so that this step takes as long
+        run.stop(1)  # so that this step takes as long
         for process in run.processes():
             os.kill(process, signal.SIGTERM)
         time.sleep(7)  # horovodrun by itself kills after 5
@@ -106,7 +106,7 @@ def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(
 def test_a_second_sigterm_kills(start, controller):
     with start(launch_flags=[*controller, "--restarts", "1"]) as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGSTOP)  # a rank that hangs, so that no vote ends
+        run.stop(1)  # a rank that hangs, so that no vote ends
         run.signal(signal.SIGTERM)
         time.sleep(0.5)
         run.signal(signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -44,8 +43,7 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
     words = [*LAUNCH, "--restarts", "2", "-hostfile", str(box.hostfile), "--", "pretrain", *arguments[0]]
     with launched(words, tmp_path, str(runs[0]), partial(box.start, "node1", env=clean_environment())) as run:
         run.await_output(f"step {CHECKPOINT_STEPS + 1}/")
-        stopped = run.rank(1)
-        os.kill(stopped, signal.SIGSTOP)
+        stopped = run.stop(1)
         run.await_error("restart 1 of 2 in")
         run.await_output("resuming from", f"/{STEPS} ")
         assert not Path(f"/proc/{stopped}").exists()

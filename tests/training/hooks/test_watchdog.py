@@ -1,7 +1,5 @@
 """A rank that waits too long ends the job, and says what it waits for."""
 
-import os
-import signal
 import subprocess
 
 import pytest
@@ -29,7 +27,7 @@ def errors_of_a_stop(store, tmp_path, execution: dict) -> list[str]:
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=execution)
     with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(tmp_path / "run")) as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGSTOP)
+        run.stop(1)
         _, errors = run.end(code=1)
         run.await_no_process()
     return errors.splitlines()
