@@ -7,8 +7,8 @@ from typing import Any
 
 from bert_horovod.corpus.preparing.making_shards import Made
 from bert_horovod.corpus.preparing.planning import Part
-from bert_horovod.corpus.reading.formats import BAD_LINES
 from bert_horovod.corpus.reading.sequences import token_letters
+from bert_horovod.corpus.reading.sources import BAD_LINES
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.corpus.statistics import silent_sources
 from bert_horovod.corpus.store import read_sources

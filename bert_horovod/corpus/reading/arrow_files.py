@@ -10,15 +10,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bert_horovod.corpus.reading.sources import MAXIMUM_LINE_BYTES, SourceFile, SourceReader
+from bert_horovod.corpus.reading.sources import (
+    MAXIMUM_LINE_BYTES,
+    ROW_NO_TEXT,
+    ROW_NOT_TEXT,
+    ROW_TOO_LONG,
+    SourceFile,
+    SourceReader,
+)
 from bert_horovod.corpus.reading.text import Section, record_sections
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import shown
 
-NO_TEXT = "rows without text"  # names in SourceReader.passed_over
-NOT_TEXT = "rows that are not UTF-8 text"
-TOO_LONG = f"rows longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
-BAD_LINES = (NO_TEXT, NOT_TEXT, TOO_LONG)
 _ROWS = 64  # made into Python strings at a time
 _BUFFER_BYTES = 1 << 20
 _FILE_MAGIC = b"ARROW1"  # an .arrow file that does not begin so is a stream, as `datasets` writes it
@@ -147,14 +150,14 @@ class ArrowReader(SourceReader):
         where, mend = self.place(number), f"expected text in the column {self.text_field!r}: mend or leave out the row"
         buffer = text.value.as_buffer() if hasattr(text, "value") else text.as_buffer()
         if buffer is None:
-            self.pass_over(number, NO_TEXT, f"{where}: no value; {mend}")
+            self.pass_over(number, ROW_NO_TEXT, f"{where}: no value; {mend}")
         elif buffer.size > MAXIMUM_LINE_BYTES:
-            self.pass_over(number, TOO_LONG, f"{where}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; {mend}")
+            self.pass_over(number, ROW_TOO_LONG, f"{where}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; {mend}")
         else:
             try:
                 return _decoded(text.as_py()), _decoded(title.as_py() or "") if title is not None else ""
             except UnicodeDecodeError as error:
-                self.pass_over(number, NOT_TEXT, f"{where}: not UTF-8 text ({error}); {mend}")
+                self.pass_over(number, ROW_NOT_TEXT, f"{where}: not UTF-8 text ({error}); {mend}")
         return None
 
 

@@ -1,33 +1,24 @@
-"""The formats of input files, by the suffixes of their names, and those that are read record by record.
-
-WET files have the texts that Common Crawl extracts from web pages. Such a file is a sequence of WARC records (ISO
-28500): a version, named fields, an empty line, a block of Content-Length bytes, and two line ends. Each record may be a
-gzip member of its own.
-"""
+"""The formats of input files, by the suffixes of their names, and JSON Lines."""
 
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bert_horovod.corpus.reading import arrow_files, sources
-from bert_horovod.corpus.reading.arrow_files import ArrowReader, row_documents
 from bert_horovod.corpus.reading.compression import has_streams
 from bert_horovod.corpus.reading.sources import (
     DUMP_SUFFIX,
     JSON_SUFFIXES,
-    MAXIMUM_LINE_BYTES,
+    NO_TEXT,
+    NOT_JSON,
     SourceFile,
     SourceReader,
     suffixes,
-    text_of,
 )
-from bert_horovod.corpus.reading.table_files import columns_and_rows
 from bert_horovod.corpus.reading.text import Section, record_sections, text_documents
-from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
 
 
@@ -40,14 +31,12 @@ class Format:
     documents: Callable[..., Iterator[Iterator[Section]]]
     # Whether a source can be read in pieces (pieces.py), under this rule of documents
     may_be_cut: Callable[[SourceFile, str], bool] = lambda _source, _documents: False
-    # Opens a source, or a piece of it, if it is not read as lines; its arguments are those of ArrowReader
+    # Opens a source, or a piece of it, if it is not read as lines; its arguments are those of arrow_files.ArrowReader
     reader: Callable[..., SourceReader] | None = None
     may_be_compressed: bool = True  # whether files have a compression's suffix too; else such a file is text
     only_named: bool = False  # in a directory such files are passed over: they are read if named, or by a glob
 
 
-NOT_JSON = "lines that are not JSON objects"  # names in SourceReader.passed_over
-NO_TEXT = "lines without text"
 _MISSING = object()
 
 
@@ -58,12 +47,6 @@ def json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Se
             text_and_title = _json_text(line, number, reader)
             if text_and_title is not None:
                 yield record_sections(number, *text_and_title, documents, reader)
-
-
-def _article_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
-    """A document an article of a dump of Wikipedia, by a module that is read where there is a dump alone."""
-    wikipedia = importlib.import_module("bert_horovod.corpus.reading.wikipedia")
-    return wikipedia.article_documents(reader, documents)
 
 
 def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] | None:
@@ -101,130 +84,14 @@ def _whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-NO_ROW = "rows that do not fit the table's header"  # a name in SourceReader.passed_over
+def _named(module: str, function: str) -> Callable[..., Any]:
+    """A function of corpus/reading by its name: its module is read where there is such a file alone."""
 
+    def call(*arguments: Any, **others: Any) -> Any:
+        found = importlib.import_module(f"bert_horovod.corpus.reading.{module}")
+        return getattr(found, function)(*arguments, **others)
 
-def table_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
-    """A document a row; see formats.read_sections."""
-    path, name = cast("Path", reader.source.path), reader.text_field  # a Place has the same names of its parts
-    columns, rows = columns_and_rows(path, reader, broken=lambda number, text: reader.pass_over(number, NO_ROW, text))
-    if columns.count(name) != 1:
-        raise UserError(
-            f"{path} has {'two columns' if name in columns else 'no column'} {name!r}, its first line is "
-            f"{shown(columns)}; expected the names of its columns there, and that of the text: --text_field NAME"
-        )
-    text, title = columns.index(name), columns.index("title") if "title" in columns else None
-    for number, fields in rows:
-        where = reader.place(number)
-        if len(fields) != len(columns):
-            message = f"{where}: {len(fields)} fields, expected {len(columns)} as in the first line"
-        elif '""' in fields[text][1:-1] and fields[text][0] == fields[text][-1] == '"':
-            message = f"{where}: the text stands within quotation marks"  # only TSV keeps them
-        else:
-            yield record_sections(number, fields[text], fields[title] if title is not None else "", documents, reader)
-            continue
-        quoted = '"' in "".join(fields)
-        mend = "; if a TSV's fields are quoted, as spreadsheets and pandas write them: let its name end with .csv"
-        reader.pass_over(number, NO_ROW, message + mend * quoted)
-
-
-NOT_EXTRACTED = "records that are not extracted text"  # names in SourceReader.passed_over
-NOT_TEXT = "records that are not UTF-8 text"
-TOO_LONG = f"records longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
-_HEAD_BYTES = 1 << 20  # of a record's fields, at most
-
-
-def wet_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
-    """A document a page, a paragraph a line: see formats.read_sections; the page's URI is its title."""
-    blocks = _Blocks(reader)
-    number = 0
-    while head := blocks.head(number + 1):
-        number += 1
-        where = f"{reader.source.path}, record {number}"
-        fields = _fields(head, where)
-        length = fields.get("content-length", "")
-        if not (length.isascii() and length.isdecimal()):
-            raise DamagedData(f"{where}: Content-Length is {shown(length)}, expected bytes: fetch the file again")
-        is_long = int(length) > MAXIMUM_LINE_BYTES
-        block = blocks.take(int(length), where, keep=not is_long)
-        kind, content = fields.get("warc-type", "").lower(), fields.get("content-type", "text/plain").lower()
-        if kind != "conversion" or not content.startswith("text/plain"):
-            if kind != "warcinfo":  # says how the file was made
-                reader.passed_over[NOT_EXTRACTED] += 1
-        elif is_long:
-            reader.pass_over(number, TOO_LONG, f"{where}: {int(length):,} bytes; expected a page: leave it out")
-        elif (text := text_of(block, 1)) is None:
-            reader.pass_over(number, NOT_TEXT, f"{where}: not UTF-8 text; expected what Common Crawl writes: mend it")
-        else:
-            title = fields.get("warc-target-uri", "")
-            yield record_sections(number, text, title, "paragraph_lines" if documents == "file" else documents, reader)
-
-
-def _fields(head: bytes, where: str) -> dict[str, str]:
-    """The named fields of a record by their names in lower case; a line that begins with a blank continues a field."""
-    version, *lines = head.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
-    if not version.startswith("WARC/"):
-        raise DamagedData(
-            f"{where} begins with {shown(version[:40])}, expected WARC/1.0: the record before it has another "
-            "Content-Length, or this is no WET file; fetch the file again"
-        )
-    fields: dict[str, str] = {}
-    name = ""
-    for line in lines:
-        if line[:1] in (" ", "\t"):
-            fields[name] = f"{fields.get(name, '')} {line.strip()}"
-            continue
-        name, _, value = line.partition(":")
-        name = name.strip().lower()
-        fields.setdefault(name, value.strip())
-    return fields
-
-
-class _Blocks:
-    """The bytes of a source, by records' heads and by number."""
-
-    def __init__(self, reader: SourceReader):
-        self._blocks, self._path = (block for _, block in reader.blocks()), reader.source.path
-        self._held, self._at = b"", 0
-
-    def head(self, number: int) -> bytes:
-        """The next record's head without its empty line; b"" at the end of the file."""
-        while True:
-            while self._held[self._at : self._at + 1] in (b"\r", b"\n"):
-                self._at += 1
-            ends = [(end, end + len(blank)) for blank in (b"\r\n\r\n", b"\n\n") if (end := self._find(blank)) >= 0]
-            if ends:
-                begin, (end, self._at) = self._at, min(ends)
-                return self._held[begin:end]
-            if len(self._held) - self._at > _HEAD_BYTES:
-                raise DamagedData(f"{self._path}, record {number}: no record of WARC begins here; fetch the file again")
-            if not self._more():
-                if self._held[self._at :]:
-                    raise self._truncated(f"{self._path}, record {number}")
-                return b""
-
-    def take(self, count: int, where: str, keep: bool) -> bytes:
-        """The next bytes; b"" if they are not to be kept, so that they need no memory."""
-        parts = []
-        while len(part := self._held[self._at : self._at + count]) < count:
-            parts += [part] * keep
-            count -= len(part)
-            self._at += len(part)
-            if not self._more():
-                raise self._truncated(where)
-        self._at += count
-        return b"".join([*parts, part]) if keep else b""
-
-    def _find(self, blank: bytes) -> int:
-        return self._held.find(blank, self._at, self._at + _HEAD_BYTES)
-
-    def _more(self) -> bool:
-        block = next(self._blocks, b"")
-        self._held, self._at = self._held[self._at :] + block, 0
-        return bool(block)
-
-    def _truncated(self, where: str) -> DamagedData:
-        return DamagedData(f"{where}: the file ends within it; expected a whole file: fetch it again")
+    return call
 
 
 TEXT = Format(
@@ -239,23 +106,21 @@ JSON_LINES = Format(
 )
 DUMP = Format(
     suffixes=(DUMP_SUFFIX,),
-    documents=_article_documents,
+    documents=_named("wikipedia", "article_documents"),
     may_be_cut=lambda source, _: has_streams(source.open) if source.compression == ".bz2" else not source.compression,
 )
 TABLE = Format(
     suffixes=(".parquet", ".arrow"),
-    documents=row_documents,
+    documents=_named("arrow_files", "row_documents"),
     may_be_cut=lambda _source, _documents: True,
-    reader=ArrowReader,
+    reader=_named("arrow_files", "ArrowReader"),
     may_be_compressed=False,
 )
-WRITTEN_TABLE = Format(suffixes=(".csv", ".tsv"), documents=table_documents, only_named=True)
-WET = Format(suffixes=(".wet",), documents=wet_documents)
+WRITTEN_TABLE = Format(
+    suffixes=(".csv", ".tsv"), documents=_named("written_tables", "table_documents"), only_named=True
+)
+WET = Format(suffixes=(".wet",), documents=_named("web_pages", "wet_documents"))
 FORMATS = {suffix: each for each in (TEXT, JSON_LINES, DUMP, TABLE, WRITTEN_TABLE, WET) for suffix in each.suffixes}
-BAD_LINES = (
-    *(*sources.BAD_LINES, NOT_JSON, NO_TEXT),
-    *(*arrow_files.BAD_LINES, NO_ROW, NOT_TEXT, TOO_LONG),
-)  # names in SourceReader.passed_over
 
 
 def format_of(source: SourceFile) -> Format:

@@ -25,9 +25,18 @@ MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 DUMP_SUFFIX = ".xml"
 STRICT_LINES = 1000  # by default, a bad line among the first ones of a file is an error
-NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
-TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
-BAD_LINES = (NOT_TEXT, TOO_LONG)
+# What --bad_lines is about: names in SourceReader.passed_over, for each format.
+NOT_TEXT, ROW_NOT_TEXT, RECORD_NOT_TEXT = (f"{each} that are not UTF-8 text" for each in ("lines", "rows", "records"))
+TOO_LONG, ROW_TOO_LONG, RECORD_TOO_LONG = (
+    f"{each} longer than {MAXIMUM_LINE_BYTES >> 20} MiB" for each in ("lines", "rows", "records")
+)
+NO_TEXT, ROW_NO_TEXT = "lines without text", "rows without text"
+NOT_JSON = "lines that are not JSON objects"
+NO_ROW = "rows that do not fit the table's header"
+BAD_LINES = (
+    *(NOT_TEXT, ROW_NOT_TEXT, RECORD_NOT_TEXT, TOO_LONG, ROW_TOO_LONG, RECORD_TOO_LONG),
+    *(NO_TEXT, ROW_NO_TEXT, NOT_JSON, NO_ROW),
+)
 _ENCODING_FLAG = "name its encoding (for tables, finetune, predict, mine and score have --encoding latin-1)"
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
 

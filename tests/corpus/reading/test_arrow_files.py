@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from bert_horovod.corpus.reading.arrow_files import NO_TEXT, NOT_TEXT
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
+from bert_horovod.corpus.reading.sources import ROW_NO_TEXT, ROW_NOT_TEXT
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.reading.documents import documents as of_reader
 from tests.corpus.reading.documents import source_of
@@ -95,7 +95,7 @@ def test_text_may_be_in_bytes_and_within_other_columns(tmp_path, name, kind):
     source = source_of(write(tmp_path / name, columns, rows=2, kind=kind))
     passed_over = {}
     rows = documents(source, bad_lines="skip", passed_over=passed_over)
-    assert (rows, passed_over) == ([("A", "Één."), ("C", "Drie.")], {NOT_TEXT: 1})
+    assert (rows, passed_over) == ([("A", "Één."), ("C", "Drie.")], {ROW_NOT_TEXT: 1})
     rows = documents(source, bad_lines="skip", text_field="article.abstract")
     assert rows == [("A", "One."), ("", "Two.")]
     with pytest.raises(UserError, match=r"no column 'article.body'; .*one of \['title', 'text', 'article.abstract'\]"):
@@ -145,7 +145,7 @@ def test_rows_without_text_are_bad_lines(tmp_path):
     counts = {}
     source = source_of(write(tmp_path / "a.parquet", table))
     assert documents(source, passed_over=counts, bad_lines="skip") == [("", "Good."), ("", ""), ("", "OK")]
-    assert counts == {NO_TEXT: 1, NOT_TEXT: 1}
+    assert counts == {ROW_NO_TEXT: 1, ROW_NOT_TEXT: 1}
     with pytest.raises(UserError, match=r"a\.parquet, row 2: no value; .*--bad_lines skip"):
         documents(source, bad_lines=None)
     late = pa.table({"text": ["Good."] * 1000 + [None]})

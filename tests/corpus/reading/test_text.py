@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from bert_horovod.corpus.reading.finding import find_sources
-from bert_horovod.corpus.reading.formats import BAD_LINES, read_sections
+from bert_horovod.corpus.reading.formats import read_sections
 from bert_horovod.corpus.reading.pieces import split_source
-from bert_horovod.corpus.reading.sources import NOT_TEXT, TOO_LONG, SourceReader
+from bert_horovod.corpus.reading.sources import BAD_LINES, NOT_TEXT, TOO_LONG, SourceReader
 from bert_horovod.corpus.reading.text import CUT, SECTION_BYTES
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.reading.documents import source_of, texts_of
