@@ -59,6 +59,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
+from bert_horovod.wording import did_you_mean
 from lab import ladder
 from lab.contestants import PINNED, path
 from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
@@ -373,7 +374,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text"
     )
-    parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable")
+    parser.add_argument("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
     parser.add_argument(
         "--group",
         action="append",
@@ -398,6 +399,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--glue: expected --data_dir and --work, where the last curve was trained")
     if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
+    for name in arguments.curve or ():
+        if name not in CURVES:
+            parser.error(f"--curve {name!r}: {did_you_mean(name, CURVES)}expected a curve of lab/curves.toml")
     continued = [name for name in arguments.curve or () if CURVES[name].begin]
     if continued and not arguments.start:
         parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
