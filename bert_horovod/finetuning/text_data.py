@@ -168,7 +168,11 @@ def own_data(
         form = learn_labels(files.train, form)
     train = read_labelled(files.train, form)
     fraction = options.dev_fraction
-    train, dev = (train, read_labelled(files.dev[0], form)) if fraction is None else two_parts(train, fraction)
+    train, dev = (
+        (train, read_labelled(files.dev[0], form))
+        if fraction is None
+        else two_parts(train, fraction, by_query=name == "reranking")
+    )
     refuse_one_label(train, form)
     test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
     metrics = OWN_METRICS[name] or score_names(len(form.labels), options.threshold is None)
@@ -255,22 +259,27 @@ def _optional(directory: Path | None, test: TestSet) -> Path | None:
 _SEED = 0  # the same for all runs, so that runs with different data.seed have one dev set
 
 
-def two_parts(split: Split, fraction: float) -> list[Split]:
+def two_parts(split: Split, fraction: float, by_query: bool = False) -> list[Split]:
     """A file's examples as train and dev part; see `divided`."""
-    parts = zip(("train", "dev"), divided(split.examples, fraction), strict=True)
+    parts = zip(("train", "dev"), divided(split.examples, fraction, by_query), strict=True)
     return [split._replace(examples=part, part=f" ({kind} part)") for kind, part in parts]
 
 
-def divided(examples: LabelledTexts, fraction: float) -> tuple[LabelledTexts, LabelledTexts]:
+def divided(examples: LabelledTexts, fraction: float, by_query: bool = False) -> tuple[LabelledTexts, LabelledTexts]:
     """A file's examples as train and dev part, each in the file's order.
 
     Each label's share in the dev part is its share of all examples, to rounding. An example with several labels is
-    counted for its rarest label. An example that is alone with its label stays in the train part. Raises UserError if
-    `fraction` is not above 0 and at most 0.5, or there are too few examples.
+    counted for its rarest label. An example that is alone with its label stays in the train part. `by_query`: the
+    share is one of queries, the first texts, and a query's examples stay together. Raises UserError if `fraction` is
+    not above 0 and at most 0.5, or there are too few examples.
     """
     if not 0 < fraction <= 0.5:
         raise UserError(f"--dev_fraction {fraction:g}: expected more than 0 and at most 0.5, as in 0.1")
-    numbers = _dev_numbers(_groups(examples), fraction)
+    if by_query:
+        first = np.unique(np.asarray(examples.texts[0], object), return_inverse=True)[1]
+        numbers = np.flatnonzero(np.isin(first, _dev_numbers([0] * (int(first.max(initial=-1)) + 1), fraction)))
+    else:
+        numbers = _dev_numbers(_groups(examples), fraction)
     if not len(numbers):
         raise UserError(
             f"--dev_fraction {fraction:g} of {len(examples.labels):,} examples leaves no dev example; expected more "

@@ -203,6 +203,18 @@ def test_real_numbers_are_divided_as_one_group():
     assert (len(train.labels), len(dev.labels)) == (45, 5)
 
 
+def test_a_query_stays_whole_where_passages_are_ranked(tmp_path):
+    queries = [f"query {number % 20}" for number in range(100)]
+    rows = [f"{query},passage {number},{number % 5 == 0:d}" for number, query in enumerate(queries)]
+    (tmp_path / "pairs.csv").write_text("query,passage,label\n" + "\n".join(rows))
+    data = own_data(
+        "reranking", Files(None, tmp_path / "pairs.csv"), ("query", "passage"), "label", OwnOptions(dev_fraction=0.1)
+    )
+    train, dev = (Counter(part.examples.texts[0]) for part in (data.train, data.dev[""]))
+    assert (len(train), len(dev), {*train.values(), *dev.values()}) == (18, 2, {5})
+    assert not train.keys() & dev.keys()
+
+
 def test_too_few_examples_are_refused():
     with pytest.raises(UserError, match=r"--dev_fraction 0\.1 of 4 examples leaves no dev example"):
         divided(examples([0, 1, 0, 1]), 0.1)

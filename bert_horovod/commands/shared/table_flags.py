@@ -72,7 +72,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="your own files, in place of --dev_file: this fraction of the train file's examples, as in 0.1; of each "
-        "label its share, and the same examples in each run",
+        "label its share, or of queries with all their passages, and the same examples in each run",
     )
     for action in (text_columns, label_column, label_columns, separator, threshold, dev_fraction, *add_dialect(parser)):
         for_kinds(action, lambda kind, task: kind.flags(task))

@@ -105,7 +105,7 @@ class Embeddings(Kind):
         train, dev = (
             (train, _read(files.dev[0], _judging(files.dev[0], dev_form)))
             if fraction is None
-            else two_parts(train, fraction)
+            else two_parts(train, fraction, by_query=len(form.columns) > 2)
         )
         if form.label_column:
             refuse_one_label(train, form)
