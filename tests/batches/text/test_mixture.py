@@ -166,6 +166,7 @@ def test_what_data_dir_names(tmp_path, monkeypatch):
     assert list(named_paths(["own=law"])) == [""]  # such a path exists
     assert list(named_paths(["A=law"])) == [""]  # no name
     assert named_paths(["own=a=b"])["own"].name == "a=b"
+    assert list(named_paths([f"own={300 * 'a'}"])) == ["own"]  # a name that no file can have
     for words, expected in (
         (["own=a", "own=b"], "own=a has this name already"),
         (["own=a", "b"], "--data_dir b: several stores need names"),
