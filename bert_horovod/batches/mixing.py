@@ -4,6 +4,9 @@ A period of PERIOD rows is laid once, by earliest deadline among the stores whos
 any place a store is less than one row away from its share. Then a keyed hash permutes the places within each run of
 RUN rows, so that rows of different stores do not alternate in a pattern; up to a multiple of RUN nothing changes. So
 between two multiples of RUN a store is less than two rows away from its share.
+
+A store whose share is small has its first row late in the period. So each phase begins at another place of it, or a run
+of many short phases would read less of such a store than its share, or nothing.
 """
 
 import functools
@@ -17,6 +20,7 @@ from bert_horovod.batches.order import keyed_hash
 
 PERIOD, RUN = 1 << 16, 64
 _WITHIN_RUN = 300  # a stream of keyed_hash, other than those of rows
+_GOLDEN = 633  # runs from one phase's begin to the next one's: those of few phases already lie evenly in the period
 
 
 def shares_of(weights: Mapping[str, Fraction | float]) -> dict[str, Fraction]:
@@ -56,12 +60,13 @@ def rows_of_period(shares: Mapping[str, Fraction], mean_tokens: Mapping[str, Fra
 class Order:
     """The order of a mixture's rows: endless, in random access.
 
-    `rows`: of a period, by store, whose numbers are those of their sorted names; `seed` keys the permutation.
+    `rows`: of a period, by store, whose numbers are those of their sorted names; `seed` keys the permutation; `phase`:
+    its number, from 0.
     """
 
-    def __init__(self, rows: Mapping[str, int], seed: int) -> None:
+    def __init__(self, rows: Mapping[str, int], seed: int, phase: int = 0) -> None:
         self.rows = np.array([rows[name] for name in sorted(rows)], np.int64)  # [stores]
-        stores = _laid(tuple(self.rows.tolist()))
+        stores = np.roll(_laid(tuple(self.rows.tolist())), -_GOLDEN * RUN * phase)
         words = keyed_hash(seed, _WITHIN_RUN, index=np.arange(PERIOD, dtype=np.uint64)).reshape(-1, RUN)
         within = np.argsort(words, axis=1, kind="stable")
         self._stores = np.take_along_axis(stores.reshape(-1, RUN), within, axis=1).ravel()  # int16 [PERIOD]

@@ -163,7 +163,7 @@ def _stores(recipe: Recipe, words: list[Path]) -> list[str]:
 
     stores = open_stores(words)
     check_mixtures(recipe, stores)
-    return list(mixture_lines(recipe, train_tokens(stores)))
+    return list(mixture_lines(recipe, {name or "store": tokens for name, tokens in train_tokens(stores).items()}))
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:

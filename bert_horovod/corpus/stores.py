@@ -3,6 +3,7 @@
 A dict of the opened stores, in the order of their names. One store without a name has the name "".
 """
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -11,6 +12,7 @@ from pathlib import Path
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import Numbers
+from bert_horovod.storage.places import is_url
 
 Stores = dict[str, Store]
 
@@ -20,15 +22,18 @@ def named_paths(words: Sequence[str | Path]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for word in map(str, words):
         name, equals, path = word.partition("=")
-        if not equals or not Numbers.KEY.fullmatch(name) or Path(word).exists():
+        if not equals or not Numbers.KEY.fullmatch(name) or os.path.exists(word):
             name, path = "", word
         if name in paths and name:
             raise UserError(f"--data_dir {word}: {name}={paths[name]} has this name already; give each store its own")
         if "" in {name, *paths} and len(words) > 1:
             raise UserError(
                 f"--data_dir {paths.get('', word)}: several stores need names, with which data.mixture weighs them; "
-                "expected NAME=DIR, as in --data_dir general=DIR --data_dir own=DIR"
+                "expected NAME=DIR, as in --data_dir general=DIR --data_dir own=DIR, with names that match "
+                f"{Numbers.KEY.pattern}"
             )
+        if is_url(path):
+            raise UserError(f"--data_dir {word}: expected a path on this machine: copy the store here first")
         paths[name] = Path(path)
     return {name: paths[name] for name in sorted(paths)}
 

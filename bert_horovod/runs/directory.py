@@ -247,9 +247,11 @@ def _refuse_another_start(output_dir: Path, start: Start, now: Start, name: str,
     """Refuse another checkpoint than that which the run was started from.
 
     A run that has checkpoints goes on from its own: it needs the other one no longer, and one of its own names itself.
+    One that has none begins anew, and takes from the other one what the flag says.
     """
+    same = start.weights == now.weights and (resumes or start.flag == now.flag)
     own = now.checkpoint and Path(now.checkpoint).resolve().is_relative_to(output_dir.resolve())
-    if start.weights == now.weights or own or (not now.weights and resumes):
+    if same or own or (not now.weights and resumes):
         return
     again = f"give {start.flag} {start.checkpoint} again" if start.weights else f"leave {now.flag} out"
     raise UserError(

@@ -38,6 +38,14 @@ def test_each_row_of_a_store_comes_once_in_order_and_its_place_is_found_again():
     assert np.array_equal(order.at(positions[12345:12350])[1], own[12345:12350])
 
 
+def test_many_short_phases_together_read_each_store_as_often_as_its_share():
+    """If each phase began at the period's begin, none of these would have a row of store a."""
+    rows = rows_of_period(shares_of(FEW), dict.fromkeys(FEW, Fraction(1)))
+    read = sum(Order(rows, seed=phase, phase=phase).read(3 * RUN) for phase in range(50))
+    expected = 50 * 3 * RUN * np.array(list(FEW.values()))
+    assert np.all(np.abs(read - expected) < 3 + 0.01 * expected)
+
+
 def test_rows_of_two_stores_do_not_alternate_in_a_pattern_and_the_seed_changes_them():
     halves, others = (Order({"a": PERIOD // 2, "b": PERIOD // 2}, seed).at(np.arange(6400))[0] for seed in (1, 2))
     assert 0.4 < np.mean(halves[1:] == halves[:-1]) < 0.6

@@ -47,6 +47,12 @@ def test_a_cluster_file_gives_ranks_prices_and_power(capsys):
     assert [int(total[i].replace(",", "")) for i in (1, 2)] == [round(each) for each in sums]
 
 
+def test_what_is_read_of_one_store_without_a_name_is_told(capsys, store):
+    output = plan(capsys, "--recipe", LARGE, "--device", "V100", "--data_dir", str(store.path))
+    assert re.search(r"^phase 1: store +100\.0% +[\d,]+ tokens +[\d.e+]+ epochs$", output, re.M)
+    assert "warning: the run reads store " in output
+
+
 def test_advice_has_figures(capsys):
     words = ("--recipe", LARGE, "--cluster", CLUSTER)
     output = plan(capsys, *words, "--efficiency", "0.5")

@@ -153,6 +153,8 @@ BOTH = (
         (ONE, True, FRESH, []),
         (ONE, True, dataclasses.replace(OTHER, checkpoint="OWN"), []),
         (ONE, False, ONE, []),
+        (ONE, True, INIT, []),
+        (ONE, False, INIT, ["not from --init_checkpoint /models/one (", "give --checkpoint /models/one again"]),
         (ONE, False, FRESH, ["not from fresh parameters; give --checkpoint /models/one again"]),
         (FRESH, False, INIT, ["not from --init_checkpoint /models/one (weights 1", "leave --init_checkpoint out"]),
     ],

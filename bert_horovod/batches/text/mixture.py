@@ -207,8 +207,10 @@ def open_mixture(
     shares = weights_of_phase(recipe, phase, tokens)
     used = {name: index for name, index in indexes.items() if shares[name]}
     means = {name: Fraction(tokens[name], index.rows) for name, index in used.items()}
-    seed, rate = phase_seed(recipe, phases_before + phase), mask_rate(recipe, recipe.phase[phase])
-    order = Order(dict.fromkeys(stores, 0) | rows_of_period({name: shares[name] for name in used}, means), seed)
+    phase_of_all = phases_before + phase
+    seed, rate = phase_seed(recipe, phase_of_all), mask_rate(recipe, recipe.phase[phase])
+    of_period = rows_of_period({name: shares[name] for name in used}, means)
+    order = Order(dict.fromkeys(stores, 0) | of_period, seed, phase_of_all)
     slots = np.max([stair_slots(index, rate) for index in used.values()], axis=0)
     sequences = max(index.sequences for index in used.values())
     rows, roles = {}, token_roles(next(iter(stores.values())), recipe.objective)

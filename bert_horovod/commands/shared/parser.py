@@ -152,7 +152,7 @@ def refuse_unread(arguments: argparse.Namespace) -> None:
         if not failing or value == action.default:
             continue
         flag = max(action.option_strings, key=len)
-        given = flag if value is True else f"{flag} {' '.join(value) if isinstance(value, list) else value}"
+        given = flag if value is True else f"{flag} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         raise UserError(f"{given}: it is read only {' and '.join(failing)}; leave it out")
 
 

@@ -42,12 +42,13 @@ class BadBatch(NamedTuple):
     more: int  # number of further such tensors
 
     def describe(self, flags: str) -> str:
-        """A message for people; `flags`: the flags of `bert-horovod inspect` that choose the run and the phase."""
+        """A message for people; `flags`: those of `bert-horovod inspect` that choose run and phase; "": it has none."""
         more = f" (and in {self.more} more)" if self.more else ""
-        return (
-            f"rank {self.rank} found numbers that are not finite in {self.tensor} or its gradient{more}. Its rows: "
-            f"bert-horovod inspect {flags} --epoch {self.epoch} --row {self.row} --rows {self.rows}"
-        )
+        rows = f"{self.rows} from row {self.row} of epoch {self.epoch} on"
+        if flags:
+            rows = f"bert-horovod inspect {flags} --epoch {self.epoch} --row {self.row} --rows {self.rows}"
+        tensors = f"{self.tensor} or its gradient{more}"
+        return f"rank {self.rank} found numbers that are not finite in {tensors}. Its rows: {rows}"
 
 
 class DivergenceHook(Hook):
@@ -61,6 +62,10 @@ class DivergenceHook(Hook):
                 f"step {progress.step}: the loss was far above its mean as the phase ended, and the next phase would "
                 f"grow that model. {_mend(self.run.recipe.phase[self.run.phase.number - 1])}"
             )
+        last_two = self.run.recipe.phase[: self.run.phase.number + 1][-2:]
+        other_texts = len({phase.mixture or self.run.recipe.data.mixture for phase in last_two}) > 1
+        if other_texts and progress.step == self.run.phase.begin and not progress.jumped_in_a_row:
+            progress.mean_loss = None  # a new language may be nats above it, without divergence
 
     def step(self, event: StepEvent) -> None:
         run, numerics = self.run, self.run.recipe.numerics
@@ -92,6 +97,8 @@ class DivergenceHook(Hook):
         recipe = run.job.output_dir / "recipe.toml"
         data = getattr(run.job.dataset, "flags", f"--data_dir {run.job.dataset.path}")
         flags = f"{data} --recipe {recipe} --phase {phase.number}"
+        if run.state.progress.phases_before:  # the recipe does not tell them, and inspect would show other rows
+            flags = ""
         texts = [bad_batch.describe(flags) for bad_batch in bad[:_SHOWN]]
         overflow = overflow_of_sums(run.recipe.numerics.wire, run.world.size, phase.micro_batches)
         for text in texts or [overflow]:

@@ -63,6 +63,14 @@ def test_a_store_is_less_than_three_rows_away_from_its_share_across_the_border_o
     assert np.abs(sum(of_phase[-1] for of_phase in ahead)).max() < 3
 
 
+def test_a_run_behind_a_phase_reads_the_rows_of_the_next_phase(stores):
+    recipe = mixed(stores)
+    both, then = (replace(recipe, phase=recipe.phase * phases) for phases in (2, 1))
+    positions = np.arange(100)
+    next_phase, behind = open_mixture(stores, both, 1), open_mixture(stores, then, 0, phases_before=1)
+    assert np.array_equal(next_phase.assemble(positions)["input_ids"], behind.assemble(positions)["input_ids"])
+
+
 def test_a_row_is_the_same_alone_and_among_others_and_minus_one_is_padding(stores):
     mixture = open_mixture(stores, mixed(stores), 0)
     positions = np.array([5, 70_000, -1, 3, 64])
@@ -166,6 +174,7 @@ def test_what_data_dir_names(tmp_path, monkeypatch):
     assert list(named_paths(["own=law"])) == [""]  # such a path exists
     assert list(named_paths(["A=law"])) == [""]  # no name
     assert named_paths(["own=a=b"])["own"].name == "a=b"
+    assert list(named_paths([f"own={300 * 'a'}"])) == ["own"]  # a name that no file can have
     for words, expected in (
         (["own=a", "own=b"], "own=a has this name already"),
         (["own=a", "b"], "--data_dir b: several stores need names"),

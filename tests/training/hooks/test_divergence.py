@@ -3,13 +3,16 @@
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text.index import open_index
 from bert_horovod.collectives.world import World
+from bert_horovod.recipe.fields import Numbers
 from bert_horovod.recipe.settings import Numerics, Phase
 from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.directory import claim
@@ -20,7 +23,9 @@ from bert_horovod.training.hooks.divergence import (
     JUMP_STEPS,
     MEAN_DECAY,
     SETTLED,
+    BadBatch,
     Diverged,
+    DivergenceHook,
     check,
     overflow_of_sums,
     pass_over,
@@ -101,6 +106,29 @@ def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(fau
     capsys.readouterr()
     assert dispatch(parse(["bert-horovod", *command])) == 0
     assert f"row {first % rows}:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mixtures", "step", "jumped", "mean"),
+    [
+        (({"own": 1}, {"own": 1}), 20, 0, 2.0),
+        (({"general": 1, "own": 0}, {"general": 0, "own": 1}), 20, 0, None),
+        (({"general": 1, "own": 0}, {"general": 0, "own": 1}), 21, 0, 2.0),
+        (({"general": 1, "own": 0}, {"general": 0, "own": 1}), 20, 3, 2.0),
+    ],
+)
+def test_a_phase_of_other_stores_has_a_mean_of_its_own(mixtures, step, jumped, mean):
+    """A language that is new to the model has a loss far above that of the one before."""
+    (phase,) = toy_recipe().phase
+    recipe = replace(toy_recipe(), phase=tuple(replace(phase, mixture=Numbers(each.items())) for each in mixtures))
+    state = SimpleNamespace(progress=Progress(step=step, mean_loss=2.0, jumped_in_a_row=jumped))
+    DivergenceHook(SimpleNamespace(recipe=recipe, state=state, phase=SimpleNamespace(number=1, begin=20))).phase()
+    assert state.progress.mean_loss == mean
+
+
+def test_no_command_is_named_that_would_show_other_rows():
+    told = BadBatch(rank=1, epoch=2, row=144, rows=8, tensor="cls.predictions.bias", more=0).describe(flags="")
+    assert told.endswith("Its rows: 8 from row 144 of epoch 2 on")
 
 
 # The loss is far up in steps 27 to `jumped`.
