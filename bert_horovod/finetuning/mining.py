@@ -216,10 +216,10 @@ class Vectors(NamedTuple):
 def load_vectors(path: Path, texts: NumberedTexts, count: int, of: str) -> Vectors:
     """Open a .npy file of a vector for each of `count` texts that were added first; raises UserError."""
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        loaded = np.lib.format.open_memmap(path, mode="r")  # np.load has other errors for a file of other kind
     except (OSError, ValueError) as error:
         raise UserError(f"--vectors: cannot read {path}: {error}; expected a .npy of predict --vectors") from error
-    if not isinstance(loaded, np.ndarray) or loaded.ndim != 2 or loaded.dtype.kind != "f":
+    if loaded.ndim != 2 or loaded.dtype.kind != "f":
         raise UserError(f"--vectors: {path} is no table of real numbers; expected a .npy of predict --vectors")
     if len(loaded) != count:
         raise UserError(f"--vectors: {path} has {len(loaded):,} vectors; expected {count:,}, one for each {of}")

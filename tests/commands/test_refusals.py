@@ -139,6 +139,8 @@ CASES = [
     (f"{FILES} two.npy", "--vectors two.npy: expected two files, of queries and of passages"),
     (f"{FILES} two.npy,none.npy", "cannot read none.npy: [Errno 2] No such file or directory"),
     (f"{FILES} two.npy,rank.csv", "cannot read rank.csv: "),
+    (f"{FILES} two.npy,empty.csv", "cannot read empty.csv: "),
+    (f"{FILES} two.npy,a.XLSX", "cannot read a.XLSX: "),
     (f"{FILES} two.npy,one.npy", "one.npy has 1 vectors; expected 2, one for each passage of --input"),
     (f"{FILES} two.npy,wide.npy", "--vectors: of 2 and of 3 numbers; expected files of one checkpoint"),
     (f"{FILES} two.npy,whole.npy", "whole.npy is no table of real numbers; expected a .npy of predict --vectors"),
