@@ -316,7 +316,9 @@ class Miner:
         self._right = pairs.right()
 
     def key(self, *of: object) -> str:
-        texts = self.pairs.queries.digest, self.pairs.passages.digest, *map(str, of), self.places, len(self.pairs.query)
+        pairs = self.pairs
+        which = hashlib.sha256(pairs.query).hexdigest(), pairs.columns  # a column's name decides about its prompt
+        texts = pairs.queries.digest, pairs.passages.digest, *map(str, of), self.places, which
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
     def encode(self, predictor: EmbeddingPredictor, directory: Path, shown: Shown) -> list[Vectors]:
