@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import io
 import itertools
 import json
 import re
@@ -394,6 +393,12 @@ def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
     return "".join(table_parts(path, columns, [rows]))
 
 
+class _Lines(list[str]):
+    """The lines that are written, as csv.writer gives them."""
+
+    write = list.append
+
+
 def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]]) -> Iterator[str]:
     """Yield a table's text in parts: its header, if it has one, and its rows block by block; see table_text."""
     kind = kind_of(path)
@@ -401,8 +406,8 @@ def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]
         if kind == "json":
             yield "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
         elif kind == "csv":
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows(rows)
-            yield text.getvalue()
+            lines = _Lines()
+            csv.writer(lines).writerows(rows)  # before Python 3.13 a field with \r is quoted for this line end alone
+            yield "".join(line.removesuffix("\r\n") + "\n" for line in lines)
         else:
             yield "".join("\t".join(str(field).translate(BLANKS) for field in row) + "\n" for row in rows)

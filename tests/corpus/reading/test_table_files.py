@@ -188,7 +188,7 @@ def test_a_table_is_read_in_blocks_whose_memory_does_not_grow_with_it(tmp_path, 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv"])
 def test_what_is_written_is_read_again(tmp_path, name):
-    rows = [["0", 'a "b", c'], ["1", "d"]]
+    rows = [["0", 'a "b", c'], ["1", "d"], *([["2", "e\rf"], ["3", "g\r\nh\n"]] if name != "a.tsv" else [])]
     table = read_table(written(tmp_path / name, table_text(tmp_path / name, ["index", "text"], rows)))
     assert table.columns == ["index", "text"]
     assert [fields for _, fields in table.rows] == rows
