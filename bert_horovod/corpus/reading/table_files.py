@@ -269,7 +269,8 @@ def _whole(path: Path, number: int, line: str, encoding: str) -> str:
 
 def _quoting_hint(path: Path, fields: list[str], dialect: Dialect) -> str:
     quotes = kind_of(path) == "tsv" and not dialect.quoted and any('"' in field for field in fields)
-    return "; if a spreadsheet or pandas wrote it, with quotation marks around fields: --quoted_tsv" if quotes else ""
+    mend = "let its name end with .csv, or give --quoted_tsv where the command has it"
+    return f"; if a spreadsheet or pandas wrote it, with quotation marks around fields: {mend}" if quotes else ""
 
 
 def require_table_name(flag: str, path: Path) -> None:
