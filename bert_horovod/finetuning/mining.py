@@ -170,7 +170,8 @@ def read_query_passages(
     else:
         for block in _corpus_blocks(corpus, columns[1], dialect):
             passages.add(block)
-        further = len(passages)
+        if not (further := len(passages)):
+            raise UserError(f"--corpus {corpus} is empty; expected a passage in each line, or no --corpus")
         right.number()
         for begin in range(0, len(right), _TEXTS):
             passages.add(right(right.numbers[begin : begin + _TEXTS]))
@@ -191,7 +192,8 @@ def _corpus_blocks(path: Path, name: str, dialect: Dialect) -> Iterator[list[str
         yield from text_blocks(path, "text")
         return
     there = require_columns(path, (), "", dialect)
-    column = there[0] if len(there) == 1 else name
+    is_number = name.removeprefix("-").isdecimal() and kind_of(path) != "json"  # then there is no header
+    column = name if len(there) > 1 else "1" if is_number else there[0]
     for table in table_blocks(path, (column,), dialect):
         (place,) = table.places((column,), "--text_columns")
         yield [fields[place] for _, fields in table.rows]

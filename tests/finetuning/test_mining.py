@@ -175,6 +175,14 @@ def test_a_command_that_was_killed_goes_on_and_writes_the_same(toy, monkeypatch)
     assert not [*toy.glob(".out*")]
 
 
+def test_a_corpus_of_one_column_has_no_header_where_columns_are_numbers(tmp_path):
+    (tmp_path / "in.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "corpus.tsv").write_text("first\nsecond\n")
+    for columns, expected in ((("1", "2"), ["first", "second", "b", "d"]), (("a", "b"), ["second", "d"])):
+        pairs = mining.read_query_passages(tmp_path / "in.tsv", columns, tmp_path / "corpus.tsv", tmp_path, PLAIN)
+        assert pairs.passages(np.arange(len(pairs.passages.first))) == expected
+
+
 def test_what_is_kept_is_of_these_pairs_and_columns(tmp_path):
     """A query's passages decide about the pairs that a reranker judges, and a column's name about its prompt."""
     keys = set()
