@@ -170,7 +170,8 @@ def read_query_passages(
     else:
         for block in _corpus_blocks(corpus, columns[1], dialect):
             passages.add(block)
-        further = len(passages)
+        if not (further := len(passages)):
+            raise UserError(f"--corpus {corpus} is empty; expected a passage in each line, or no --corpus")
         right.number()
         for begin in range(0, len(right), _TEXTS):
             passages.add(right(right.numbers[begin : begin + _TEXTS]))
@@ -191,7 +192,8 @@ def _corpus_blocks(path: Path, name: str, dialect: Dialect) -> Iterator[list[str
         yield from text_blocks(path, "text")
         return
     there = require_columns(path, (), "", dialect)
-    column = there[0] if len(there) == 1 else name
+    is_number = name.removeprefix("-").isdecimal() and kind_of(path) != "json"  # then there is no header
+    column = name if len(there) > 1 else "1" if is_number else there[0]
     for table in table_blocks(path, (column,), dialect):
         (place,) = table.places((column,), "--text_columns")
         yield [fields[place] for _, fields in table.rows]
@@ -216,10 +218,10 @@ class Vectors(NamedTuple):
 def load_vectors(path: Path, texts: NumberedTexts, count: int, of: str) -> Vectors:
     """Open a .npy file of a vector for each of `count` texts that were added first; raises UserError."""
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        loaded = np.lib.format.open_memmap(path, mode="r")  # np.load has other errors for a file of other kind
     except (OSError, ValueError) as error:
         raise UserError(f"--vectors: cannot read {path}: {error}; expected a .npy of predict --vectors") from error
-    if not isinstance(loaded, np.ndarray) or loaded.ndim != 2 or loaded.dtype.kind != "f":
+    if loaded.ndim != 2 or loaded.dtype.kind != "f":
         raise UserError(f"--vectors: {path} is no table of real numbers; expected a .npy of predict --vectors")
     if len(loaded) != count:
         raise UserError(f"--vectors: {path} has {len(loaded):,} vectors; expected {count:,}, one for each {of}")
@@ -316,7 +318,9 @@ class Miner:
         self._right = pairs.right()
 
     def key(self, *of: object) -> str:
-        texts = self.pairs.queries.digest, self.pairs.passages.digest, *map(str, of), self.places, len(self.pairs.query)
+        pairs = self.pairs
+        which = hashlib.sha256(pairs.query).hexdigest(), pairs.columns  # a column's name decides about its prompt
+        texts = pairs.queries.digest, pairs.passages.digest, *map(str, of), self.places, which
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
     def encode(self, predictor: EmbeddingPredictor, directory: Path, shown: Shown) -> list[Vectors]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.reading.table_files import PLAIN
 from bert_horovod.errors import RunError
 from bert_horovod.finetuning import mining
 from bert_horovod.tasks.text_head import Reranking
@@ -172,6 +173,26 @@ def test_a_command_that_was_killed_goes_on_and_writes_the_same(toy, monkeypatch)
     assert of_toy(toy, *words) == expected
     assert len(calls) == 4 + 16 // 3 + 1 - 3  # the three whole blocks are kept
     assert not [*toy.glob(".out*")]
+
+
+def test_a_corpus_of_one_column_has_no_header_where_columns_are_numbers(tmp_path):
+    (tmp_path / "in.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "corpus.tsv").write_text("first\nsecond\n")
+    for columns, expected in ((("1", "2"), ["first", "second", "b", "d"]), (("a", "b"), ["second", "d"])):
+        pairs = mining.read_query_passages(tmp_path / "in.tsv", columns, tmp_path / "corpus.tsv", tmp_path, PLAIN)
+        assert pairs.passages(np.arange(len(pairs.passages.first))) == expected
+
+
+def test_what_is_kept_is_of_these_pairs_and_columns(tmp_path):
+    """A query's passages decide about the pairs that a reranker judges, and a column's name about its prompt."""
+    keys = set()
+    for first, second in ((["b", "c"], ["d"]), (["b"], ["c", "d"])):
+        for columns in (("query", "passage"), ("q", "p")):
+            rows = [dict(zip(columns, row, strict=True)) for row in (("a", first), ("e", second))]
+            (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            pairs = mining.read_query_passages(tmp_path / "in.jsonl", columns, None, tmp_path, PLAIN)
+            keys.add(mining.Miner(pairs, mining.Mining()).key())
+    assert len(keys) == 4
 
 
 def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_fewer(tmp_path, capsys):

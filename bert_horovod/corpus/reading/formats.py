@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from bert_horovod.corpus.reading.compression import has_streams
+from bert_horovod.corpus.reading.sequences import token_letters
 from bert_horovod.corpus.reading.sources import (
     DUMP_SUFFIX,
     JSON_SUFFIXES,
@@ -148,10 +149,15 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
     line ends a document, and a line is a sentence; with "paragraph_lines" likewise, but a line is a paragraph. In JSON
     Lines and tables, every line or row is a document in any case, and its text is read by the same rule. An article of
     a Wikipedia dump and a page of a WET file are documents in any case; a page's line is a paragraph. With what
-    sequences.read_split gives, a plain file is FASTA, and a document is a sequence: lines of upper-case letters. The
+    sequences.parse_split gives, a plain file is FASTA, and a document is a sequence: lines of upper-case letters. The
     documents to skip at the beginning are not counted, and not parsed where that is possible.
     """
-    section_iterators = format_of(reader.source).documents(reader, documents)
+    form = format_of(reader.source)
+    if form in (DUMP, WET) and token_letters(documents):
+        raise UserError(
+            f"{reader.source.path}: its texts are prose; expected FASTA, JSON Lines or a table with --split"
+        )
+    section_iterators = form.documents(reader, documents)
     for _ in islice(section_iterators, skip_documents):
         reader.passed_over.clear()
     for document in section_iterators:

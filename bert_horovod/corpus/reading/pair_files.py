@@ -66,7 +66,7 @@ def read_pairs(inputs: Sequence[Path], columns: tuple[str, ...] = COLUMNS, flag:
     pairs = Pairs([], [], {kind: [] for kind in (FILE, *GROUPS)})
     for path, name in _files(inputs, flag).items():
         table = read_table(path, columns)
-        good, bad = table.places(columns, "--text_columns")
+        good, bad = table.places(columns, "--text_columns" if flag == "--pairs" else "")
         others = {kind: table.columns.index(kind) for kind in GROUPS if kind in table.columns}
         for number, fields in table.rows:
             if not (fields[good].strip() and fields[bad].strip()):

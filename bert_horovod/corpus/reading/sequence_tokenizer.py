@@ -26,7 +26,7 @@ def learn_sequence_tokenizer(
 ) -> JsonTokenizer:
     """The tokenizer of all letters that the sequences have and of their k-mers, the most frequent ones up to `size`.
 
-    `split` as read_split gives it. The same sources give the same tokenizer. Raises UserError for input that cannot be
+    `split` as parse_split gives it. The same sources give the same tokenizer. Raises UserError for input that cannot be
     read or has no letters, and for a size that is less than that of the letters.
     """
     letters, kmers = _count(sources, split, text_field, bad_lines)

@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import io
 import itertools
 import json
 import re
@@ -270,7 +269,8 @@ def _whole(path: Path, number: int, line: str, encoding: str) -> str:
 
 def _quoting_hint(path: Path, fields: list[str], dialect: Dialect) -> str:
     quotes = kind_of(path) == "tsv" and not dialect.quoted and any('"' in field for field in fields)
-    return "; if a spreadsheet or pandas wrote it, with quotation marks around fields: --quoted_tsv" if quotes else ""
+    mend = "let its name end with .csv, or give --quoted_tsv where the command has it"
+    return f"; if a spreadsheet or pandas wrote it, with quotation marks around fields: {mend}" if quotes else ""
 
 
 def require_table_name(flag: str, path: Path) -> None:
@@ -394,6 +394,12 @@ def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
     return "".join(table_parts(path, columns, [rows]))
 
 
+class _Lines(list[str]):
+    """The lines that are written, as csv.writer gives them."""
+
+    write = list.append
+
+
 def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]]) -> Iterator[str]:
     """Yield a table's text in parts: its header, if it has one, and its rows block by block; see table_text."""
     kind = kind_of(path)
@@ -401,8 +407,8 @@ def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]
         if kind == "json":
             yield "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
         elif kind == "csv":
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows(rows)
-            yield text.getvalue()
+            lines = _Lines()
+            csv.writer(lines).writerows(rows)  # before Python 3.13 a field with \r is quoted for this line end alone
+            yield "".join(line.removesuffix("\r\n") + "\n" for line in lines)
         else:
             yield "".join("\t".join(str(field).translate(BLANKS) for field in row) + "\n" for row in rows)

@@ -129,7 +129,7 @@ def text_blocks(path: Path, kind: str, column: str | None = None, most: float = 
     with opened(path, _FORMS) as reader:
         lines = reader.lines()
         texts = (line for _, line in lines) if kind == "text" else _json_texts(path, lines, column or USUAL.word)
-        yield from in_blocks(texts, most, len)
+        yield from in_blocks((text.removesuffix("\r") for text in texts), most, len)
 
 
 def _json_texts(path: Path, lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:

@@ -35,6 +35,8 @@ def utf8_bytes(text: str) -> int:
 def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     """The documents of plain text; see formats.read_sections."""
     if token_letters(documents):
+        if reader.begin == 0:
+            reader.look = refuse_content
         for name, sequence in fasta_records(reader):
             yield _sequence_sections(sequence, documents, f"{reader.source.path}, >{name}", name)
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.corpus.reading.pair_files import COLUMNS, FILE, read_pairs
+from bert_horovod.errors import UserError
 from tests.horovod_runs import PROJECT
 
 BLIMP = PROJECT.parent / "shared" / "data" / "pairs" / "blimp"
@@ -42,6 +43,14 @@ def test_json_lines_csv_and_tsv_plain_or_compressed_and_directories_are_read(fil
 def test_other_columns_may_be_named(files):
     pairs = read_pairs([files / "in" / "b.csv"], ("sentence_bad", "sentence_good"))
     assert pairs.sentences == [("d, e", "f")]
+
+
+def test_a_message_names_no_flag_that_pretrain_lacks(files):
+    (files / "a.csv").write_text("good,bad\na,b\n")
+    for flag, names_columns in (("--pairs", True), ("--probe_dir", False)):
+        with pytest.raises(UserError, match="has no column 'sentence_good'") as raised:
+            read_pairs([files / "a.csv"], flag=flag)
+        assert ("--text_columns" in str(raised.value)) == names_columns
 
 
 def test_files_of_one_name_are_two_groups(files):

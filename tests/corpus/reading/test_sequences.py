@@ -96,6 +96,17 @@ def test_what_is_no_sequence_is_refused(tmp_path, data, message):
         read(tmp_path / "a.fa", data)
 
 
+@pytest.mark.parametrize("name", ["a.xml", "a.warc.wet"])
+def test_dumps_and_web_pages_are_no_sequences(tmp_path, name):
+    with pytest.raises(UserError, match=rf"{name}: its texts are prose; expected FASTA, JSON Lines or a table with"):
+        read(tmp_path / name, b"<mediawiki>")
+
+
+def test_compressed_fasta_of_another_name_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"a\.fa is compressed, which its name does not say .* ends with \.gz"):
+        read(tmp_path / "a.fa", gzip.compress(FASTA))
+
+
 def test_fasta_without_split_is_refused_and_prose_that_quotes_is_not(tmp_path):
     for data in (b">chr1\nACGTNNNNNNNNACGTACGTACGT\nACGT", b">p\r\nmktayiakqrqisfvkshfsrq\r\n"):
         with pytest.raises(

@@ -188,7 +188,7 @@ def test_a_table_is_read_in_blocks_whose_memory_does_not_grow_with_it(tmp_path, 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv"])
 def test_what_is_written_is_read_again(tmp_path, name):
-    rows = [["0", 'a "b", c'], ["1", "d"]]
+    rows = [["0", 'a "b", c'], ["1", "d"], *([["2", "e\rf"], ["3", "g\r\nh\n"]] if name != "a.tsv" else [])]
     table = read_table(written(tmp_path / name, table_text(tmp_path / name, ["index", "text"], rows)))
     assert table.columns == ["index", "text"]
     assert [fields for _, fields in table.rows] == rows
@@ -245,8 +245,9 @@ def test_a_quoted_tsv_is_read_as_spreadsheets_and_pandas_write_it(tmp_path):
         ['good, "really"\tgood', "1"],
         ["bad\nfilm", "0"],
     ]
-    with pytest.raises(UserError, match=r"line 2: 3 fields, .*spreadsheet or pandas wrote it, .*: --quoted_tsv"):
+    with pytest.raises(UserError, match=r"line 2: 3 fields, .* end with \.csv, or give --quoted_tsv where"):
         read_table(path)
+    assert read_table(path.rename(tmp_path / "a.csv")).rows[1][1] == ["bad\nfilm", "0"]
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
