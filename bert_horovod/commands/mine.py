@@ -10,6 +10,7 @@ same query are no negatives, nor are texts that differ from these in blanks or c
 
 import argparse
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -162,8 +163,9 @@ def run(arguments: argparse.Namespace) -> None:
     negatives, mean = total["negatives"], total["scores"] / max(1, total["negatives"])
     of_negatives = f", {mean:.4f} of negatives" if negatives else ""
     if not negatives:
-        print("warning: no pair has a negative; expected a lower --margin or first of --ranks, or more --corpus")
+        print("warning: no pair has a negative; expected another --margin, --max_score or --ranks, or more --corpus")
     names = ",".join([*columns, *negative_columns(output, choice.per_query)])
+    words = "--train_file", str(output), "--text_columns", names
     print(
         f"read        {counted(len(pairs.query), 'pair')} of {len(pairs.queries.first):,} queries, with "
         f"{counted(len(pairs.passages.first), 'passage')}\n"
@@ -172,7 +174,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"scores      on average {right.mean():.4f} of right passages{of_negatives}\n"
         f"left out    {counted(total['near'], 'candidate')} above --margin or --max_score\n"
         f"written     {output}, in {duration(time.monotonic() - begun)}\n"
-        f"train       bert-horovod finetune --task embedding --train_file {output} --text_columns {names} ..."
+        f"train       bert-horovod finetune --task embedding {shlex.join(words)} ..."
     )
 
 

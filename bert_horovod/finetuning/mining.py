@@ -117,16 +117,23 @@ class QueryPassages(NamedTuple):
     passage: np.ndarray
     given: int  # passages of the corpus, or without it of the pairs, equal ones too
 
+    def _never(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of queries, and of a passage each that is no negative of it: right, its own text, or an empty one."""
+        queries, passages = self.queries.keys, self.passages.keys
+        empty = np.full_like(queries, _hash(b""))
+        return (
+            np.concatenate([queries[self.query], queries, queries]),
+            np.concatenate([passages[self.passage], queries, empty]),
+        )
+
     def right(self) -> np.ndarray:
-        """The keys of pairs of a query and a passage that is no negative of it: right, or its own text; sorted."""
-        pairs = pair_keys(self.queries.keys[self.query], self.passages.keys[self.passage])
-        return np.unique(np.concatenate([pairs, pair_keys(self.queries.keys, self.queries.keys)]))
+        """The keys of pairs of a query and a passage that is no negative of it, sorted."""
+        return np.unique(pair_keys(*self._never()))
 
     def most(self) -> int:
         """How many passages are no negatives of a query, at most."""
         keys, counts = np.unique(self.passages.keys, return_counts=True)
-        queries = np.concatenate([self.queries.keys[self.query], self.queries.keys])
-        passages = np.concatenate([self.passages.keys[self.passage], self.queries.keys])
+        queries, passages = self._never()
         _, once = np.unique(pair_keys(queries, passages), return_index=True)
         place = np.searchsorted(keys, passages[once]).clip(max=len(keys) - 1)
         found = np.where(keys[place] == passages[once], counts[place], 0)
@@ -274,7 +281,7 @@ def kept_directory(output: Path, key: str) -> Iterator[Path]:
         os.close(descriptor)
 
 
-FOUND = np.dtype([("passage", "<i4"), ("score", "<f4")])  # passage -1: there are no more
+FOUND = np.dtype([("passage", "<i4"), ("score", "<f4")])
 
 
 def nearest_passages(queries: np.ndarray, passages: Vectors, count: int, places: int) -> np.ndarray:
@@ -314,7 +321,7 @@ class Miner:
 
     def __init__(self, pairs: QueryPassages, mining: Mining, reranker: RerankPredictor | None = None) -> None:
         self.pairs, self.mining, self.reranker = pairs, mining, reranker
-        self.places = mining.ranks[1] + pairs.most()
+        self.places = min(mining.ranks[1] + pairs.most(), len(pairs.passages.first))
         self._right = pairs.right()
 
     def key(self, *of: object) -> str:
@@ -363,7 +370,7 @@ class Miner:
 
         def rescored(numbers: np.ndarray) -> np.ndarray:
             new = np.array(found[numbers])
-            new["score"] = judged(np.repeat(numbers[:, None], self.places, 1), new["passage"].clip(0))
+            new["score"] = judged(np.repeat(numbers[:, None], self.places, 1), new["passage"])
             return new
 
         right = kept_array(
@@ -413,7 +420,8 @@ class Miner:
         """Candidates at the ranks asked for, with their scores, -inf behind the last; and how many were too near."""
         mining, numbers, scores = self.mining, found["passage"], found["score"].copy()
         keys = pair_keys(self.pairs.queries.keys[query][:, None], self.pairs.passages.keys[numbers])
-        scores[(numbers < 0) | np.isin(keys, self._right)] = -np.inf
+        place = np.searchsorted(self._right, keys).clip(max=len(self._right) - 1)  # np.isin would sort them again
+        scores[self._right[place] == keys] = -np.inf
         before = np.isfinite(scores).sum()
         if mining.margin is not None:
             below = np.abs(right) * np.float32(mining.margin) if mining.relative else np.float32(mining.margin)

@@ -175,6 +175,18 @@ def test_a_command_that_was_killed_goes_on_and_writes_the_same(toy, monkeypatch)
     assert not [*toy.glob(".out*")]
 
 
+def test_no_negative_is_empty_and_ranks_behind_the_last_passage_need_nothing(tmp_path):
+    (tmp_path / "in.csv").write_text("query,passage\na,b\nd,e\n")
+    (tmp_path / "corpus.txt").write_bytes(b"b\r\ne\r\n\r\n  \r\nf\r\n")
+    for name, count in (("q", 2), ("p", 5)):
+        np.save(tmp_path / f"{name}.npy", np.ones((count, 3), np.float32))
+    words = ("--vectors", f"{tmp_path / 'q.npy'},{tmp_path / 'p.npy'}", "--input", tmp_path / "in.csv")
+    words = *words, "--corpus", tmp_path / "corpus.txt", "--ranks", "1-99999", "--per_query", 9
+    assert [row["negative"] for row in mine(tmp_path / "out.jsonl", *words)] == [["e", "f"], ["b", "f"]]
+    pairs = mining.read_query_passages(tmp_path / "in.csv", ("query", "passage"), None, tmp_path, PLAIN)
+    assert mining.Miner(pairs, mining.Mining((1, 99_999))).places == 2
+
+
 def test_a_corpus_of_one_column_has_no_header_where_columns_are_numbers(tmp_path):
     (tmp_path / "in.tsv").write_text("a\tb\nc\td\n")
     (tmp_path / "corpus.tsv").write_text("first\nsecond\n")
@@ -200,13 +212,15 @@ def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_f
     np.save(tmp_path / "q.npy", np.eye(3, 4)[[0, 0, 1]])
     np.save(tmp_path / "p.npy", np.float16([[1, 0, 0, 0], [0.5, 0.25, 0, 0], [0.25, 1, 0, 0]]))
     words = "--vectors", f"{tmp_path / 'q.npy'},{tmp_path / 'p.npy'}", "--input", tmp_path / "in.csv"
-    words = *words, "--ranks", "1-2", "--per_query", 2, "--output", tmp_path / "out.csv", "--scores"
+    words = *words, "--ranks", "1-2", "--per_query", 2, "--output", tmp_path / "the output.csv", "--scores"
     assert dispatch(parse(["bert-horovod", "mine", *map(str, words)])) == 0
-    assert (tmp_path / "out.csv").read_text() == (
+    assert (tmp_path / "the output.csv").read_text() == (
         'query,passage,negative_1,negative_2,scores\na,b,e,,"[1.0, 0.25]"\na,c,e,,"[0.5, 0.25]"\n'
         'd,e,c,b,"[1.0, 0.25, 0.0]"\n'
     )
-    assert "\nnegatives   4; 2 pairs with fewer than 2, 0 of them with none\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\nnegatives   4; 2 pairs with fewer than 2, 0 of them with none\n" in printed
+    assert printed.endswith("/the output.csv' --text_columns query,passage,negative_1,negative_2 ...\n")
     assert dispatch(parse(["bert-horovod", "mine", *map(str, words), "--max_score", "-2"])) == 0
     assert "warning: no pair has a negative" in capsys.readouterr().out
 
