@@ -13,6 +13,7 @@ from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.directory import start_of
 from bert_horovod.runs.reference_curves import references_of, text_key_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
@@ -128,7 +129,8 @@ class ExpectedLossHook(Hook):
         super().__init__(run)
         self._reference = None
         if run.world.rank == 0:
-            found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset))
+            fresh = not (run.job.start.weights or start_of(run.job.output_dir).weights)
+            found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset), fresh)
             self._reference = next((reference for reference in found if reference.means), None)
         self._losses: list[float] = []
         self._outside = False
