@@ -14,9 +14,9 @@ from bert_horovod.recipe.fields import flat_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recorded, recipe_to_table
 from bert_horovod.reporting.run_figures import Costs, RunClock, ending_of, figures, newest_evaluations, tiles
-from bert_horovod.runs.directory import RunRecord
+from bert_horovod.runs.directory import RunRecord, start_of
 from bert_horovod.runs.metrics_lines import EVALUATIONS, Log, StepMetrics, read_log
-from bert_horovod.runs.reference_curves import Bounds, references_of, references_of_settings
+from bert_horovod.runs.reference_curves import Bounds, Reference, references_of, references_of_settings
 from bert_horovod.runs.sessions import spent
 from bert_horovod.runs.status_files import NOTES, read_sign
 from bert_horovod.storage.reading import read_record, read_text
@@ -49,6 +49,8 @@ def read_run(
     clock = RunClock(log.columns)
     sign = read_sign(directory)
     costs = Costs(prices, spent(directory), sign.ranks if sign else ranks)
+    fresh = not start_of(directory).weights
+    references = references_of(recipe, _text_key(directory), fresh)
     return {
         "directory": str(directory),
         "notes": _notes(directory),
@@ -57,9 +59,9 @@ def read_run(
         "totals": _totals(recipe, log, clock, ending_of(sign, recipe)),
         "curves": _curves(log, clock, most_points),
         "points": _points(log, clock),
-        "bands": _bands(recipe, _text_key(directory), clock),
+        "bands": _bands(references, clock),
         "loss_parts": _loss_parts(log),
-        "without_band": _without_band(recipe, _text_key(directory)),
+        "without_band": _without_band(recipe, references) if fresh else "",
         "pauses": clock.pauses,
         "incidents": [
             {"step": line["step"], "text": str(line["incident"])} for line in log.events if "incident" in line
@@ -138,10 +140,10 @@ def _text_key(directory: Path) -> str:
         return ""
 
 
-def _bands(recipe: Recipe, text_key: str, clock: RunClock) -> list[dict[str, Any]]:
+def _bands(references: list[Reference], clock: RunClock) -> list[dict[str, Any]]:
     """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
     bands = []
-    for reference in references_of(recipe, text_key):
+    for reference in references:
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
@@ -155,10 +157,10 @@ def _bands(recipe: Recipe, text_key: str, clock: RunClock) -> list[dict[str, Any
     return bands
 
 
-def _without_band(recipe: Recipe, text_key: str) -> str:
+def _without_band(recipe: Recipe, references: list[Reference]) -> str:
     """Why the loss has no band though runs of this recipe have one, on another text; "" otherwise."""
     others = [each.runs for each in references_of_settings(recipe) if each.means and each.texts]
-    here = [each for each in references_of(recipe, text_key) if each.means]
+    here = [each for each in references if each.means]
     return f"no band of normal losses: that of this recipe is for {others[0]}" if others and not here else ""
 
 

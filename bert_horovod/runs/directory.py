@@ -97,6 +97,14 @@ def claim(
     return held
 
 
+def start_of(output_dir: Path) -> Start:
+    """What a run was started from; without values also if run.json does not tell."""
+    try:
+        return Start(**(read_record(output_dir / "run.json", RunRecord, inside=output_dir).start or {}))
+    except (OSError, ValueError):
+        return Start()
+
+
 def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
     """Make the locked directory that of `run`; raises UserError and DamagedData as `claim`, and OSError."""
     refuse_other_things(output_dir)  # once more: the process that held the lock before may have made them

@@ -104,9 +104,16 @@ class Reference:
         )
 
 
-def references_of(recipe: Recipe, text_key: str) -> list[Reference]:
-    """The references for a recipe's runs on this text: at most one with a band, any number with marks."""
-    return [each for each in references_of_settings(recipe) if not each.texts or text_key in each.texts]
+def references_of(recipe: Recipe, text_key: str, fresh: bool = True) -> list[Reference]:
+    """The references for a recipe's runs on this text: at most one with a band, any number with marks.
+
+    A band is for runs that began with `fresh` parameters alone.
+    """
+    return [
+        each
+        for each in references_of_settings(recipe)
+        if (fresh or not each.means) and (not each.texts or text_key in each.texts)
+    ]
 
 
 def text_key_of(recipe: Recipe, dataset: Dataset) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_horovod.errors import ReportedError, UserError
+from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import map_file
 from bert_horovod.model.parameters import trained_shapes
@@ -19,6 +19,7 @@ from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_f
 from bert_horovod.runs.checkpoint import (
     OPTIMIZER,
     all_damaged,
+    damaged_files,
     path_of,
     paths,
     recorded,
@@ -56,7 +57,7 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     """
     for path in whole_checkpoints(output_dir):
         try:
-            return _load(path, task)
+            return _load(path, task, output_dir)
         except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
             say_damaged(path, [str(getattr(error, "strerror", None) or error)])
     if paths(output_dir):
@@ -64,30 +65,34 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     return None
 
 
-def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str) -> Checkpoint:
-    """The state with which a new run goes on behind a checkpoint of another run; its hashes are checked already.
+def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str, name: str) -> Checkpoint:
+    """The state with which a new run goes on behind a checkpoint of another run; `name`: the path, for people.
 
-    The progress counts from 0, and knows the phases and steps before it. Raises UserError if the new run's update rule,
-    exchange or tensors are not those of the checkpoint.
+    The progress counts from 0, and knows the phases and steps before it. It has no mean of losses and no plan of
+    buckets, because these are of the rows before: with other texts a loss far above that mean is no divergence. Raises
+    UserError if the new run's update rule, exchange or tensors are not those of the checkpoint, DamagedData if a file
+    of it does not match its hash.
     """
-    instead = f"--init_checkpoint {path} begins with its parameters alone"
+    instead = f"--init_checkpoint {name} begins with its parameters alone"
     before = recorded_recipe(path)
     if before is None:
-        raise UserError(f"{flag} {path} is no checkpoint of a run, and has no optimizer state; {instead}")
+        raise UserError(f"{flag} {name} is no checkpoint of a run, and has no optimizer state; {instead}")
+    if damaged := damaged_files(path):  # who needs the parameters alone has not looked at training/
+        raise DamagedData(f"{flag} {name} is damaged: {', '.join(damaged)}; take another checkpoint, or {instead}")
     if before.optimizer.name != recipe.optimizer.name:
         raise UserError(
-            f"{flag} {path} was trained with optimizer.name = {before.optimizer.name!r}, the recipe has "
+            f"{flag} {name} was trained with optimizer.name = {before.optimizer.name!r}, the recipe has "
             f"{recipe.optimizer.name!r}, whose state is another; expected the same, or {instead}"
         )
     try:
         loaded = _load(path, task)
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{flag} {path} cannot be continued by this recipe: {error}; {instead}") from error
+        raise UserError(f"{flag} {name} cannot be continued by this recipe: {error}; {instead}") from error
     old = loaded.progress
     for exchange in (before.exchange, recipe.exchange):
         if exchange.method != "gradients" or old.ranks_with_parts:
             raise UserError(
-                f"{flag} {path} with exchange.method = {exchange.method!r}, numerics.wire = {before.numerics.wire!r}: "
+                f"{flag} {name} with exchange.method = {exchange.method!r}, numerics.wire = {before.numerics.wire!r}: "
                 "each rank keeps a state of its own, or the ranks a common one, that belongs to the phases of its run; "
                 f"expected 'gradients' without such a state, or {instead}"
             )
@@ -95,15 +100,13 @@ def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str) -> Check
     trained = trained_shapes(task.parameters(model), model, recipe.phase[0].trained_layers)
     shapes = {slot: {name: array.shape for name, array in of.items()} for slot, of in loaded.slots.items()}
     if shapes != slot_shapes(recipe, trained):
-        raise UserError(f"{flag} {path}: other tensors train in the recipe's first phase; expected the same: {instead}")
+        raise UserError(f"{flag} {name}: other tensors train in the recipe's first phase; expected the same: {instead}")
     half, was_half = (each.numerics.precision == "float16" for each in (recipe, before))
     progress = Progress(
         updates=old.updates,
         loss_scale=old.loss_scale if half == was_half else first_loss_scale(recipe.numerics),
         good_steps=old.good_steps if half == was_half else 0,
-        mean_loss=old.mean_loss,
         wire_maxima=old.wire_maxima if before.numerics.wire == recipe.numerics.wire else {},
-        plan=old.plan,
         products=old.products,
         phases_before=old.phases_before + (before.phase_at(old.step) + 1 if old.step else 0),
         steps_before=old.steps_before + old.step,
@@ -111,16 +114,20 @@ def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str) -> Check
     return Checkpoint(path, loaded.parameters, loaded.slots, progress)
 
 
-def _load(path: Path, task: Task) -> Checkpoint:
-    """Load a checkpoint with right hashes; raises an error of many types if it is not the state of the run."""
+def _load(path: Path, task: Task, output_dir: Path | None = None) -> Checkpoint:
+    """Load a checkpoint with right hashes; raises an error of many types if it is not the state of a run.
+
+    `output_dir`: the run's; None: it may be of any run, and at any place.
+    """
     record = state_of(path)
     check_type(record["progress"], Progress, "progress")
     recipe, progress = recipe_from_table(record["recipe"]), Progress(**record["progress"])
-    of_the_run = path.parent.parent / "recipe.toml"
-    if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
-        raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
-    if path != path_of(path.parent.parent, progress.step):
-        raise ValueError(f"its state is that of step {progress.step}")
+    if output_dir is not None:
+        of_the_run = output_dir / "recipe.toml"
+        if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
+            raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
+        if path != path_of(output_dir, progress.step):
+            raise ValueError(f"its state is that of step {progress.step}")
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model
     shapes = task.parameters(model)

@@ -40,7 +40,7 @@ class Initial:
         """Read the parameters for a run that will `take` them; raises the errors of load_initial."""
         self._loaded = load_initial(self.checkpoint, recipe.in_phase(recipe.phase[0]).model, task, dataset)
         if (flag := self.checkpoint.flag) == CONTINUE:
-            self._begun = load_to_continue(self.checkpoint.directory, recipe, task, flag)
+            self._begun = load_to_continue(self.checkpoint.directory, recipe, task, flag, str(self.checkpoint))
 
     def take(self, recipe: Recipe, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
         """The parameters to start from, which are not kept here; raises ReportedError."""

@@ -101,6 +101,10 @@ def test_a_band_of_one_text_is_drawn_for_runs_on_it_and_named_for_others(tmp_pat
     (run / "run.json").write_text(json.dumps({"store": "x", "format": 1, "text_key": "ab"}), encoding="utf-8")
     own = read_run(run)
     assert (len(own["bands"]), own["without_band"]) == (1, "")
+    start = {"flag": "--init_checkpoint", "checkpoint": "bert", "weights": "cd"}
+    (run / "run.json").write_text(json.dumps({"store": "x", "start": start, "text_key": "ab"}), encoding="utf-8")
+    started = read_run(run)
+    assert (started["bands"], started["without_band"]) == ([], "")
 
 
 def test_long_curves_are_thinned_to_their_means(tmp_path):

@@ -1,5 +1,6 @@
 """A run that continues another is what one run of both recipes' phases would be."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,15 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.commands import pretrain
 from bert_horovod.corpus.store import Store, open_store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.opening import find_checkpoint
+from bert_horovod.runs.state import Progress
 from bert_horovod.training.initial import CONTINUE, Initial
+from bert_horovod.training.job import pretraining_job
 from tests.commands.test_pretrain import opened
-from tests.toy_runs import assert_same_files, losses, train_recipe
+from tests.toy_runs import assert_same_files, losses, newest, train_recipe
 from tests.toys import toy_recipe_table
 
 TABLE = toy_recipe_table(model={"num_hidden_layers": 1}, execution={"checkpoint_steps": 4, "evaluate_steps": 4})
@@ -41,6 +44,27 @@ def assert_the_same(directory: Path) -> None:
 def test_so_it_is_on_two_ranks(store, two_ranks, tmp_path):
     two_ranks.run(run_both_ways, store.path, tmp_path)
     assert_the_same(tmp_path)
+
+
+def test_a_copy_of_a_checkpoint_is_continued_unless_its_optimizer_state_is_damaged(store: Store, tmp_path):
+    """`--init_checkpoint` does not read that state, and takes such a checkpoint."""
+    run = train_recipe(A, store, tmp_path / "a")
+    copy = tmp_path / "kept" / "best"
+    shutil.copytree(newest(run), copy)
+    (tmp_path / "recipe.toml").write_text("of = 'another program'", encoding="utf-8")
+
+    def begun(path: Path) -> Progress:
+        job = pretraining_job(B, store, tmp_path / "b")
+        return Initial(find_checkpoint(path, CONTINUE)).begun(B, job.task, job.dataset).progress
+
+    assert begun(copy) == begun(run / "model") == begun(run)
+    progress = begun(run)
+    assert (progress.updates, progress.phases_before, progress.steps_before) == (4, 1, 4)
+    assert (progress.mean_loss, progress.plan) == (None, {})  # of other rows
+    optimizer = copy / "training" / "optimizer.safetensors"
+    optimizer.write_bytes(optimizer.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedData, match=r"best is damaged: training/optimizer\.safetensors; take another"):
+        begun(copy)
 
 
 def test_what_cannot_be_continued_is_refused(store: Store, tmp_path):

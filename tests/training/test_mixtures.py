@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -16,6 +17,7 @@ from bert_horovod.corpus.stores import open_stores
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim
+from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
 from tests.commands.test_pretrain import opened
 from tests.toy_runs import at_step, incidents, logged, losses, metrics, pretrain_arguments, train_recipe
@@ -37,6 +39,15 @@ def words(store, tmp_path_factory) -> list[str]:
     return [f"general={store.path}", f"own={own.path}"]
 
 
+class DoneHook(Hook):
+    """Keeps what the run tells the watchdog that it does."""
+
+    done: ClassVar[list[str]] = []
+
+    def doing(self, what: str, more_s: float) -> None:
+        self.done.append(what)
+
+
 def train_stores(world: World, words: list[str], output_dir: Path, recipe: Recipe, **job) -> None:
     train_recipe(recipe, open_stores(words), output_dir, world, **job)
 
@@ -44,8 +55,17 @@ def train_stores(world: World, words: list[str], output_dir: Path, recipe: Recip
 @pytest.fixture(scope="module")
 def alone(words, tmp_path_factory) -> Path:
     output_dir = tmp_path_factory.mktemp("alone")
-    train_stores(World(), words, output_dir, RECIPE)
+    DoneHook.done.clear()
+    train_stores(World(), words, output_dir, RECIPE, hooks=(DoneHook,))
     return output_dir
+
+
+def test_each_store_is_evaluated_as_an_activity_of_its_own(alone):
+    """Else the watchdog ends a run of twenty stores, each of which takes its time."""
+    assert [what for what in DoneHook.done if what.startswith("evaluating ")] == 2 * [
+        "evaluating general",
+        "evaluating own",
+    ]
 
 
 def test_the_metrics_have_the_losses_of_each_store_and_their_mean_by_weights(alone):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from bert_horovod.model.forward import ComputePolicy, Forward, as_tensors
 from bert_horovod.model.gpu_kernels.choice import compute_policy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runs.directory import start_of
 from bert_horovod.runs.reference_curves import references_of, text_key_of
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.tasks.base import Task
@@ -67,15 +69,21 @@ class Evaluator:
 
 
 class StoresEvaluator:
-    """Evaluates each store alone; the metrics are the means by `weights`, and those of each store."""
+    """Evaluates each store alone; the metrics are the means by `weights`, and those of each store.
 
-    def __init__(self, parts: dict[str, Evaluator], weights: dict[str, float]) -> None:
-        self._parts = parts
+    `begin` is called with the name of each before it is evaluated: twenty stores may take longer than one activity may.
+    """
+
+    def __init__(self, parts: dict[str, Evaluator], weights: dict[str, float], begin: Callable[[str], None]) -> None:
+        self._parts, self._begin = parts, begin
         self._weights = weights if sum(weights.values()) else dict.fromkeys(weights, 1.0)
 
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
         """The metrics; equal on all ranks. That of store "own" is named as in mlm_loss.own."""
-        found = {name: evaluator.evaluate(variables) for name, evaluator in self._parts.items()}
+        found = {}
+        for name, evaluator in self._parts.items():
+            self._begin(name)
+            found[name] = evaluator.evaluate(variables)
         total = sum(self._weights.values())
         return {
             metric: sum(self._weights[name] * found[name][metric] for name in found) / total
@@ -88,7 +96,7 @@ class EvaluationHook(Hook):
 
     def phase(self) -> None:
         run, execution, held_out = self.run, self.run.recipe.execution, self.run.phase.held_out
-        self._compiled = False
+        self._more_s = FIRST_STEP_S  # until all is compiled
         if run.job.evaluator:
             self._evaluator = run.job.evaluator(run)
             return
@@ -101,7 +109,9 @@ class EvaluationHook(Hook):
         if isinstance(held_out, HeldOutParts):
             task = replace(run.task, stores=())
             parts = {name: evaluator(task, rows) for name, rows in held_out.rows.items()}
-            self._evaluator = StoresEvaluator(parts, held_out.weights)
+            self._evaluator = StoresEvaluator(
+                parts, held_out.weights, lambda name: run.doing(f"evaluating {name}", self._more_s)
+            )
         else:
             self._evaluator = evaluator(run.task, held_out)
 
@@ -112,9 +122,9 @@ class EvaluationHook(Hook):
         run = self.run
         if not self.wants_state(event.step):
             return
-        run.doing("evaluating", 0.0 if self._compiled else FIRST_STEP_S)
-        self._compiled = True
+        run.doing("evaluating", self._more_s)
         means = self._evaluator.evaluate(run.state.parameters)
+        self._more_s = 0.0
         run.held_out = {f"held_out_{name}": mean for name, mean in means.items()}
         if run.journal is not None:
             run.journal.record({"step": event.step, **run.held_out})
@@ -128,7 +138,8 @@ class ExpectedLossHook(Hook):
         super().__init__(run)
         self._reference = None
         if run.world.rank == 0:
-            found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset))
+            fresh = not (run.job.start.weights or start_of(run.job.output_dir).weights)
+            found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset), fresh)
             self._reference = next((reference for reference in found if reference.means), None)
         self._losses: list[float] = []
         self._outside = False

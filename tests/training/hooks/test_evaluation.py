@@ -1,10 +1,12 @@
 """A run says when its loss leaves the band of other runs."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from bert_horovod.runs import reference_curves
+from bert_horovod.runs.directory import RunRecord, Start
 from bert_horovod.runs.reference_curves import curve_settings
 from tests.toy_runs import incidents, losses, train
 from tests.toys import toy_recipe
@@ -41,3 +43,7 @@ def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, refer
     assert "between 0.95 and 1.05 (3 seeds)" in messages[0]
     assert messages[1] == "at step 6 the loss is again as in other runs of this recipe"
     assert messages[0] in capsys.readouterr().out
+    (tmp_path / "third").mkdir()
+    start = Start("--continue_from", "first", "1" * 64)
+    (tmp_path / "third" / "run.json").write_text(json.dumps(asdict(RunRecord(store.hash, start))), encoding="utf-8")
+    assert incidents(train(store, tmp_path / "third", 6)) == []
