@@ -64,7 +64,7 @@ from lab import ladder
 from lab.contestants import PINNED, path
 from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
 from lab.kept import read_lines
-from lab.rounds import PROJECT, ratio_of, reported, say
+from lab.rounds import PROJECT, commit, ratio_of, reported, say
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 DIVERGED = "would diverge again"  # what `pretrain` says then
@@ -185,7 +185,7 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
     say(f"{pilot.row}: its step is timed")
     times = [(step_s(pilot.settings, i), step_s(pilot.best, i)) for i in range(3)]
     line = {"key": pilot.key, "row": pilot.row, "ratio": ratio_of(*zip(*times, strict=True)), "step_s": times}
-    ladder.keep(line | {"commit": _commit()})
+    ladder.keep(line | {"commit": commit()})
 
 
 def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
@@ -200,7 +200,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores]
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
-    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}
+    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": commit()}
     try:
         _, processor_s = _answer(words)
     except RunError as error:
@@ -240,12 +240,6 @@ def _answer(words: list[Any]) -> tuple[str, float]:
     if done.returncode:
         raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:]))
     return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def _commit() -> str:
-    """The commit that runs."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:

@@ -108,13 +108,21 @@ def length_of(line: Line) -> tuple[str, float]:
 
 
 def curves(lines: Iterable[Line]) -> dict[tuple[str, float, str], list[Line]]:
-    """By unit, length and contestant: marks, with the means over seeds of minutes and loss, and the seeds' losses."""
+    """By unit, length and contestant: marks, with the means over seeds of minutes and loss, and the seeds' losses.
+
+    Of a contestant those count that have the settings, machine and texts of its last one.
+    """
     runs = [line for line in lines if line.get("losses") and "pilot" not in line]
     found = {}
 
     def which(line: Line) -> tuple[str, float, str]:
         return *length_of(line), line["contestant"]
 
+    def where(line: Line) -> list:
+        return [line.get(name) for name in ("settings", "machine", "data", "net")]
+
+    last = {which(line): where(line) for line in runs}
+    runs = [line for line in runs if where(line) == last[which(line)]]
     for name, group in groupby(sorted(runs, key=which), which):
         points = zip(*(line["losses"] for line in group), strict=False)
         found[name] = [

@@ -24,6 +24,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def commit() -> str:
+    """The commit that runs; "" where there is no git."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
+    return ""
+
+
 def reported(main: Callable[[], int]) -> Callable[[], int]:
     """A script's `main`, whose errors for people are a line on standard error and an exit code."""
 

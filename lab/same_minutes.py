@@ -53,7 +53,7 @@ from lab.curve_recipes import KEPT, key_of
 from lab.curves import own_cores
 from lab.finetuning_pace import peer_python
 from lab.minutes_results import Enough, Line, Results, marks_of, pace_of, report, split_books, steps_of
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import PROJECT, commit, reported, say
 
 RESULTS = KEPT / "same-minutes.jsonl"
 SEEDS = {"a": 3, "b": 1, "c": 3, "d": 1}
@@ -120,15 +120,22 @@ class Contest:
         """Do all that is asked for."""
         arguments = self.arguments
         lengths = [("epochs", arguments.epochs)] if arguments.epochs else [("minutes", m) for m in arguments.minutes]
+        failed = []
         for number, (unit, amount) in enumerate(lengths):
             for seed, name in product(range(1, arguments.seeds + 1), arguments.only):
                 if seed > (SEEDS[name] if number == 0 else int(name in "ac")):
                     continue
-                settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
-                line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
-                if not line["losses"]:
-                    raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
-                self.judge_pairs(line, whole=number > 0)
+                try:
+                    settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
+                    line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
+                    if not line["losses"]:
+                        raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
+                    self.judge_pairs(line, whole=number > 0)
+                except RunError as error:  # hours of the others must not wait for somebody who reads it
+                    failed.append(f"({name}), seed {seed}, {amount:g} {unit}: {error}")
+                    say(f"left out: {failed[-1]}")
+        if failed:
+            raise RunError("; ".join(failed) + "; the same command tries again")
 
     def run(self, what: Line, settings: Line) -> Line:
         """Train, and judge at the marks; only the last checkpoint stays, and none of a pilot."""
@@ -153,7 +160,7 @@ class Contest:
                 say(f"({name}): {said}")
             if "pilot" not in what:
                 shutil.copytree(checkpoint, self.work / f"{key}.last", dirs_exist_ok=True)
-            return {"steps": steps, "losses": found["reached"], "commit": _commit()}
+            return {"steps": steps, "losses": found["reached"], "commit": commit()}
 
         return self.once(what | {"settings": settings}, find)
 
@@ -283,7 +290,7 @@ class Contest:
             output.mkdir()
             of_ours = "recipe" in settings
             command, job = (self.pretrain if of_ours else self.run_mlm)(settings, output, steps, seed)
-            own = {"TORCHINDUCTOR_CACHE_DIR": str(output / "compiled")}
+            own = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"), str(output / "compiled"))
             job |= {"marks": marks, "found": str(found), "began": time.time()}
             command[command.index("JOB")] = json.dumps(job)
             environment = self.environment(os.environ if of_ours else self.torch) | own
@@ -342,12 +349,6 @@ def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_
     if run.returncode:
         last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
         raise RunError(f"{Path(command[1]).name} ended with {run.returncode}; see {log}: {last}")
-
-
-def _commit() -> str:
-    """The commit that runs."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
