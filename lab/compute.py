@@ -255,7 +255,7 @@ def main() -> int:
         lines += contest.run(arguments.rounds, arguments.steps)
         say(table(lines, columns))  # so far: the rest may fail
     print(json.dumps(lines) if arguments.json else table(lines, columns))
-    return 0
+    return 0 if len(lines) == sum(len(recipes) + len(peers) for recipes in asked) else RunError.exit_code
 
 
 if __name__ == "__main__":

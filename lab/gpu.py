@@ -40,7 +40,7 @@ from lab.rounds import PROJECT, reported, say
 VERSION = 4  # of the output file
 BUDGET_S = 480.0
 GO_ON = "the same command goes on"
-LAST_LINES = 8  # of what a failed process said
+LAST_LINES = 20  # of what a failed process said
 
 
 def perform(job: Job, left_s: float) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             return {"status": "skipped", "reason": f"{reason}, at the budget's end: {GO_ON}"}
         return {"status": "failed", "reason": reason, "last_lines": words}
     printed = [line.removeprefix(RANK_0) for line in printed]
-    found = next((line for line in reversed(printed) if line.startswith(("{", "["))), None)
-    if code and not found:
+    found = next((line for line in reversed(printed) if line.startswith(("{", "[{"))), None)
+    if not found:
         if job.section == "step" and any(OUT_OF_MEMORY in line for line in words):
             return {"status": "done", "found": {"out_of_memory": True, **_estimated(job)}}
         reason = _last_word(words)
@@ -95,7 +95,8 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | _estimated(job)
     problems = facts.pop("problems", [])
     if problems or code:
-        return {"status": "failed", "reason": "; ".join(problems) or f"ended with {code}", "found": facts}
+        reason = "; ".join(problems) or f"ended with {code}"
+        return {"status": "failed", "reason": reason, "found": facts, "last_lines": words}
     return {"status": "done", "found": facts}
 
 
@@ -267,8 +268,13 @@ def main() -> int:
     device: dict[str, Any] = {}
 
     def write(section: str, entry: dict[str, Any]) -> None:
+        try:
+            said = result(section, entry, device)
+        except (LookupError, TypeError, ValueError) as error:  # the other pieces are to be done all the same
+            said = f"not the figures that were expected: {error!r}"
+            entry |= {"status": "failed", "reason": said}
         write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
-        say(f"               {result(section, entry, device)}")
+        say(f"               {said}")
 
     def do(job: Job) -> dict[str, Any]:
         left_s = arguments.budget_s - (time.monotonic() - began)

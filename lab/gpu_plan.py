@@ -179,9 +179,10 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     ]
     made = [] if arguments.data_dir else [made_store(store, 200 if smoke else 30522)]
     toml = scratch / "input.toml"
-    toml.write_text(recipe_to_toml(size_recipe(size, [*batch(length, rows), "data.packing=true", *toy])), "utf-8")
+    packed = size_recipe(size, [*batch(length, rows), "data.packing=true", numbers, *toy])
+    toml.write_text(recipe_to_toml(packed), "utf-8")
     from_store = ["--recipe", str(toml), "--data_dir", store, "--index_dir", str(scratch / "index")]
-    mini = ["--set", numbers, "--try", f"micro_batch={rows // 2}", "--try", f"micro_batch={rows}", "--json"]
+    mini = ["--try", f"micro_batch={rows // 2}", "--try", f"micro_batch={rows}", "--json"]
     mini += [] if smoke else [word for each in MINI for word in ("--set", each)]
     modern = [("mini", 64, 4)] if smoke else [("base", 1024, 16), ("base", 8192, 2)]
     gpus = device["gpus"] or (2 if smoke else 0)
