@@ -87,7 +87,7 @@ COLUMNS = {
 def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
     """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
 
-    Raises RunError if the run failed.
+    Raises RunError if the run failed, SystemExit if it was stopped by SIGTERM.
     """
     name, recipe, work = curve.name, curve.recipe, arguments.work
     directory = work / key
@@ -107,16 +107,18 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
     with (work / f"{key}.log").open("a") as log:
         run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
-        signal.signal(
-            signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
-        )
+        stops = []
+
+        def stop(*_: Any) -> None:
+            stops.append((directory / "stop").touch() if directory.is_dir() else run.terminate())
+
+        signal.signal(signal.SIGTERM, stop)
         code = run.wait()
     lines = read_lines(directory / "metrics.jsonl")
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
     if code or not held_out or held_out[-1][0] != recipe.total_steps:
-        raise RunError(
-            f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
-        )
+        said = f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
+        raise SystemExit(said) if stops else RunError(said)
     trained = [line for line in lines if "loss" in line]
     judged = json.loads(_answer(["evaluate", directory, *arguments.stores, "--json"])[0])
     judged = {
@@ -418,7 +420,7 @@ def main() -> int:
         print(json.dumps(rows) if arguments.json else table(rows, ladder.COLUMNS))
         return 0
     grouped = [name for name, each in CURVES.items() if not arguments.group or each.results.stem in arguments.group]
-    key = None
+    key, failed = None, False
     if arguments.data_dir:
         stores = open_stores(arguments.data_dir)
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
@@ -432,15 +434,19 @@ def main() -> int:
             key = key_of(
                 curve.recipe, dataset_of(stores, curve.recipe).hash, start_hash if curve.begin else None, curve.ranks
             )
-            if key not in kept():
-                train(curve, key, arguments.start if curve.begin else None, arguments)
+            try:
+                if key not in kept():
+                    train(curve, key, arguments.start if curve.begin else None, arguments)
+            except RunError as error:  # one that diverges must not keep the others from being trained
+                say(f"error: {error}")
+                failed = True
     step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
     rows = over_seeds([row for row in lines(curves, step_s) if row["configuration"] in grouped])
     print(json.dumps(rows) if arguments.json else table(rows, COLUMNS), flush=True)
     if arguments.glue:
         fine_tune(key, arguments)
-    return 0
+    return RunError.exit_code if failed else 0
 
 
 if __name__ == "__main__":

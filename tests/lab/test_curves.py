@@ -1,6 +1,7 @@
 """Curves: under which key they are kept, what their steps take, what a line tells, the band of several seeds."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.runs.reference_curves import Reference
 from bert_horovod.runs.status_files import Sign
 from lab import curves
-from lab.curve_recipes import CURVES, kept, key_of
+from lab.curve_recipes import CURVES, Curve, kept, key_of
 from tests.lab.scripts import load_script
 
 
@@ -78,6 +79,22 @@ def test_seeds_become_one_line_once_all_are_there_and_losses_are_compared_with_w
     del trained[0]["judged"]  # an older curve: its baseline's loss is of other masks
     rows = curves.lines(trained, {})
     assert [row["behind"] for row in rows if row["configuration"] == "stacking, 8 layers"] == [0.0]
+
+
+def test_a_curve_that_fails_leaves_the_others_alone(monkeypatch, tmp_path):
+    tried = []
+
+    def train(curve: Curve, *_: object) -> None:
+        tried.append(curve.name)
+        raise RunError(f"{curve.name}: it diverged")
+
+    monkeypatch.setattr(curves, "train", train)
+    monkeypatch.setattr(curves, "open_stores", lambda _: {"": None})
+    monkeypatch.setattr(curves, "dataset_of", lambda *_: SimpleNamespace(hash="of toys"))
+    words = ["--data_dir", "store", "--work", str(tmp_path), "--curve", "float16", "--curve", "int8"]
+    monkeypatch.setattr("sys.argv", ["curves.py", *words])
+    assert curves.main() == RunError.exit_code
+    assert tried == ["float16", "int8"]
 
 
 # Of the store of books on which the kept curves were trained, in format 2 and in format 3.
