@@ -15,8 +15,8 @@ from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 from lab.cluster import INTERFACE, Cluster, bits_per_s
+from lab.rounds import PROJECT, path, variables
 
-PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
 NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
 WIRES = {
@@ -156,9 +156,7 @@ def sizes(arguments: argparse.Namespace) -> list[str]:
 
 def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
     """The JSON object that rank 0 prints; raises RunError with its last words."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PATH": path()}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    environment = {name: value for name, value in variables().items() if not name.startswith("HOROVOD_")}
     try:
         done = box.run("node1", words, timeout=timeout, env=environment, cwd=PROJECT)
     except subprocess.TimeoutExpired as error:
@@ -207,8 +205,3 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
         steps = math.ceil(steps / method.steps) * method.steps
     warm_up = method.warm_up if method else WARM_UP[cell.program]
     return steps, 5 + 2.5 * cell.hosts + (steps + warm_up) * together_s
-
-
-def path() -> str:
-    """Where programs are looked for: beside this Python first."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

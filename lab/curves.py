@@ -5,7 +5,6 @@ python lab/curves.py --data_dir STORE --work DIR                 train what is m
 python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python lab/curves.py --data_dir STORE --work DIR --group bytes   those that lab/curves/bytes.jsonl keeps
-python lab/curves.py --data_dir STORE --work DIR --group winner --glue GLUE --squad SQUAD    and fine-tune the last one
 python lab/curves.py --data_dir general=BOOKS --data_dir own=STORE --work DIR --start C --group domain    two stores
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
@@ -40,7 +39,6 @@ import argparse
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -61,10 +59,10 @@ from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.wording import did_you_mean
 from lab import ladder
-from lab.contestants import PINNED, path
+from lab.contestants import PINNED
 from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
 from lab.kept import read_lines
-from lab.rounds import PROJECT, commit, ratio_of, reported, say
+from lab.rounds import PROJECT, commit, path, program, ratio_of, reported, say, variables
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 DIVERGED = "would diverge again"  # what `pretrain` says then
@@ -103,10 +101,8 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     if arguments.gpu:  # one micro-batch a step
         words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"]
     say(f"{name}: training in {directory}")
-    environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
     with (work / f"{key}.log").open("a") as log:
-        run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
+        run = subprocess.Popen(words, env=variables(arguments.gpu), stdout=log, stderr=log)
         stops = []
 
         def stop(*_: Any) -> None:
@@ -120,7 +116,7 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         said = f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
         raise SystemExit(said) if stops else RunError(said)
     trained = [line for line in lines if "loss" in line]
-    judged = json.loads(_answer(["evaluate", directory, *arguments.stores, "--json"])[0])
+    judged = json.loads(program("evaluate", directory, *arguments.stores, "--json"))
     judged = {
         of: {key: found[f"held_out_mlm_{key}"] for key in ("loss", "accuracy")}
         for of, found in judged.get("stores", {"": judged}).items()
@@ -146,19 +142,8 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         "skipped_steps": trained[-1]["skipped_steps"],
     }
     keep(trained_curve)
-    if not arguments.keep and not arguments.glue:
+    if not arguments.keep:
         shutil.rmtree(directory)
-
-
-def fine_tune(key: str, arguments: argparse.Namespace) -> None:
-    """Go on as the script that fine-tunes a curve's last checkpoint, as docs/results/pretraining.md has it."""
-    run, work = arguments.work / key, arguments.work / "gain"
-    if not run.is_dir():
-        raise UserError(f"--glue: {run} is gone; without the curve's line in lab/curves/ it is trained again")
-    words = ["--checkpoint", run / "model", "--data", arguments.glue, "--work", work]
-    words += ["--start", "pretrained", *(word for task in ("sst2", "qnli", "mnli") for word in ("--task", task))]
-    words += ["--task", "squad", "--squad", arguments.squad] if arguments.squad else []
-    os.execv(sys.executable, [sys.executable, str(PROJECT / "lab" / "finetuning_gain.py"), *map(str, words)])
 
 
 def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
@@ -182,7 +167,7 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
     def step_s(settings: ladder.Settings, _: int) -> float:
         words = ["bench", "step", "--recipe", recipe_path(table_of_rows.recipe), *arguments.stores]
         words += [word for each in ladder.overrides(table_of_rows, settings) for word in ("--set", each)]
-        return json.loads(_answer([*words, "--steps", "40", "--json"])[0])["step_s"]
+        return json.loads(program(*words, "--steps", "40", "--json"))["step_s"]
 
     say(f"{pilot.row}: its step is timed")
     times = [(step_s(pilot.settings, i), step_s(pilot.best, i)) for i in range(3)]
@@ -203,8 +188,9 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     words += ["--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
     line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": commit()}
+    before = sum(os.times()[2:4])  # of processor, of children
     try:
-        _, processor_s = _answer(words)
+        program(*words)
     except RunError as error:
         if DIVERGED not in str(error):
             raise
@@ -212,13 +198,13 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         say(f"{run.row}, seed {run.seed}: {error}")
         shutil.rmtree(directory)
         return
-    checkpoint = directory
+    processor_s, checkpoint = sum(os.times()[2:4]) - before, directory
     if run.mean:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
+        program("average", directory, "--last", run.mean, "--output", checkpoint)
     length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
-    judged = json.loads(_answer(["evaluate", checkpoint, *stores, *length, "--json"])[0])
+    judged = json.loads(program("evaluate", checkpoint, *stores, *length, "--json"))
     metrics = read_lines(directory / "metrics.jsonl")
     line |= {
         "loss": judged["held_out_mlm_loss"],
@@ -230,18 +216,6 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     ladder.keep(line)
     say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
     shutil.rmtree(directory)
-
-
-def _answer(words: list[Any]) -> tuple[str, float]:
-    """What a command of the program prints, and its seconds of processor; raises RunError with its last words."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, text=True, capture_output=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:]))
-    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -377,12 +351,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         choices=sorted({curve.results.stem for curve in CURVES.values()}),
         help="the curves of a file of lab/curves/ alone, in the table too; repeatable",
     )
-    parser.add_argument(
-        "--glue", type=Path, metavar="DIR", help="then fine-tune the last curve, by lab/finetuning_gain.py; --keep"
-    )
-    parser.add_argument("--squad", type=Path, metavar="DIR", help="with --glue: SQuAD too")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
     parser.add_argument(
         "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
@@ -391,8 +360,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.ladder and len(arguments.data_dir or ()) != 1:
         parser.error("--ladder: expected one --data_dir, quickstart's store")
-    if arguments.glue and not arguments.work:
-        parser.error("--glue: expected --data_dir and --work, where the last curve was trained")
     if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
     for name in arguments.curve or ():
@@ -417,10 +384,10 @@ def main() -> int:
     if arguments.ladder:
         verdicts = climb(arguments)
         rows = [{"configuration": verdict.row, **ladder.shown(verdict)} for verdict in verdicts]
-        print(json.dumps(rows) if arguments.json else table(rows, ladder.COLUMNS))
+        print(table(rows, ladder.COLUMNS))
         return 0
     grouped = [name for name, each in CURVES.items() if not arguments.group or each.results.stem in arguments.group]
-    key, failed = None, False
+    failed = False
     if arguments.data_dir:
         stores = open_stores(arguments.data_dir)
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
@@ -443,9 +410,7 @@ def main() -> int:
     step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
     rows = over_seeds([row for row in lines(curves, step_s) if row["configuration"] in grouped])
-    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS), flush=True)
-    if arguments.glue:
-        fine_tune(key, arguments)
+    print(table(rows, COLUMNS))
     return RunError.exit_code if failed else 0
 
 

@@ -21,13 +21,11 @@ import json
 import os
 import queue
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,14 +38,13 @@ from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
 from lab.compute import add_environments
 from lab.finetuning_pace import EXAMPLES, peer_python
 from lab.kept import add_line, by_key, read_lines
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
 SQUAD, NER = "squad", "ner"
@@ -185,7 +182,7 @@ def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.
             if key not in results.answers:
                 log = arguments.work / f"{key}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
-                run(command(question, key, arguments), log, core)
+                logged(command(question, key, arguments), log, core)
                 results.keep(key, answer_of(question, key, arguments))
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
@@ -196,17 +193,6 @@ def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.
 
     with ThreadPoolExecutor(len(usable)) as pool:
         return all(list(pool.map(answer, keys)))
-
-
-def run(words: list[str], log: Path, core: int) -> None:
-    """Run Python on a core; it ends with this process. Raises RunError if it fails."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    pinned, bound = ["taskset", "-c", str(core), sys.executable, *words], partial(end_with_parent, os.getpid())
-    with log.open("a") as file:
-        done = subprocess.run(pinned, stdout=file, stderr=file, env=environment, preexec_fn=bound, check=False)
-    if done.returncode:
-        raise RunError(f"ended with {done.returncode}; see {log}; the same command resumes")
 
 
 def start_of(question: Question, arguments: argparse.Namespace) -> Path:

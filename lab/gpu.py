@@ -35,7 +35,7 @@ from bert_horovod.storage.writing import write_atomically
 from lab.contestants import RANK_0
 from lab.gpu_plan import ASSUMED, MADE_STORE, OF_STORE, SECTIONS, Job, jobs, part
 from lab.minutes_results import curves
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import reported, say, variables
 
 VERSION = 4  # of the output file
 BUDGET_S = 480.0
@@ -61,10 +61,8 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
-        path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ | {"PYTHONPATH": path}  # errors are shown
-        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
+        environment = variables(gpu=True, TF_CPP_MIN_LOG_LEVEL="2", XLA_FLAGS=flags)  # errors are shown
         command = [sys.executable, *job.command]
         with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:
             try:

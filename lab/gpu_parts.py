@@ -26,14 +26,13 @@ from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.shard import Shard, shard_file, token_dtype, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest, write_sources
 from bert_horovod.costs.gpus import data_sheet, gpu_peak
-from bert_horovod.errors import RunError
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.curve_recipes import CURVES, kept, key_of
 from lab.kept import read_lines
-from lab.rounds import PROJECT
+from lab.rounds import PROJECT, printed, program
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -133,18 +132,9 @@ def resume(work: dict[str, Any]) -> dict[str, Any]:
 
 def _pretrain(directory: Path, store: str, output_dir: Path) -> float:
     """Train; returns the seconds that it took."""
-    words = [
-        "pretrain",
-        "--recipe",
-        str(directory / "recipe.toml"),
-        "--data_dir",
-        store,
-        "--output_dir",
-        str(output_dir),
-    ]
-    words += ["--index_dir", str(directory / "index")]
+    words = ["--recipe", directory / "recipe.toml", "--data_dir", store, "--output_dir", output_dir]
     began = time.monotonic()
-    _run(["-m", "bert_horovod", *words])
+    program("pretrain", *words, "--index_dir", directory / "index", gpu=True)
     return time.monotonic() - began
 
 
@@ -220,8 +210,8 @@ def curve(work: dict[str, Any]) -> dict[str, Any]:
     name, runs, data = work["name"], Path(work["work"]), ["--data_dir", work["store"]]
     recipe, ranks = CURVES[name].recipe, CURVES[name].ranks
     key = key_of(recipe, open_store(work["store"]).hash, None, ranks)
-    words = [*data, "--work", str(runs), "--keep", "--gpu", "--curve", name, "--json"]
-    _run([str(PROJECT / "lab" / "curves.py"), *words])
+    words = [*data, "--work", runs, "--keep", "--gpu", "--curve", name]
+    printed([sys.executable, PROJECT / "lab" / "curves.py", *words], gpu=True)
     run, found = runs / key, {"curve": kept()[key]}
     if not run.is_dir():  # it was kept before
         return found
@@ -234,11 +224,11 @@ def curve(work: dict[str, Any]) -> dict[str, Any]:
     found |= {"training_s": training_s}
     if recipe.execution.keep_checkpoints >= AVERAGED:
         with tempfile.TemporaryDirectory() as scratch:
-            mean, length = str(Path(scratch) / "mean"), str(recipe.phase[-1].sequence_length)
-            _run(["-m", "bert_horovod", "average", str(run), "--last", str(AVERAGED), "--output", mean])
-            for which, checkpoint in (("last", str(run)), ("mean", mean)):
-                words = ["evaluate", checkpoint, *data, "--sequence_length", length, "--json"]
-                found |= {which: json.loads(_run(["-m", "bert_horovod", *words]))}
+            mean, length = Path(scratch) / "mean", recipe.phase[-1].sequence_length
+            program("average", run, "--last", AVERAGED, "--output", mean, gpu=True)
+            for which, checkpoint in (("last", run), ("mean", mean)):
+                words = [checkpoint, *data, "--sequence_length", length, "--json"]
+                found |= {which: json.loads(program("evaluate", *words, gpu=True))}
     return found
 
 
@@ -250,17 +240,6 @@ def tests(_: dict[str, Any]) -> dict[str, Any]:
     told = [line for line in said if line.startswith(("FAILED", "ERROR", "SKIPPED"))]
     problems = [line for line in told if not line.startswith("SKIPPED")] or ([said[-1]] if done.returncode else [])
     return {"summary": said[-1], "told": told, "problems": problems}
-
-
-def _run(words: list[str]) -> str:
-    """What a program of Python printed last; raises RunError with its last words."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=PROJECT, check=False)
-    if done.returncode:
-        raise RunError(
-            f"{Path(words[0]).name if words[0] != '-m' else words[2]}: "
-            + "\n  ".join(done.stderr.strip().splitlines()[-3:])
-        )
-    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def _nvidia_smi() -> list[str] | None:

@@ -21,7 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from lab.kept import add_line, read_lines
-from lab.soak import environment, make_input
+from lab.rounds import variables
+from lab.soak import make_input
 
 STEPS = 500
 MODERN = ("model.architecture='modernbert'", "objective.pair='none'")
@@ -66,7 +67,7 @@ def train(directory: Path, ranks: int, settings: tuple[str, ...]) -> tuple[int, 
     words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(ranks), "--", "pretrain"]
     words += ["--recipe", directory / "recipe.toml", "--data_dir", directory / "store", "--output_dir", output_dir]
     words += [word for setting in (*rare, *settings) for word in ("--set", setting)]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=variables(), capture_output=True, text=True, check=False)
     log = output_dir / "metrics.jsonl"
     return done.returncode, read_lines(log), done.stdout + done.stderr
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring import bench_child
 from bert_horovod.measuring.bench_child import Figure, Key
+from bert_horovod.runtime.children import end_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -30,6 +31,44 @@ def commit() -> str:
     with contextlib.suppress(OSError):
         return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
     return ""
+
+
+def path() -> str:
+    """Where programs are looked for: beside this Python first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def variables(gpu: bool = False, **own: str) -> dict[str, str]:
+    """The environment of a process that imports this project, and `own`; without `gpu` it sees no GPU."""
+    imported = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    return os.environ | {"PYTHONPATH": imported, "PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"} | hidden | own
+
+
+def printed(command: Sequence[object], gpu: bool = False) -> str:
+    """What a command of this project prints; raises RunError with its last words."""
+    words = [*map(str, command)]
+    done = subprocess.run(words, env=variables(gpu), text=True, capture_output=True, check=False)
+    if done.returncode:
+        last = "\n  ".join(done.stderr.strip().splitlines()[-5:])
+        raise RunError(f"{' '.join(words[1:4])} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def program(*words: object, gpu: bool = False) -> str:
+    """What `bert-horovod WORDS` prints; see `printed`."""
+    return printed([sys.executable, "-m", "bert_horovod", *words], gpu)
+
+
+def logged(words: Sequence[object], log: Path, core: int | None = None) -> None:
+    """Run Python, on a core if one is named; it ends with this thread. Raises RunError if it fails."""
+    command = [*(["taskset", "-c", core] if core is not None else []), sys.executable, *words]
+    environment, bound = variables(PYTHONUNBUFFERED="1"), functools.partial(end_with_parent, os.getpid())
+    with log.open("a") as file:
+        streams = {"stdout": file, "stderr": file}
+        done = subprocess.run([*map(str, command)], **streams, env=environment, preexec_fn=bound, check=False)
+    if done.returncode:
+        raise RunError(f"ended with {done.returncode}; see {log}; the same command goes on")
 
 
 def reported(main: Callable[[], int]) -> Callable[[], int]:

@@ -48,12 +48,11 @@ from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.host import BFLOAT16, instructions, processor_name
 from bert_horovod.training.peak import precision_advice
 from lab.compute import add_environments, torch_environment
-from lab.contestants import path
 from lab.curve_recipes import KEPT, key_of
 from lab.curves import own_cores
 from lab.finetuning_pace import peer_python
 from lab.minutes_results import Enough, Line, Results, marks_of, pace_of, report, split_books, steps_of
-from lab.rounds import PROJECT, commit, reported, say
+from lab.rounds import PROJECT, commit, path, program, reported, say, variables
 
 RESULTS = KEPT / "same-minutes.jsonl"
 SEEDS = {"a": 3, "b": 1, "c": 3, "d": 1}
@@ -109,7 +108,7 @@ class Contest:
             say(f"{file}: {len(text.split()):,} words")
             shutil.rmtree(self.work / name, ignore_errors=True)
             words = ["--input", file, "--vocab", arguments.vocab, "--output_dir", self.work / name]
-            self.program("prepare", *words, "--held_out", HELD_OUT[name], "--documents", "paragraph_lines")
+            program("prepare", *words, "--held_out", HELD_OUT[name], "--documents", "paragraph_lines", gpu=self.gpu)
         files = {"text": "train.txt", "tokenizer": "tokenizer", "rows": "rows.npy"}
         job: Line = {name: str(self.work / file) for name, file in files.items()}
         job |= {"vocab": str(arguments.vocab.absolute()), "length": LENGTH}
@@ -154,7 +153,7 @@ class Contest:
             for reached in found["reached"]:
                 checkpoint = self.work / key / "run" / "checkpoints" / f"step-{reached['step']:08d}"
                 words = [checkpoint, "--data_dir", self.work / "held_out", "--rows", ROWS]
-                judged = self.program("evaluate", *words, "--sequence_length", LENGTH, "--json")
+                judged = program("evaluate", *words, "--sequence_length", LENGTH, "--json", gpu=self.gpu)
                 reached["loss"] = json.loads(judged)["held_out_mlm_loss"]
                 said = f"{reached['loss']:.4f} nats at {reached['mark']:g} {unit}, {reached['seconds']:.0f} s"
                 say(f"({name}): {said}")
@@ -199,7 +198,7 @@ class Contest:
         if not pairs or "pairs" in line or not checkpoint.is_dir():
             return
         try:
-            judged = self.program("evaluate", checkpoint, "--pairs", pairs, "--every", every, "--json")
+            judged = program("evaluate", checkpoint, "--pairs", pairs, "--every", every, "--json", gpu=self.gpu)
         except RunError as error:
             if "--pairs" not in str(error):
                 raise
@@ -293,7 +292,7 @@ class Contest:
             own = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"), str(output / "compiled"))
             job |= {"marks": marks, "found": str(found), "began": time.time()}
             command[command.index("JOB")] = json.dumps(job)
-            environment = self.environment(os.environ if of_ours else self.torch) | own
+            environment = (variables(self.gpu) if of_ours else self.torch) | own
             run_alone(command, environment, self.work / f"{key}.log", limit_s)
         return json.loads(found.read_text(encoding="utf-8"))
 
@@ -314,21 +313,6 @@ class Contest:
         job = settings | {"config": config, "steps": steps, "seed": seed, "device": self.arguments.device}
         job |= {"tokenizer": str(self.work / "tokenizer"), "rows": str(self.work / "rows.npy")}
         return [*self.peer, "JOB"], job | {"threads": self.cores, "output": str(output / "run")}
-
-    def environment(self, variables: Any) -> dict[str, str]:
-        """The variables of a process."""
-        own = {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path()} | ({} if self.gpu else {"CUDA_VISIBLE_DEVICES": ""})
-        return dict(variables) | own
-
-    def program(self, *words: Any) -> str:
-        """What a command of this program prints; raises RunError with its last words."""
-        environment = self.environment(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), environment.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-3:]))
-        return done.stdout
 
 
 def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_s: float | None = None) -> None:

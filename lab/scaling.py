@@ -25,7 +25,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,13 +35,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, describe_recipe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
-from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run, sizes
-from lab.rounds import PROJECT, in_turn, reported, say
+from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, run, sizes
+from lab.rounds import PROJECT, in_turn, path, printed, reported, say
 
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
 START_S = 600  # most seconds that ranks on shared cores start and compile
@@ -137,12 +136,9 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     for override in [*arguments.overrides, *settings]:
         words += ["--set", override]
     core = min(os.sched_getaffinity(0))
-    ours = ["taskset", "-c", core, sys.executable, PROJECT / "lab" / "delayed.py", "measure", *words]
-    done = subprocess.run([*map(str, ours)], cwd=PROJECT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError("lab/delayed.py: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    ours = printed(["taskset", "-c", core, sys.executable, PROJECT / "lab" / "delayed.py", "measure", *words])
     speed = arguments.speed if arguments.compute == "delay" else 1
-    delays = json.loads(done.stdout.splitlines()[-1])
+    delays = json.loads(ours.splitlines()[-1])
 
     def scaled(seconds: float) -> float:
         return max(0.0, seconds) / speed  # differences of clocks: in toy models some are negative

@@ -14,11 +14,8 @@ A run is a line of lab/search_gain.jsonl, under the hash of what decides it. Sto
 import argparse
 import hashlib
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +25,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.corpus.reading.squad_files import read_squad
-from bert_horovod.errors import RunError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores
 from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
 from bert_horovod.finetuning.glue import TASKS
@@ -37,8 +33,9 @@ from bert_horovod.inference.embedding_predictor import unit
 from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
+from lab.finetuning_gain import pace
 from lab.kept import add_line, by_key
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "search_gain.jsonl"
 ROWS = ("before", "in-batch", "mined")
@@ -108,14 +105,7 @@ class Search:
 
     def program(self, log: str, *words: object) -> None:
         """Run a command of the program; raises RunError if it fails."""
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        path = self.work / f"{log}.log"
-        with path.open("a") as file:
-            command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-            done = subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
-        if done.returncode:
-            raise RunError(f"{words[0]} ended with {done.returncode}; see {path}; the same command goes on")
+        logged(["-m", "bert_horovod", *words], self.work / f"{log}.log")
 
     def trained(self, row: str, seed: int) -> Path:
         """The checkpoint of a run, trained if it is not there."""
@@ -134,7 +124,8 @@ class Search:
 
     def mined(self) -> Path:
         """The train pairs with a negative each."""
-        path, vectors = self._file("mined"), self.trained("in-batch", 0)
+        vectors = self.trained("in-batch", 0)
+        path = self._file(f"mined-{vectors.name}")
         if not path.exists():
             self.program("mine", "mine", "--checkpoint", vectors, "--input", self._file("pairs"), "--output", path)
         return path
@@ -184,11 +175,11 @@ def main() -> int:
     search, kept = Search(arguments), by_key(arguments.results)
     for seed in arguments.seed or range(SEEDS):
         for row in arguments.row or ROWS:
-            key, begun = search.key(row, seed), time.monotonic()
+            key = search.key(row, seed)
             if key not in kept and not (seed and row == "before"):
                 say(f"{row}, seed {seed}: {key}")
                 scores = search.scores(row, seed)
-                minutes = (time.monotonic() - begun) / 60
+                minutes = 0.0 if row == "before" else pace(search.work / key, 1)["minutes"]
                 kept[key] = {"key": key, "row": row, "seed": seed, "scores": scores, "minutes": round(minutes, 1)}
                 kept[key] |= {"steps": arguments.steps, "pairs": arguments.pairs}
                 add_line(arguments.results, kept[key])

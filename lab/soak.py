@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.reporting.tables import lines
 from lab.cluster import Cluster, cluster
 from lab.kept import add_line, read_lines
-from lab.rounds import PROJECT
+from lab.rounds import PROJECT, variables
 from lab.soak_ranks import MARK
 
 STEPS = 120
@@ -139,16 +139,10 @@ def make_input(directory: Path, steps: int) -> None:
         (directory / "text" / f"{number}.txt").write_text("\n\n".join(paragraphs))
     words = ["--input", directory / "text", "--vocab", directory / "vocab.txt", "--output_dir", directory / "store"]
     command = [sys.executable, "-m", "bert_horovod", "prepare", *words, "--held_out", "0.1"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables())
     first = steps // 2
     text = RECIPE.format(words=len(special + letters), first=first, second=steps - first)
     (directory / "recipe.toml").write_text(text)
-
-
-def environment() -> dict[str, str]:
-    """The one for a rank: this project, no GPU."""
-    path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 class Soak:
@@ -173,10 +167,10 @@ class Soak:
         words += ["--data_dir", self.directory / "store", "--output_dir", self.output_dir]
         words += ["--set", f"execution.mirror={self.mirror}"] if self.mirror else []
         library = self.directory / "patches" / "clock.so"
-        path = os.pathsep.join([str(self.directory / "patches"), str(PROJECT)])
-        variables = environment() | {"PYTHONPATH": path, "LD_PRELOAD": str(library)}
+        patched = os.pathsep.join([str(self.directory / "patches"), str(PROJECT)])
+        own = variables(PYTHONPATH=patched, LD_PRELOAD=str(library))
         with self.log.open("a") as log:
-            self.process = self.box.start("node1", words, stdout=log, stderr=log, env=variables)
+            self.process = self.box.start("node1", words, stdout=log, stderr=log, env=own)
 
     def said(self) -> str:
         """What was printed since the last fault."""
