@@ -191,7 +191,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     gpu_tests = None if device["gpu"] and not smoke else "it is for a GPU, in whole sizes"
     errors = [str(PROJECT / "lab" / "gpu_kernels.py"), *(["--only", "broken"] if smoke else [])]
     plan = [
-        Job("kernels", "errors, a broken one, times", errors, 150.0, 300.0),
+        Job("kernels", "errors, a broken one", errors, 120.0, 300.0),
         correctness(precisions[0]),
         *steps_with(of=shapes[:2]),
         *made,
