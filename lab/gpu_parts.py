@@ -7,13 +7,13 @@ prints what it found, a JSON object, as its last line. "problems" in it are what
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 import numpy as np
 
 from bert_horovod.cluster.doctor.facts import horovod_with
-from bert_horovod.corpus.manifest import COUNTS, FORMAT
-from bert_horovod.corpus.shard import Shard, shard_file, token_dtype, write_shard
-from bert_horovod.corpus.store import Store, open_store, write_manifest, write_sources
-from bert_horovod.costs.gpus import data_sheet, gpu_peak
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import Preparation
+from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
@@ -34,10 +34,9 @@ from lab.curve_recipes import CURVES, kept, key_of
 from lab.kept import read_lines
 from lab.rounds import PROJECT, printed, program
 
-PRECISIONS = ("float32", "bfloat16", "float16")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
-HELD_OUT_EVERY = 20  # sections
+HELD_OUT = 0.05  # of its sections
 LONGEST = 50  # tokens of a sentence: 25 on average, as in books
 AVERAGED = 5  # checkpoints
 COMPARED = ("model.safetensors", "training/optimizer.safetensors")
@@ -50,13 +49,11 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
     from bert_horovod.model.gpu_kernels.choice import why_not
     from bert_horovod.recipe.sections import Model
     from bert_horovod.runtime.devices import gpu_details, use_devices
-    from bert_horovod.training.peak import precision_advice
 
     use_devices(0, 1, 0)
     details = gpu_details()
     name = details.get("device_name", "a GPU without a name") if details else None
     capability = details.get("compute_capability") if details else None
-    build, sheet = tf.sysconfig.get_build_info(), data_sheet(name) if name else None
     precision = step_precision(capability)
     lacking = "TensorFlow sees no GPU: install tensorflow[and-cuda] and see that nvidia-smi lists one; or --smoke"
     return {
@@ -64,20 +61,13 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
         "gpus": len(tf.config.list_physical_devices("GPU")),
         "compute_capability": capability,
         "nvidia_smi": _nvidia_smi(),
-        "data_sheet_memory_gib": sheet.memory.gib if sheet else None,
-        # With TF32 where TensorFlow uses it.
-        "data_sheet_flops_per_s": {each: gpu_peak(name, each, each == "float32") for each in PRECISIONS}
-        if name
-        else {},
         "precision": precision,
         "without_kernels": why_not(capability, Model(), (128, 512), precision, "layers"),
-        "advice": {each: precision_advice(each) for each in PRECISIONS},
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "python": sys.version.split()[0],
         "tensorflow": tf.__version__,
-        "cuda": build.get("cuda_version"),  # that TensorFlow was built with
-        "cudnn": build.get("cudnn_version"),
+        "cuda": tf.sysconfig.get_build_info().get("cuda_version"),  # that TensorFlow was built with
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "horovod_with": horovod_with(),
         "problems": [lacking] if work["gpu"] and not details else [],
@@ -147,56 +137,26 @@ def _hash(file: Path) -> str:
 
 
 def store(work: dict[str, Any]) -> dict[str, Any]:
-    """Write a token store to `path`, of a `vocabulary` of so many words: neither text nor a tokenizer is needed."""
+    """Make a token store at `path`, of a `vocabulary` of so many words."""
     made = make_store(Path(work["path"]), work["vocabulary"])
     return {"tokens": sum(len(shard.tokens) for shard in made.shards)}
 
 
 def make_store(path: Path, vocabulary_size: int) -> Store:
-    """Write and open a token store of random sentences, the k-th word as frequent as 1 / k (Zipf)."""
-    path.mkdir()
-    words = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(vocabulary_size - len(SPECIAL_TOKENS)))]
-    text = "\n".join(words) + "\n"
-    (path / "vocab.txt").write_text(text, encoding="utf-8")
+    """Make and open a token store of random sentences, the k-th word as frequent as 1 / k (Zipf)."""
+    words = [f"word{number}" for number in range(vocabulary_size - len(SPECIAL_TOKENS))]
     random = np.random.default_rng(0)
     lengths = random.integers(1, LONGEST, DOCUMENTS * SENTENCES)
-    ordinary = vocabulary_size - len(SPECIAL_TOKENS)
-    tokens = len(SPECIAL_TOKENS) - 1 + (ordinary + 1) ** random.random(lengths.sum())
-    shard = Shard(
-        tokens=np.minimum(tokens, vocabulary_size - 1).astype(token_dtype(vocabulary_size)),
-        sentences=np.concatenate(([0], np.cumsum(lengths))).astype(np.uint32),
-        sections=np.arange(0, DOCUMENTS * SENTENCES + 1, SENTENCES, dtype=np.uint32),
-        documents=np.arange(DOCUMENTS + 1, dtype=np.uint32),
-        held_out=np.arange(DOCUMENTS) % HELD_OUT_EVERY == 0,
-        document_hashes=np.zeros((DOCUMENTS, 2), np.uint64),
-        titles=np.full(DOCUMENTS, ord("\n"), np.uint8),
-    )
-    entry = write_shard(shard_file(path, "shard-00000"), [shard], 1)
-    source = {"name": "made", "bytes": 1, "sha256": "0", "unknown_tokens": 0}
-    of_sections = np.diff(shard.sentences[shard.sections])
-    counts = {
-        "held_out_sections": int(shard.held_out.sum()),
-        "held_out_tokens": int(of_sections[shard.held_out].sum()),
-        "unknown_tokens": 0,
-        "dropped_documents": 0,
-    }
-    write_manifest(
-        path,
-        {
-            "format": FORMAT,
-            "shards": [entry],
-            "settings": {},
-            "sources": write_sources(path, [source | {name: entry[name] for name in ("documents", "tokens")}]),
-            "totals": {count: entry[count] for count in COUNTS} | counts,
-            "passed_over": {},
-            "duplicates": {"documents": 0, "tokens": 0, "sha256": None},
-            "vocabulary": {
-                "sha256": hashlib.sha256(text.encode()).hexdigest(),
-                "size": vocabulary_size,
-                "lowercase": True,
-            },
-        },
-    )
+    places = (len(words) + 1) ** random.random(lengths.sum()) - 1
+    drawn = iter([words[place] for place in places.astype(int).tolist()])
+    lines = [" ".join(islice(drawn, length)) for length in lengths.tolist()]
+    documents = ["\n".join(lines[begin : begin + SENTENCES]) for begin in range(0, len(lines), SENTENCES)]
+    with tempfile.TemporaryDirectory() as scratch:
+        text, vocabulary = Path(scratch, "text.txt"), Path(scratch, "vocab.txt")
+        text.write_text("\n\n".join(documents), encoding="utf-8")
+        vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
+        settings = Settings(documents="blank_line", held_out=HELD_OUT)
+        Preparation([str(text)], vocabulary, path, read_vocabulary(vocabulary), settings, workers=1).make()
     return open_store(path)
 
 
@@ -251,15 +211,6 @@ def _nvidia_smi() -> list[str] | None:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
 
 
-def strict(value: Any) -> Any:
-    """The value as JSON can hold it: numbers that are not finite become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: strict(entry) for key, entry in value.items()}
-    return [strict(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
 PARTS = {each.__name__: each for each in (device, correctness, resume, store, curve, tests)}
 OTHERS_COMPUTE = ("resume", "store", "curve", "tests")  # processes of their own use the GPU, this one must not
 
@@ -269,7 +220,7 @@ def main() -> None:
     part, work = sys.argv[1], json.loads(sys.argv[2])
     if part not in OTHERS_COMPUTE:
         import_tensorflow()
-    print(json.dumps(strict(PARTS[part](work))), flush=True)
+    print(json.dumps(PARTS[part](work)), flush=True)
 
 
 if __name__ == "__main__":

@@ -231,4 +231,4 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
 
 def made_store(path: str, vocabulary: int) -> Job:
     """The work that writes a token store of random sentences."""
-    return Job("input", MADE_STORE, part("store", {"path": path, "vocabulary": vocabulary}), 5.0)
+    return Job("input", MADE_STORE, part("store", {"path": path, "vocabulary": vocabulary}), 10.0)
