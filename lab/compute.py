@@ -22,7 +22,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -40,7 +39,7 @@ from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
-from lab.rounds import PROJECT, in_turn, ratio_of, reported, say, started
+from lab.rounds import PROJECT, in_turn, printed, ratio_of, reported, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
 SHAPES = {  # model's size, rows, length
@@ -51,47 +50,22 @@ SHAPES = {  # model's size, rows, length
 }
 PRECISIONS = ("float32", "bfloat16", "float16")
 WARM_UP = 3  # steps
-
-
+ENVIRONMENTS = PROJECT / "lab" / ".environments"
 HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
 # What may lead to TensorFlow's packages and CUDA libraries: PyTorch brings its own.
 OF_TENSORFLOW = ("PYTHONPATH", "LD_LIBRARY_PATH", "XLA_FLAGS")
 
 
-def add_environments(parser: argparse.ArgumentParser) -> None:
-    """Declare --environments, for `environment`."""
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=PROJECT / "lab" / ".environments",
-        metavar="DIR",
-        help="directory of peers' environments, made where this Python lacks what they need (default: %(default)s)",
-    )
-
-
-def environment(name: str, directory: Path) -> Path:
-    """The Python of a peer's virtual environment, which is made if it is not there, or not with these requirements."""
+def environment(name: str) -> Path:
+    """The Python of a peer's virtual environment, which is made if there is none with these requirements."""
     requirements = PROJECT / "lab" / "peers" / f"{name}.txt"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    path, marker = directory / name, directory / f"{name}.complete"
-    python = path / "bin" / "python"
-    if not (marker.exists() and marker.read_text().strip() == digest and python.exists()):
+    path = ENVIRONMENTS / f"{name}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
+    python, complete = path / "bin" / "python", path / "complete"
+    if not complete.is_file():
         say(f"making {path}: pip install -r {requirements} (minutes)")
-        marker.unlink(missing_ok=True)
-        if path.is_symlink():
-            path.unlink()
-        elif path.exists():
-            shutil.rmtree(path)
-        directory.mkdir(parents=True, exist_ok=True)
-        for command in (
-            [sys.executable, "-m", "venv", str(path)],
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(requirements)],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                raise RunError(f"{' '.join(command)} failed: {''.join(last)}; mend that, or leave out with --peer")
-        marker.write_text(digest + "\n")
+        printed([sys.executable, "-m", "venv", "--clear", path])
+        printed([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
+        complete.touch()
     return python
 
 
@@ -205,7 +179,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers, for Hugging Face")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
     for flag, (_, usual) in repeatable.items():
@@ -246,7 +219,7 @@ def main() -> int:
     if other and "model_garden" in names:
         raise UserError(f"model.architecture = {other.pop()!r}: Model Garden's is BERT; expected --peer hugging_face")
     given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
-    peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
+    peers = {name: given.get(name) or environment(name) for name in names}
     if given:
         torch = torch_environment(arguments.peer_python, arguments.device)
     for recipes in asked:

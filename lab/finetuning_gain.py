@@ -41,7 +41,6 @@ from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
-from lab.compute import add_environments
 from lab.finetuning_pace import EXAMPLES, peer_python
 from lab.kept import add_line, by_key, read_lines
 from lab.rounds import PROJECT, logged, reported, say
@@ -212,7 +211,7 @@ def command(question: Question, key: str, arguments: argparse.Namespace) -> list
     task, files = question.task, files_of(question.task, arguments.data, arguments.squad, arguments.ner)
     output_dir, checkpoint = str(arguments.work / key), str(start_of(question, arguments))
     if question.start == THEIRS:
-        python, paths = peer_python(arguments.environments), map(str, (files.train, *files.dev))
+        python, paths = peer_python(), map(str, (files.train, *files.dev))
         asked = json.dumps([python, task, arguments.max_steps, output_dir, checkpoint, *paths])
         return [str(Path(__file__).resolve()), "--contestant", asked]
     words = ["-m", "bert_horovod", "finetune", "--task", task, "--train_file", str(files.train)]
@@ -323,7 +322,7 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
         finetuning = text_finetuning(task, files_of(task, arguments.data, None, arguments.ner), arguments.checkpoint)
         settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
         with tempfile.TemporaryDirectory(dir=arguments.work) as work:
-            pairs = first_losses(finetuning, Path(work), peer_python(arguments.environments), settings)
+            pairs = first_losses(finetuning, Path(work), peer_python(), settings)
         apart = max(abs(our - their) for our, their in pairs)
         (first, _), (last, theirs) = pairs[0], pairs[-1]
         told.append(
@@ -348,10 +347,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--start", action="append", choices=STARTS, help="repeatable (default: all)")
     parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
-    parser.add_argument("--table", action="store_true", help="measure nothing, print what there is")
     parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
     parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
-    add_environments(parser)
     arguments = parser.parse_args(argv)
     if arguments.max_steps is not None and arguments.max_steps < 1:
         parser.error(f"--max_steps {arguments.max_steps}: expected at least 1")
@@ -377,7 +374,7 @@ def main() -> int:
     asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
     keys = {question: asked_key(question, arguments) for question in asked}
     results = Results(arguments.results)
-    all_answered = arguments.table or answer_all(keys, results, arguments)
+    all_answered = answer_all(keys, results, arguments)
     print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
     return 0 if all_answered else RunError.exit_code
 

@@ -148,21 +148,11 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         return Job("curves", name, part("curve", work), 110.0, 300.0, lacking=lacking)
 
     def contest(name: str, seconds: float, *words: str) -> Job:
-        net = ["1", "64", "0.02", "cpu"] if smoke else ["12", "384", "10", "cuda"]
-        flags = [
-            word for pair in zip(("--layers", "--hidden", "--epochs", "--device"), net, strict=True) for word in pair
-        ]
-        flags += [
-            "--work",
-            str(arguments.contest_dir),
-            "--peer_python",
-            arguments.peer_python,
-            "--seeds",
-            "1",
-            "--json",
-        ]
-        flags += ["--pilot_rows", "640" if smoke else "12800"]
+        net = "--layers 12 --hidden 384 --epochs 10 --device cuda --pilot_rows 12800"
+        net = "--layers 1 --hidden 64 --epochs 0.02 --device cpu --pilot_rows 640" if smoke else net
+        flags = [*net.split(), "--work", str(arguments.contest_dir), "--peer_python", arguments.peer_python]
         flags += ["--results", str(arguments.output.absolute().with_suffix(".same-minutes.jsonl"))]
+        flags += ["--seeds", "1", "--json"]
         command = [str(PROJECT / "lab" / "same_minutes.py"), *flags, *words]
         lacking = None if arguments.contest_dir else "--contest_dir names no texts of lab/same_minutes.py"
         return Job("same_minutes", name, command, seconds, 470.0, lacking=lacking)

@@ -47,7 +47,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.host import BFLOAT16, instructions, processor_name
 from bert_horovod.training.peak import precision_advice
-from lab.compute import add_environments, torch_environment
+from lab.compute import torch_environment
 from lab.curve_recipes import KEPT, key_of
 from lab.curves import own_cores
 from lab.finetuning_pace import peer_python
@@ -56,7 +56,7 @@ from lab.rounds import PROJECT, commit, path, program, reported, say, variables
 
 RESULTS = KEPT / "same-minutes.jsonl"
 SEEDS = {"a": 3, "b": 1, "c": 3, "d": 1}
-PILOT = 0.1  # of --epochs, in place of --pilot_minutes
+PILOT_MINUTES, PILOT = 4.0, 0.1  # of (c)'s pilots; in place of them, of --epochs
 LENGTH, ROWS = 64, 4096  # tokens of a row; held-out rows that are judged
 # Shares of the stores' text: pretrain needs a part that is held out, and no store may hold out more than half.
 HELD_OUT = {"train": 0.001, "held_out": 0.5}
@@ -82,7 +82,7 @@ class Contest:
         self.results = Results(arguments.results, arguments.most)
         prepared = (self.work / "prepared").is_file()
         if not prepared or set("cd") & set(arguments.only):
-            python = arguments.peer_python or peer_python(arguments.environments.absolute())
+            python = arguments.peer_python or peer_python()
             self.torch = torch_environment(python, arguments.device)
             self.peer = [python, str(PROJECT / "lab" / "peers" / "run_mlm.py")]
         if not prepared:
@@ -173,7 +173,7 @@ class Contest:
             steps = max(60, self.arguments.pilot_rows // self.batch(settings))
             say(f"pace: {steps} steps of {settings}")
             try:
-                found = self.train(settings, key, steps, [], 1, 240 * self.arguments.pilot_minutes)
+                found = self.train(settings, key, steps, [], 1, 240 * PILOT_MINUTES)
             except TooSlow as slow:
                 say(f"pace: passed over: {slow}")
                 return {"fixed_s": 0.0, "step_s": math.inf, "passed_over": str(slow)}
@@ -226,7 +226,7 @@ class Contest:
         first = BEST | {"batch": tried["batch"][1]}
         best: Line = self.fastest([(each, each) for each in (first | {"precision": one} for one in self.precisions)])
         epochs = self.arguments.epochs
-        length = {"epochs": PILOT * epochs} if epochs else {"minutes": self.arguments.pilot_minutes}
+        length = {"epochs": PILOT * epochs} if epochs else {"minutes": PILOT_MINUTES}
         what = {"contestant": "c", "pilot": True, **length, "seed": 1}
         for key, values in tried.items():
             runs = {value: self.run(what, best | {key: value})["losses"] for value in values}
@@ -356,22 +356,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="at most (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
     parser.add_argument("--hidden", type=int, default=256, help="width (default: %(default)s)")
-    parser.add_argument("--pilot_minutes", type=float, default=4.0, help="of (c)'s pilots (default: %(default)s)")
     parser.add_argument("--pilot_rows", type=int, default=12_800, help="of pilots of pace (default: %(default)s)")
     parser.add_argument("--pairs", type=Path, metavar="DIR", help="minimal pairs, as for bert-horovod evaluate")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="(default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the kept lines instead of tables")
     parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers")
-    add_environments(parser)
     add_overrides(parser, "numerics.precision=float32")
     arguments = parser.parse_args(argv)
     for flag, least in {"words": 1, "seeds": 1, "layers": 1, "hidden": 2, "pilot_rows": 1}.items():
         if getattr(arguments, flag) < least:
             parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least {least}")
-    for minutes in (*arguments.minutes, arguments.pilot_minutes, 1.0 if arguments.epochs is None else arguments.epochs):
+    for minutes in (*arguments.minutes, 1.0 if arguments.epochs is None else arguments.epochs):
         if not minutes > 0:
-            parser.error(f"--minutes, --pilot_minutes, --epochs: expected more than 0, found {minutes}")
+            parser.error(f"--minutes, --epochs: expected more than 0, found {minutes}")
     return arguments
 
 

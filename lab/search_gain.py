@@ -40,7 +40,7 @@ from lab.rounds import PROJECT, logged, reported, say
 KEPT = PROJECT / "lab" / "search_gain.jsonl"
 ROWS = ("before", "in-batch", "mined")
 TITLES = {"mrr_10": "MRR@10", "recall_1": "recall@1", "recall_10": "recall@10", "spearman": "STS-B, Spearman"}
-SEEDS = 3
+SEEDS, STEPS, PAIRS = 3, 500, 24  # of a row; of a run; of a step
 LENGTHS = {"in-batch": 96, "mined": 176}  # of a question about 16 tokens, of a paragraph 80
 HOW = (
     "phase.0.learning_rate=3e-4",
@@ -70,10 +70,10 @@ class Judged(NamedTuple):
         return retrieval_scores(ranks) | score(cosines, self.scores, ("spearman",))
 
 
-def write_files(squad: Path, stsb: Path, questions: int, work: Path) -> Judged:
+def write_files(squad: Path, stsb: Path, work: Path) -> Judged:
     """Write "pairs" to train on, a "few" for finetune's own scores, and "texts" to judge by into --work."""
     train, dev = (read_squad(squad / f"{split}-v1.1.json.gz") for split in ("train", "dev"))
-    chosen = np.random.default_rng(0).permutation(len(train.ids))[:questions].tolist()
+    chosen = np.random.default_rng(0).permutation(len(train.ids))[: STEPS * PAIRS].tolist()
     few = np.linspace(0, len(dev.ids) - 1, 64).astype(int).tolist()
     for name, read, numbers in (("pairs", train, chosen), ("few", dev, few)):
         _write(work / f"{name}.jsonl", [(read.questions[i], read.contexts[read.context_of[i]]) for i in numbers])
@@ -92,11 +92,10 @@ class Search:
     """The runs of one checkpoint, in the directory --work."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.asked, self.work, self.checkpoint = arguments, arguments.work, arguments.checkpoint
-        questions = arguments.steps * arguments.pairs
-        self.judged = write_files(arguments.squad, arguments.data / "STS-B", questions, self.work)
+        self.work, self.checkpoint = arguments.work, arguments.checkpoint
+        self.judged = write_files(arguments.squad, arguments.data / "STS-B", self.work)
         contents = [self.checkpoint / "model.safetensors", *map(self._file, ("pairs", "texts"))]
-        self._identity = [arguments.steps, arguments.pairs, HOW, [hash_file(path) for path in contents]]
+        self._identity = [STEPS, PAIRS, HOW, [hash_file(path) for path in contents]]
 
     def key(self, row: str, seed: int) -> str:
         """What a run is kept under."""
@@ -115,7 +114,7 @@ class Search:
         if row == "mined":
             columns, train = f"{columns},negative", self.mined()
         words = ["--train_file", train, "--dev_file", self._file("few"), "--text_columns", columns]
-        sizes = {"sequence_length": LENGTHS[row], "steps": self.asked.steps, "global_batch": self.asked.pairs}
+        sizes = {"sequence_length": LENGTHS[row], "steps": STEPS, "global_batch": PAIRS}
         settings = [*HOW, *PAUSED, f"data.seed={seed}", *(f"phase.0.{name}={value}" for name, value in sizes.items())]
         words += [word for setting in settings for word in ("--set", setting)]
         words += ["--checkpoint", self.checkpoint, "--output_dir", output]
@@ -167,12 +166,9 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True, type=Path, metavar="DIR")
     parser.add_argument("--row", action="append", choices=ROWS, help="repeatable (default: all)")
     parser.add_argument("--seed", action="append", type=int, help=f"repeatable (default: 0 to {SEEDS - 1})")
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="of a run (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=24, metavar="N", help="of a step (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    search, kept = Search(arguments), by_key(arguments.results)
+    search, kept = Search(arguments), by_key(KEPT)
     for seed in arguments.seed or range(SEEDS):
         for row in arguments.row or ROWS:
             key = search.key(row, seed)
@@ -181,8 +177,8 @@ def main() -> int:
                 scores = search.scores(row, seed)
                 minutes = 0.0 if row == "before" else pace(search.work / key, 1)["minutes"]
                 kept[key] = {"key": key, "row": row, "seed": seed, "scores": scores, "minutes": round(minutes, 1)}
-                kept[key] |= {"steps": arguments.steps, "pairs": arguments.pairs}
-                add_line(arguments.results, kept[key])
+                kept[key] |= {"steps": STEPS, "pairs": PAIRS}
+                add_line(KEPT, kept[key])
     print(report(search, kept))
     return 0
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.corpus.shard import COUNTS, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
 from lab.kept import add_line
+from lab.rounds import variables
 
-PROJECT = Path(__file__).resolve().parents[1]
 MOST_SHARDS = 1000
 HARD_LIMIT = 1024  # of open files
 BEGIN, END = re.compile("starting from"), re.compile(r"phase 0: .*; (compiling|tracing)")
@@ -63,14 +63,12 @@ def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
     return path
 
 
-def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
+def start(store: Path, output: Path) -> dict[str, Any]:
     """Start a run, end it where its first step is compiled; returns what it took."""
-    command = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", recipe, "--data_dir", str(store)]
-    command += ["--output_dir", str(output)]
-    command += [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", "bert-mini", "--data_dir", str(store)]
     process = subprocess.Popen(
-        command,
-        cwd=PROJECT,
+        [*command, "--output_dir", str(output)],
+        env=variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -125,8 +123,6 @@ def main() -> None:
     parser.add_argument("--data_dir", required=True, type=Path, help="token store of a few shards of one part")
     parser.add_argument("--work", required=True, type=Path, help="directory for stores and runs, on the same disk")
     parser.add_argument("--sizes", nargs="+", type=float, default=[0.064, 1.3, 6.4, 19, 100], help="GB of text")
-    parser.add_argument("--recipe", default="bert-mini")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     arguments = parser.parse_args()
     base = open_store(arguments.data_dir)
     print(COLUMNS)
@@ -135,10 +131,7 @@ def main() -> None:
         if not path.is_dir():
             linked_store(base, path, gigabytes)
         shards = len(open_store(path).shards)
-        first, second = (
-            start(path, arguments.work / f"run-{gigabytes}-{name}", arguments.recipe, arguments.overrides)
-            for name in ("first", "second")
-        )
+        first, second = (start(path, arguments.work / f"run-{gigabytes}-{name}") for name in ("first", "second"))
         print(
             f"{gigabytes:7}  {shards:6}  {first['start_s'] - second['start_s']:7.1f}  {second['start_s']:7.1f}  "
             f"{second['whole_s']:7.1f}  "

@@ -51,7 +51,6 @@ def paths(tmp_path_factory) -> dict[str, str]:
         ("cluster --link fast -- true", "--link fast: expected"),
         ("cluster --link 0gbit -- true", "--link 0gbit: expected"),
         ("cluster --hosts 0 -- true", "--hosts 0: expected"),
-        ("cluster --slots 0 -- true", "--slots 0: expected"),
         ("gpu --output x.json --only speed", "invalid choice: 'speed'"),
         ("gpu --output x.json --budget_s 0", "--budget_s 0.0: expected more than 0"),
         ("gpu --output /nowhere/x.json", "its directory does not exist"),
