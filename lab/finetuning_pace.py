@@ -19,9 +19,8 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +36,7 @@ from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 from lab.compute import environment
+from lab.peers.answering import answer
 from lab.rounds import PROJECT, in_turn, ratio_of, reported, started
 
 WARM_UP = 6  # steps, the first of which compile
@@ -80,20 +80,18 @@ def run_ours(shape: dict[str, Any]) -> None:
     plan = by_size(job.task.parameters(recipe.model), 1 << 30)
     step = build_step(recipe, job.task, state, World(), plan, 1)
     step.exchange.begin(1, recipe.phase[0].steps)
-    batch, number, counted = recipe.phase[0].global_batch, 0, COUNTED.get(shape["task"], "examples")
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line)):
-            started = time.perf_counter()
-            ((positions, first_row),) = step_positions(number, batch, 0, 1, batch)
-            rows = source.assemble(positions)
-            counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
-            inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
-            result = step.start([as_arrays(rows)], [first_row], inputs).result()
-            state.progress.count(result.finite, recipe.numerics)
-            seconds.append((time.perf_counter() - started) / counts[counted])
-            number += 1
-        print(json.dumps(seconds), flush=True)
+    batch, numbers, counted = recipe.phase[0].global_batch, count(), COUNTED.get(shape["task"], "examples")
+
+    def one() -> float:
+        ((positions, first_row),) = step_positions(next(numbers), batch, 0, 1, batch)
+        rows = source.assemble(positions)
+        counts = {name: float(number) for name, number in job.task.batch_counts(rows).items()}
+        inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
+        result = step.start([as_arrays(rows)], [first_row], inputs).result()
+        state.progress.count(result.finite, recipe.numerics)
+        return counts[counted]
+
+    answer(one)
 
 
 def peer_python() -> str:
