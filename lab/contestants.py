@@ -128,24 +128,19 @@ def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path
         start += ["--network-interfaces", INTERFACE, "-np", str(cell.hosts), "-H", names]
     if arguments.compute == "real":
         start += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
-    words = ["--model", arguments.model, "--steps", steps]
-    for override in arguments.overrides:
-        words += ["--set", override]
+    words, settings = ["--model", arguments.model, "--steps", steps], [*arguments.overrides, *sizes(arguments)]
     if cell.program == "ours":
         program = [PROJECT / "lab" / "delayed.py", profile] if profile else ["-m", "bert_horovod", "bench", "step"]
         rows = arguments.rows * cell.micro_batches * cell.hosts
         method = METHODS.get(cell.wire)
-        settings = [f"phase.0.global_batch={rows}", "execution.threads=1", *sizes(arguments)]
-        for setting in (*settings, *(method.settings if method else (f"numerics.wire={cell.wire}",))):
-            words += ["--set", setting]
+        settings += [f"phase.0.global_batch={rows}", "execution.threads=1"]
+        settings += method.settings if method else (f"numerics.wire={cell.wire}",)
         words += ["--json", "--communication", "on", "off", "held_back", "--warm_up", method.warm_up if method else 1]
     else:
         program = [PROJECT / "lab" / "peers" / f"{PEERS[cell.program]}.py"]
         wire = cell.wire if cell.wire in WIRES[cell.program] else WIRES[cell.program][0]
-        words += ["--micro_batches", cell.micro_batches, "--wire", wire]
-        words += ["--rows", arguments.rows, "--length", arguments.length, *(["--delay", profile] if profile else [])]
-        if arguments.data_dir:
-            words += ["--data_dir", arguments.data_dir.absolute()]
+        words += ["--micro_batches", cell.micro_batches, "--wire", wire, "--delay", profile]
+    words += [word for each in settings for word in ("--set", each)]
     return [*start, sys.executable, *map(str, program), *map(str, words)]
 
 

@@ -8,9 +8,9 @@ python lab/scaling.py --compute real --micro_batches 1 --micro_batches 4
 The hosts share this machine's cores, so their compute must not depend on how many they are. --compute delay: all
 contestants sleep, for forward, each layer's backward and the update, what our step took on one core over --speed,
 and give out gradients of the real shapes as they would come. What is done to gradients themselves (adding up, norm,
-casts) is real. --compute real: one thread a host, each host on
-a core of its own. Peers are this package's model and update under plain Horovod (its tape, its defaults) and Hugging
-Face's BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
+casts) is real. --compute real: ours alone, one thread a host, each host on
+a core of its own. Peers are this package's parameters under plain Horovod (its tape, its defaults) and Hugging Face's
+BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
 
 A contestant is started anew for each line and round, in turn with the others; figures are medians over rounds.
 Seconds are of an optimizer step of K micro-batches. compute s is a step without communication, in the same process;
@@ -192,7 +192,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         action="append",
         help="method of ours, beside the wires; repeatable (default: none)",
     )
-    parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
+    parser.add_argument("--peer", choices=("all", "none", *PEERS), help="(default: all; real: none)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
     parser.add_argument("--delay", type=Path, metavar="FILE", help="what lab/delayed.py printed (default: measure)")
     parser.add_argument(
@@ -201,9 +201,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         default=20.0,
         metavar="X",
         help="speed of a host's device, over one core (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--data_dir", type=Path, metavar="STORE", help="token store of the peers' rows (default: random ones)"
     )
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, metavar="N", help="timed in a run (default: as --seconds says)")
@@ -225,6 +222,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         ("link", LINKS),
         ("micro_batches", MICRO_BATCHES),
         ("wire", ["float32", "float16"]),
+        ("peer", "all" if arguments.compute == "delay" else "none"),
     ):
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
@@ -252,6 +250,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             bits_per_s(rate)
         except ValueError as error:
             parser.error(f"--link {error}")
+    if arguments.peer != "none" and arguments.compute == "real":
+        parser.error(f"--peer {arguments.peer} with --compute real: expected none, because peers sleep")
     if arguments.delay and arguments.compute == "real":
         parser.error("--delay with --compute real: expected one of them")
     if arguments.delay and not arguments.delay.is_file():

@@ -48,18 +48,20 @@ def test_hosts_and_peers_stand_in_one_table(start_cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_float16_halves_what_a_peer_sends_of_a_stores_rows(start_cluster, store):
+def test_float16_halves_what_a_peer_sends(start_cluster, tmp_path):
     box = start_cluster(hosts=2, link="1gbit")
     script = DIRECTORY / "peers" / "distributed_data_parallel.py"
     horovodrun = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--network-interfaces", "eth0"]
     before = box.traffic("node1")[0]
-    words = [*TINY, "--micro_batches", 3, "--steps", 1, "--wire", "float16", "--data_dir", store.path]
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(PROFILE))
+    sizes = ["--set", f"execution.micro_batch={ROWS}", "--set", f"phase.0.sequence_length={LENGTH}"]
+    words = [*TINY[:2], *TINY[6:], *sizes, "--micro_batches", 3, "--steps", 1, "--wire", "float16", "--delay", profile]
     command = [*horovodrun, "-np", "2", "-H", "node1:1,node2:1", sys.executable, script, *map(str, words)]
     done = box.run("node1", command, env=clean_environment())
     assert done.returncode == 0, done.stderr
     (figures,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
-    assert set(figures) == {"step_s", "compute_s", "exposed_s", "rows_per_s", "bytes_reduced", "wire_bytes"}
-    assert figures["bytes_reduced"] == figures["wire_bytes"] == 2 * PARAMETERS
+    assert figures["wire_bytes"] == 2 * PARAMETERS
     # Two steps of the gradients, and once the parameters in float32, which rank 0 gives to all.
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
 
