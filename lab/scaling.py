@@ -34,7 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, describe_recipe, size_recipe
 from bert_horovod.recipe.sections import Recipe
@@ -166,51 +166,25 @@ def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def repeatable(flag: str, usual: str, **options: Any) -> None:
+        parser.add_argument(flag, action="append", help=f"repeatable (default: {usual})", **options)
+
     parser.add_argument("--model", choices=tuple(SIZES), default="small", help="(default: %(default)s)")
-    parser.add_argument("--rows", type=int, metavar="N", help="rows of a micro-batch (default: the model's usual)")
-    parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the model's usual)")
-    parser.add_argument(
-        "--hosts", type=int, action="append", metavar="N", help="repeatable (default: 1 2 4; real: 1 2)"
-    )
-    parser.add_argument("--link", action="append", metavar="RATE", help=f"repeatable (default: {' '.join(LINKS)})")
-    parser.add_argument(
-        "--micro_batches",
-        type=int,
-        action="append",
-        metavar="K",
-        help="micro-batches of a step; repeatable (default: 1 4 16)",
-    )
-    parser.add_argument(
-        "--wire",
-        choices=sorted({wire for wires in WIRES.values() for wire in wires}),
-        action="append",
-        help="repeatable (default: float32 float16); int8: ours alone, powersgd (of rank 1) and powersgd4: DDP's",
-    )
-    parser.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        action="append",
-        help="method of ours, beside the wires; repeatable (default: none)",
-    )
+    parser.add_argument("--rows", type=int, help="of a micro-batch (default: the model's usual)")
+    parser.add_argument("--length", type=int, help="positions of a row (default: the model's usual)")
+    repeatable("--hosts", "1 2 4; real: 1 2", type=int)
+    repeatable("--link", " ".join(LINKS), metavar="RATE")
+    repeatable("--micro_batches", "1 4 16 a step", type=int)
+    repeatable("--wire", "float32 float16", choices=sorted({wire for wires in WIRES.values() for wire in wires}))
+    repeatable("--method", "none; of ours, beside the wires", choices=tuple(METHODS))
     parser.add_argument("--peer", choices=("all", "none", *PEERS), help="(default: all; real: none)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
     parser.add_argument("--delay", type=Path, metavar="FILE", help="what lab/delayed.py printed (default: measure)")
-    parser.add_argument(
-        "--speed",
-        type=float,
-        default=20.0,
-        metavar="X",
-        help="speed of a host's device, over one core (default: %(default)s)",
-    )
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, metavar="N", help="timed in a run (default: as --seconds says)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="seconds of timed steps in a run, about (default: %(default)s)",
-    )
+    parser.add_argument("--speed", type=float, default=20.0, help="of a device over one core's (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="timed in a run (default: as --seconds says)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a run's timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
@@ -226,36 +200,31 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     ):
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
-    _check(parser, arguments)
+    _check(arguments)
     return arguments
 
 
-def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    for name in ("hosts", "micro_batches", "rounds", "steps"):
-        setting = getattr(arguments, name)
-        for value in setting if isinstance(setting, list) else [setting]:
-            if value is not None and value < 1:
-                parser.error(f"--{name} {value}: expected at least 1")
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a value that cannot be."""
+    for name in ("hosts", "micro_batches", "rounds", "steps", "rows"):
+        given = getattr(arguments, name)
+        for number in given if isinstance(given, list) else [given]:
+            require_least(f"--{name}", number)
     for name in ("seconds", "speed"):
         if not getattr(arguments, name) > 0:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected more than 0")
-    cores = len(os.sched_getaffinity(0))
-    if arguments.compute == "real" and max(arguments.hosts) > cores:
-        parser.error(
-            f"--hosts {max(arguments.hosts)} with --compute real: expected at most {cores}, a core for each host; "
-            "--compute delay takes more"
-        )
+            raise UserError(f"--{name} {getattr(arguments, name)}: expected more than 0")
     for rate in arguments.link:
         try:
             bits_per_s(rate)
         except ValueError as error:
-            parser.error(f"--link {error}")
-    if arguments.peer != "none" and arguments.compute == "real":
-        parser.error(f"--peer {arguments.peer} with --compute real: expected none, because peers sleep")
-    if arguments.delay and arguments.compute == "real":
-        parser.error("--delay with --compute real: expected one of them")
+            raise UserError(f"--link {error}") from error
+    cores, real = len(os.sched_getaffinity(0)), arguments.compute == "real"
+    if real and (arguments.delay or arguments.peer != "none"):
+        raise UserError("--compute real: expected no --delay and no --peer, because peers sleep")
+    if real and max(arguments.hosts) > cores:
+        raise UserError(f"--hosts {max(arguments.hosts)} on {cores} cores: --compute real takes a core for each host")
     if arguments.delay and not arguments.delay.is_file():
-        parser.error(f"--delay {arguments.delay}: no such file; expected what `python lab/delayed.py measure` prints")
+        raise UserError(f"--delay {arguments.delay}: no such file; expected what lab/delayed.py measure prints")
 
 
 @reported

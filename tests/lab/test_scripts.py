@@ -58,8 +58,8 @@ def paths(tmp_path_factory) -> dict[str, str]:
         ("scaling --link fast", "--link fast: expected a rate"),
         ("scaling --delay nowhere.json", "--delay nowhere.json: no such file"),
         ("scaling --compute real --hosts 4096", "a core for each host"),
-        ("scaling --compute real --hosts 1 --delay x", "--delay with --compute real"),
-        ("scaling --compute real --hosts 1 --peer ddp", "--peer ddp with --compute real: expected none"),
+        ("scaling --compute real --hosts 1 --delay x", "--compute real: expected no --delay"),
+        ("scaling --compute real --hosts 1 --peer ddp", "and no --peer, because peers sleep"),
         ("scaling --speed 0", "--speed 0.0: expected more than 0"),
         ("peers/plain_horovod --wire float16", "invalid choice: 'float16'"),
         (
