@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe_recipe, size_recipe, step_flops
 from bert_horovod.model.architectures.families import family_of
@@ -186,8 +186,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if arguments.device == "cuda" and arguments.peer != "hugging_face":
         parser.error("--device cuda: expected --peer hugging_face, the one that was written for GPUs too")
     for flag in ("rounds", "steps"):
-        if getattr(arguments, flag) < 1:
-            parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least 1")
+        require_least(f"--{flag}", getattr(arguments, flag))
     return arguments
 
 

@@ -336,27 +336,21 @@ def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data_dir", action="append", metavar="[NAME=]STORE", help="token store of the books; repeatable for mixtures"
+    add = parser.add_argument
+    add("--data_dir", action="append", metavar="[NAME=]STORE", help="of the books; repeatable for mixtures")
+    add("--work", type=Path, metavar="DIR", help="directory of the runs")
+    add("--ladder", action="store_true", help="the ladder in place of the curves")
+    add("--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text")
+    add("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
+    files, alone = (
+        sorted({curve.results.stem for curve in CURVES.values()}),
+        "the curves of a file of lab/curves/ alone",
     )
-    parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
-    parser.add_argument("--ladder", action="store_true", help="the ladder in place of the curves")
-    parser.add_argument(
-        "--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text"
-    )
-    parser.add_argument("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
-    parser.add_argument(
-        "--group",
-        action="append",
-        choices=sorted({curve.results.stem for curve in CURVES.values()}),
-        help="the curves of a file of lab/curves/ alone, in the table too; repeatable",
-    )
-    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
-    parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
-    parser.add_argument(
-        "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
-    )
-    parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
+    add("--group", action="append", choices=files, help=f"{alone}, in the table too; repeatable")
+    add("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    add("--gpu", action="store_true", help="train on this host's GPU")
+    add("--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained")
+    add("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     arguments = parser.parse_args(argv)
     if arguments.ladder and len(arguments.data_dir or ()) != 1:
         parser.error("--ladder: expected one --data_dir, quickstart's store")

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
@@ -335,23 +336,19 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
-    parser.add_argument("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
-    parser.add_argument(
-        "--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz"
-    )
-    parser.add_argument("--ner", type=Path, metavar="DIR", help="directory with files called train and dev (devel)")
-    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
-    parser.add_argument(
-        "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad and ner if given)"
-    )
-    parser.add_argument("--start", action="append", choices=STARTS, help="repeatable (default: all)")
-    parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
-    parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
-    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
+    add = parser.add_argument
+    add("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
+    add("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
+    add("--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz")
+    add("--ner", type=Path, metavar="DIR", help="directory with files called train and dev (devel)")
+    add("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
+    add("--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad and ner if given)")
+    add("--start", action="append", choices=STARTS, help="repeatable (default: all)")
+    add("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
+    add("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
+    add("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
     arguments = parser.parse_args(argv)
-    if arguments.max_steps is not None and arguments.max_steps < 1:
-        parser.error(f"--max_steps {arguments.max_steps}: expected at least 1")
+    require_least("--max_steps", arguments.max_steps)
     if arguments.losses and SQUAD in (arguments.task or ()):
         parser.error("--losses: expected a --task of GLUE")
     return arguments

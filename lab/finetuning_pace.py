@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import RunError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
@@ -182,9 +182,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="steps of a round (default: %(default)s)")
     add_overrides(parser, "execution.xla=off")
     arguments = parser.parse_args(argv)
-    for name in ("threads", "rounds", "steps"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected at least 1")
+    for flag in ("threads", "rounds", "steps"):
+        require_least(f"--{flag}", getattr(arguments, flag))
     return arguments
 
 

@@ -191,30 +191,18 @@ def check_device(device: dict[str, Any], before: dict[str, Any] | None, output: 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="JSON file that is written, or gone on with")
-    parser.add_argument("--list", action="store_true", help="print the pieces and their seconds, and do nothing")
-    parser.add_argument("--smoke", action="store_true", help="toy sizes, also without a GPU")
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=SECTIONS,
-        metavar="SECTION",
-        help=f"repeatable: {', '.join(SECTIONS)} (device is always done, because others need it; default: all)",
-    )
-    parser.add_argument("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
-    parser.add_argument(
-        "--data_dir", metavar="DIR", help="token store of the 64 MB of books (default: a made one, no curves)"
-    )
-    parser.add_argument("--small_data_dir", metavar="DIR", help="that of 16 MB of them, for two of the curves")
-    parser.add_argument(
-        "--contest_dir", metavar="DIR", help="what `lab/same_minutes.py --only --work DIR` has made, for same_minutes"
-    )
-    parser.add_argument(
-        "--peer_python",
-        default=sys.executable,
-        metavar="FILE",
-        help="a Python that has torch with CUDA, and transformers (default: this one)",
-    )
+    add = parser.add_argument
+    add("--output", type=Path, metavar="FILE", help="JSON file that is written, or gone on with")
+    add("--list", action="store_true", help="print the pieces and their seconds, and do nothing")
+    add("--smoke", action="store_true", help="toy sizes, also without a GPU")
+    sections = f"repeatable: {', '.join(SECTIONS)} (device is always done; default: all)"
+    add("--only", action="append", choices=SECTIONS, metavar="SECTION", help=sections)
+    add("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
+    add("--data_dir", metavar="DIR", help="token store of the 64 MB of books (default: a made one, no curves)")
+    add("--small_data_dir", metavar="DIR", help="that of 16 MB of them, for two of the curves")
+    add("--contest_dir", metavar="DIR", help="what `lab/same_minutes.py --only --work DIR` made, for same_minutes")
+    python = "a Python that has torch with CUDA, and transformers (default: this one)"
+    add("--peer_python", default=sys.executable, metavar="FILE", help=python)
     arguments = parser.parse_args(argv)
     if not arguments.budget_s > 0:
         parser.error(f"--budget_s {arguments.budget_s}: expected more than 0")

@@ -40,7 +40,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
@@ -338,35 +338,29 @@ def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="texts, runs and last checkpoints (default: table only)"
-    )
-    parser.add_argument(
-        "--books", type=Path, metavar="DIR", help="files .txt or .txt.gz, one a book; a line is a paragraph"
-    )
-    parser.add_argument("--vocab", type=Path, metavar="FILE", help="a WordPiece vocab.txt, uncased")
-    parser.add_argument("--words", type=int, default=10_000_000, help="words to train on (default: %(default)s)")
-    parser.add_argument("--recipe", default="bert-mini-fast", help="of (a) (default: %(default)s)")
-    parser.add_argument(
-        "--only", nargs="*", default=list("abcd"), choices="abcd", help="contestants; none: texts alone"
-    )
-    parser.add_argument("--minutes", type=float, nargs="+", default=[20.0, 60.0], help="(default: 20 60)")
-    parser.add_argument("--epochs", type=float, help="epochs in place of minutes")
-    parser.add_argument("--most", type=int, metavar="N", help="end after N new runs and pilots, where time is short")
-    parser.add_argument("--seeds", type=int, default=3, help="at most (default: %(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
-    parser.add_argument("--hidden", type=int, default=256, help="width (default: %(default)s)")
-    parser.add_argument("--pilot_rows", type=int, default=12_800, help="of pilots of pace (default: %(default)s)")
-    parser.add_argument("--pairs", type=Path, metavar="DIR", help="minimal pairs, as for bert-horovod evaluate")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="(default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the kept lines instead of tables")
-    parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers")
+    add = parser.add_argument
+    add("--work", type=Path, metavar="DIR", help="texts, runs and last checkpoints (default: table only)")
+    add("--books", type=Path, metavar="DIR", help="files .txt or .txt.gz, one a book; a line is a paragraph")
+    add("--vocab", type=Path, metavar="FILE", help="a WordPiece vocab.txt, uncased")
+    add("--words", type=int, default=10_000_000, help="words to train on (default: %(default)s)")
+    add("--recipe", default="bert-mini-fast", help="of (a) (default: %(default)s)")
+    add("--only", nargs="*", default=list("abcd"), choices="abcd", help="contestants; none: texts alone")
+    add("--minutes", type=float, nargs="+", default=[20.0, 60.0], help="(default: 20 60)")
+    add("--epochs", type=float, help="epochs in place of minutes")
+    add("--most", type=int, metavar="N", help="end after N new runs and pilots, where time is short")
+    add("--seeds", type=int, default=3, help="at most (default: %(default)s)")
+    add("--layers", type=int, default=4, help="(default: %(default)s)")
+    add("--hidden", type=int, default=256, help="width (default: %(default)s)")
+    add("--pilot_rows", type=int, default=12_800, help="of pilots of pace (default: %(default)s)")
+    add("--pairs", type=Path, metavar="DIR", help="minimal pairs, as for bert-horovod evaluate")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="(default: %(default)s)")
+    add("--results", type=Path, default=RESULTS, metavar="FILE", help="(default: %(default)s)")
+    add("--json", action="store_true", help="print the kept lines instead of tables")
+    add("--peer_python", metavar="FILE", help="a Python with torch and transformers")
     add_overrides(parser, "numerics.precision=float32")
     arguments = parser.parse_args(argv)
     for flag, least in {"words": 1, "seeds": 1, "layers": 1, "hidden": 2, "pilot_rows": 1}.items():
-        if getattr(arguments, flag) < least:
-            parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least {least}")
+        require_least(f"--{flag}", getattr(arguments, flag), least)
     for minutes in (*arguments.minutes, 1.0 if arguments.epochs is None else arguments.epochs):
         if not minutes > 0:
             parser.error(f"--minutes, --epochs: expected more than 0, found {minutes}")
