@@ -232,33 +232,19 @@ def own_cores() -> list[str]:
 
 def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     """The first step, between two evaluations by a straight line, at which a curve is at a loss; None: never."""
-    before: tuple[float, float] | None = None
+    before = curve[0]
     for step, curve_loss in curve:
         if curve_loss <= loss:
-            return (
-                step
-                if before is None
-                else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
-            )
+            share = (before[1] - loss) / (before[1] - curve_loss) if step > before[0] else 0
+            return before[0] + (step - before[0]) * share
         before = (step, curve_loss)
     return None
 
 
-def phases_of(curve: dict[str, Any]) -> list[dict[str, float | None]]:
-    """The phases of a curve: their steps; of a step its operations and the bytes that a rank sends; None: not known.
-
-    The file of a curve that was trained before this had phases tells of one.
-    """
-    only_phase = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
-    return curve.get("phases", [only_phase])
-
-
-def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
-    """What so many steps of a curve take of "flops" or "wire_bytes"; None if that is not known."""
+def total(steps: float, curve: dict[str, Any], what: str) -> float:
+    """What so many steps of a curve take of "flops" or "wire_bytes"."""
     cost = 0.0
-    for phase in phases_of(curve):
-        if phase[what] is None:
-            return None
+    for phase in curve["phases"]:
         taken = min(steps, phase["steps"])
         cost, steps = cost + taken * phase[what], steps - taken
     return cost
@@ -266,18 +252,18 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
     """How long so many steps of a curve take; None where its step's seconds are not known."""
-    phases, of_all = phases_of(curve), curve["held_out"][-1][0]
+    timed, phases = CURVES[curve["name"]].timed, curve["phases"]
     if len(phases) > 1:
-        names = [f"{CURVES[curve['name']].timed}, phase {i}" for i in range(len(phases))]
-        if any(name not in step_s for name in names):
+        seconds = [step_s.get(f"{timed}, phase {i}") for i in range(len(phases))]
+        if None in seconds:
             return None
-        timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
-        return unit * total(steps, curve | {"phases": timed}, "seconds")
-    taken = step_s.get(CURVES[curve["name"]].timed)
+        phases = [phase | {"seconds": each} for phase, each in zip(phases, seconds, strict=True)]
+        return unit * total(steps, curve | {"phases": phases}, "seconds")
+    taken = step_s.get(timed)
     if taken is None:
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
-    dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
+    dense = min(steps, float(settings.get("exchange.dense", 0)) * curve["held_out"][-1][0])
     if not dense:
         return unit * steps * taken
     dense_s = step_s.get(CURVES[SEED.sub("", CURVES[curve["name"]].baseline)].timed.replace("float32", "float16"))
@@ -306,7 +292,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "accuracy": judged.get("accuracy"),
                 "behind": None if of_stores else behind,
                 "steps": steps,
-                "tera_flops": flops / 1e12 if flops and steps else None,
+                "tera_flops": flops / 1e12 if steps else None,
                 "wire_gb": wire_bytes / 1e9,
                 "step_s": step_s.get(CURVES[curve["name"]].timed),
                 "hours": seconds / 3600 if seconds and steps else None,
