@@ -40,50 +40,36 @@ class Method(NamedTuple):
 _COMPRESSED = ("exchange.dense=0", "phase.0.warmup=0")
 _LOCAL = ("execution.consistency_steps=0", "execution.evaluate_steps=0", "execution.checkpoint_steps=960")
 _LOCAL += ("phase.0.steps=960",)
+_LAMB = ("exchange.method=onebit_lamb", "optimizer.name=lamb")
+# The learning rate falls so fast that the longest period is reached in the warm-up.
+_ZERO_ONE = ("exchange.method=zero_one_adam", "exchange.interval=16", *_COMPRESSED, *_LOCAL, "phase.0.decay_power=1000")
+_POWER_SGD = ("exchange.method=powersgd", *_COMPRESSED)
+_PARAMETERS, _MT_DAO = (("exchange.method=" + name, *_LOCAL) for name in ("parameters", "mt_dao"))
+# Without its full averages, which are as rare as one likes.
+_DREAM_DDP = ("exchange.method=dreamddp", "exchange.interval=8", *_LOCAL, "exchange.full_interval=960")
 METHODS = {
     "1-bit Adam": Method(("exchange.method=onebit_adam", *_COMPRESSED), 0.27, steps=4),
-    "1-bit LAMB": Method(("exchange.method=onebit_lamb", "optimizer.name=lamb", *_COMPRESSED), 0.27, steps=4),
-    # The learning rate falls so fast that the longest period is reached in the warm-up.
-    "0/1 Adam, 16": Method(
-        (
-            "exchange.method=zero_one_adam",
-            "exchange.interval=16",
-            *_COMPRESSED,
-            *_LOCAL,
-            "phase.0.decay_power=1000",
-        ),
-        0.02,
-        steps=16,
-        warm_up=16,
-    ),
+    "1-bit LAMB": Method((*_LAMB, *_COMPRESSED), 0.27, steps=4),
+    "0/1 Adam, 16": Method(_ZERO_ONE, 0.02, 16, 16),
     "largest chunks, 0.1": Method(("exchange.method=largest_chunks", *_COMPRESSED), 0.4, steps=4),
-    "PowerSGD, 1": Method(("exchange.method=powersgd", "exchange.rank=1", *_COMPRESSED), 0.02, 4),
-    "PowerSGD, 4": Method(("exchange.method=powersgd", *_COMPRESSED), 0.06, 4),
-    "PowerSGD, 16": Method(("exchange.method=powersgd", "exchange.rank=16", *_COMPRESSED), 0.2, 4),
-    "PowerSGD, 4, words in chunks": Method(
-        ("exchange.method=powersgd", "exchange.words=largest_chunks", *_COMPRESSED), 0.3, 4
-    ),
-    "local AdamW, 8": Method(("exchange.method=parameters", "exchange.interval=8", *_LOCAL), 1.5, 8, 8),
-    "local AdamW, 32": Method(("exchange.method=parameters", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
-    "MT-DAO, 32": Method(("exchange.method=mt_dao", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
-    # Without its full averages, which are as rare as one likes.
-    "DreamDDP, 8": Method(
-        ("exchange.method=dreamddp", "exchange.interval=8", *_LOCAL, "exchange.full_interval=960"), 0.5, 8, 8
-    ),
+    "PowerSGD, 1": Method((*_POWER_SGD, "exchange.rank=1"), 0.02, 4),
+    "PowerSGD, 4": Method(_POWER_SGD, 0.06, 4),
+    "PowerSGD, 16": Method((*_POWER_SGD, "exchange.rank=16"), 0.2, 4),
+    "PowerSGD, 4, words in chunks": Method((*_POWER_SGD, "exchange.words=largest_chunks"), 0.3, 4),
+    "local AdamW, 8": Method((*_PARAMETERS, "exchange.interval=8"), 1.5, 8, 8),
+    "local AdamW, 32": Method((*_PARAMETERS, "exchange.interval=32"), 0.4, 32, 32),
+    "MT-DAO, 32": Method((*_MT_DAO, "exchange.interval=32"), 0.4, 32, 32),
+    "DreamDDP, 8": Method(_DREAM_DDP, 0.5, 8, 8),
 }
 for _wire, _interval, _fragments in (("float16", 30, 6), ("int8", 30, 6), ("float16", 100, 10)):
     # Fragments are sent without a pause. The first sum of each one compiles its outer step.
-    _streaming = {"interval": _interval, "fragments": _fragments, "delay": _interval // _fragments}
+    _delay = _interval // _fragments
+    _sizes = (f"exchange.interval={_interval}", f"exchange.fragments={_fragments}", f"exchange.delay={_delay}")
     METHODS[f"streaming DiLoCo, {_interval}" + ", int8" * (_wire == "int8")] = Method(
-        (
-            "exchange.method=diloco",
-            *(f"exchange.{name}={value}" for name, value in _streaming.items()),
-            f"numerics.wire={_wire}",
-            *_LOCAL,
-        ),
+        ("exchange.method=diloco", *_sizes, f"numerics.wire={_wire}", *_LOCAL),
         NUMBER_BYTES[_wire] / _interval,
         steps=_interval,
-        warm_up=_interval + _interval // _fragments,
+        warm_up=_interval + _delay,
     )
 RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 # Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command

@@ -155,23 +155,9 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
     return directory
 
 
-class Results:
-    """The file of answers: a JSON object a line, under its key."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self.answers = by_key(path)
-
-    def keep(self, key: str, answer: dict[str, Any]) -> None:
-        """Add an answer to the file."""
-        with self._lock:
-            self.answers[key] = {"key": key} | answer
-            add_line(self._path, self.answers[key])
-
-
-def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> bool:
+def answer_all(keys: dict[Question, str], answers: dict[str, Any], arguments: argparse.Namespace) -> bool:
     """Answer what is not answered yet, side by side, one on each core; whether all are."""
-    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    cores, writing = queue.SimpleQueue(), threading.Lock()
     usable = sorted(os.sched_getaffinity(0))
     for core in usable:
         cores.put(core)
@@ -179,17 +165,20 @@ def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.
     def answer(question: Question) -> bool:
         key, core = keys[question], cores.get()
         try:
-            if key not in results.answers:
+            if key not in answers:
                 log = arguments.work / f"{key}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
                 logged(command(question, key, arguments), log, core)
-                results.keep(key, answer_of(question, key, arguments))
+                found = {"key": key} | answer_of(question, key, arguments)
+                with writing:
+                    add_line(arguments.results, found)
+                answers[key] = found
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
             say(f"{question.task}, {question.start}: {error}")
         finally:
             cores.put(core)
-        return key in results.answers
+        return key in answers
 
     with ThreadPoolExecutor(len(usable)) as pool:
         return all(list(pool.map(answer, keys)))
@@ -370,9 +359,9 @@ def main() -> int:
     tasks = arguments.task or [task for task in EPOCHS if vars(arguments).get(task, True)]
     asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
     keys = {question: asked_key(question, arguments) for question in asked}
-    results = Results(arguments.results)
-    all_answered = answer_all(keys, results, arguments)
-    print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
+    answers = by_key(arguments.results)
+    all_answered = answer_all(keys, answers, arguments)
+    print(report({one: answers[key] for one, key in keys.items() if key in answers}))
     return 0 if all_answered else RunError.exit_code
 
 

@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -141,10 +140,9 @@ class Contestant:
 
     def answer(self) -> list[float]:
         """Wait for the seconds of the steps that `send` asked for; raises RunError as `ask`."""
-        with _ticking(self.name):
-            for line in self._process.stdout:  # libraries may print more
-                if line.startswith("["):
-                    return json.loads(line)
+        for line in self._process.stdout:  # libraries may print more
+            if line.startswith("["):
+                return json.loads(line)
         code = self._process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
@@ -187,21 +185,3 @@ def started(
             except RunError as error:
                 say(f"left out: {error}")
         yield running
-
-
-@contextlib.contextmanager
-def _ticking(name: str) -> Iterator[None]:
-    """Say each minute that something still runs."""
-    done = threading.Event()
-
-    def tick() -> None:
-        minutes = 0
-        while not done.wait(60):
-            minutes += 1
-            say(f"{name}: {minutes} min so far")
-
-    threading.Thread(target=tick, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()

@@ -41,7 +41,7 @@ FAULTS = 10  # in a run
 PATIENCE_S = 1500.0  # for whatever must follow a fault
 TOLERANCE = 2e-3  # relative, of losses of a run that another number of ranks has finished
 STEP = "step "
-KILL, SILENT = signal.SIGKILL, "gave no sign of life"
+A_RANK = ("SIGKILL", "lost other ranks", "gave no sign of life", "ended first")  # said of one that was killed
 RECIPE = """
 [model]
 vocab_size = {words}
@@ -204,16 +204,24 @@ class Soak:
         """Steps that were printed since the last fault."""
         return sum(line.startswith(STEP) and "/" in line for line in self.said().splitlines())
 
-    def await_steps(self, count: int) -> bool:
-        """Wait for so many steps after the last fault, giving the command again where it ends; False: the run ended."""
+    def await_(self, holds: Callable[[], bool], what: object) -> bool:
+        """Wait until this holds, giving the command again where it ends; False: the run ended before."""
         end = time.monotonic() + PATIENCE_S
-        while self.steps() < count:
+        while not holds():
             if time.monotonic() > end:
-                raise TimeoutError(f"nothing followed within {PATIENCE_S:.0f} s")
+                raise TimeoutError(f"no {what} within {PATIENCE_S:.0f} s")
             if self.process.poll() is not None and not self.again():
                 return False
             time.sleep(0.05)
         return True
+
+    def await_steps(self, count: int) -> bool:
+        """Wait for so many steps after the last fault; False: the run ended."""
+        return self.await_(lambda: self.steps() >= count, f"{count} steps")
+
+    def await_words(self, *words: str) -> bool:
+        """Wait until one of these is printed after the last fault; False: the run ended."""
+        return self.await_(lambda: any(word in self.said() for word in words), words)
 
     def again(self) -> bool:
         """The command has ended: give it again unless the run is done; whether it was given."""
@@ -238,14 +246,19 @@ def send(processes: list[int], number: int) -> None:
 # Each fault returns the words of which one must be printed because of it; none: nothing need be.
 
 
-def sends(number: int, processes: Callable[[Soak], list[int]], *words: str) -> Callable[[Soak], list[str]]:
-    """The fault that sends a signal to these processes of a run."""
+def kills(processes: Callable[[Soak], list[int]], *words: str) -> Callable[[Soak], list[str]]:
+    """The fault that kills these processes of a run."""
 
     def fault(run: Soak) -> list[str]:
-        send(processes(run), number)
+        send(processes(run), signal.SIGKILL)
         return list(words)
 
     return fault
+
+
+def terminate(run: Soak) -> list[str]:
+    send(run.launcher(), signal.SIGTERM)
+    return ["asked to stop: saved at step", "the ranks will stop as soon as they have started", "more steps first"]
 
 
 def stop_seconds(run: Soak) -> list[str]:
@@ -260,7 +273,7 @@ def stop_minutes(run: Soak) -> list[str]:
     rank = run.draw.randrange(2)
     stopped = run.rank(rank)
     send(stopped, signal.SIGSTOP)
-    await_words(run, ["gives no sign of life", "gave no sign of life", "restart ", "ended first"])
+    run.await_words("gives no sign of life", "gave no sign of life", "restart ", "ended first")
     time.sleep(run.draw.uniform(0, 60))
     send(stopped, signal.SIGCONT)
     return [f"rank {rank} on node{rank + 1} gave no sign of life"]
@@ -276,9 +289,9 @@ def cut_seconds(run: Soak) -> list[str]:
 def cut_for_good(run: Soak) -> list[str]:
     run.box.cut("node2")
     try:
-        await_words(run, ["leaving out node2", "no sign of life", "lost other ranks", "ended first"])
+        run.await_words("leaving out node2", "no sign of life", "lost other ranks", "ended first")
         if run.restarts:
-            await_words(run, ["leaving out node2"])
+            run.await_words("leaving out node2")
             run.rounds_only = True
             run.await_steps(5)
     finally:
@@ -292,7 +305,7 @@ def fill_disk(run: Soak) -> list[str]:
         while True:
             file.write(bytes(4096))
     try:
-        await_words(run, ["No space left on device"])
+        run.await_words("No space left on device")
         time.sleep(run.draw.uniform(0, 10))
     finally:
         filler.unlink()
@@ -324,7 +337,7 @@ def damage_store(run: Soak) -> list[str]:
         while "is missing or damaged" not in run.said() and time.monotonic() < end:
             flip_byte(shard, run.draw)
             time.sleep(0.2)
-        await_words(run, ["is missing or damaged"])
+        run.await_words("is missing or damaged")
     finally:
         with shard.open("r+b") as file:
             file.write(before)
@@ -337,7 +350,7 @@ def lose_mirror(run: Soak) -> list[str]:
     os.rename(run.mirror, away)
     if words:
         run.mirror.touch()
-        await_words(run, words)
+        run.await_words(*words)
     else:
         run.await_steps(run.draw.randint(5, 12))
     with contextlib.suppress(FileNotFoundError):
@@ -364,23 +377,11 @@ def jump_clock(run: Soak) -> list[str]:
 
 # Kinds, and how often each comes in a round: more often what takes seconds, once what takes minutes.
 KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
-    "kill -9 of one rank": (
-        3,
-        sends(KILL, lambda run: run.rank(run.draw.randrange(2)), "SIGKILL", "lost other ranks", SILENT, "ended first"),
-    ),
-    "kill -9 of all ranks": (2, sends(KILL, lambda run: run.rank(None), "SIGKILL", "ended first")),
-    "kill -9 of a host's ssh": (2, sends(KILL, lambda run: run.ssh(), "SIGKILL of the ssh client")),
-    "kill -9 of the launcher": (2, sends(KILL, lambda run: run.launcher())),
-    "SIGTERM": (
-        2,
-        sends(
-            signal.SIGTERM,
-            lambda run: run.launcher(),
-            "asked to stop: saved at step",
-            "the ranks will stop as soon as they have started",
-            "more steps first",
-        ),
-    ),
+    "kill -9 of one rank": (3, kills(lambda run: run.rank(run.draw.randrange(2)), *A_RANK)),
+    "kill -9 of all ranks": (2, kills(lambda run: run.rank(None), "SIGKILL", "ended first")),
+    "kill -9 of a host's ssh": (2, kills(Soak.ssh, "SIGKILL of the ssh client")),
+    "kill -9 of the launcher": (2, kills(Soak.launcher)),
+    "SIGTERM": (2, terminate),
     "SIGSTOP for seconds": (4, stop_seconds),
     "SIGSTOP for minutes": (1, stop_minutes),
     "link cut for seconds": (4, cut_seconds),
@@ -396,17 +397,6 @@ KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
     "output directory gone, with a mirror": (2, lose_directory),
 }
 OF_MIRRORS = ("mirror gone", "output directory gone, with a mirror")
-
-
-def await_words(run: Soak, words: list[str]) -> None:
-    """Wait until one of these is printed, giving the command again where it has ended without."""
-    end = time.monotonic() + PATIENCE_S
-    while not any(word in run.said() for word in words):
-        if time.monotonic() > end:
-            raise TimeoutError(f"nothing said {words}")
-        if run.process.poll() is not None and not run.again():
-            return
-        time.sleep(0.1)
 
 
 def flip_byte(path: Path, draw: random.Random) -> None:
