@@ -83,11 +83,7 @@ class DelayedStep(TrainStep):
         self._delays = delays
 
     def forward_backward(
-        self,
-        batch: dict[str, tf.Tensor],
-        first_row: tf.Tensor,
-        inputs: StepInputs,
-        loss_scale: tf.Tensor | None = None,
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, loss_scale: tf.Tensor | None = None
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """See TrainStep; the gradients of a block are ready after its delay."""
         delays = self._delays

@@ -33,10 +33,7 @@ _INTERVAL = 10  # steps over which a pace is taken, as in our metrics
 
 
 def first_losses(
-    finetuning: Finetuning,
-    work: Path,
-    python: str = sys.executable,
-    overrides: tuple[str, ...] = (),
+    finetuning: Finetuning, work: Path, python: str = sys.executable, overrides: tuple[str, ...] = ()
 ) -> list[tuple[float, float]]:
     """The losses of the first steps of a fine-tuning without dropout, ours and transformers', on the same examples.
 
@@ -100,12 +97,7 @@ def _seed(
         for start in range(0, len(taken["seconds"]), _INTERVAL)
     ]
     rate = statistics.median(paces)
-    record = {
-        "seed": seed,
-        "scores": scores,
-        "minutes": sum(taken["examples"]) / rate / 60,
-        "examples_per_s": rate,
-    }
+    record = {"seed": seed, "scores": scores, "minutes": sum(taken["examples"]) / rate / 60, "examples_per_s": rate}
     finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
     shutil.rmtree(directory / "checkpoint")
     (directory / "tokens.npz").unlink()

@@ -5,7 +5,6 @@
 prints what it found, a JSON object, as its last line. "problems" in it are what is not as it should be.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -30,6 +29,7 @@ from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.reading import hash_file
 from lab.curve_recipes import CURVES, kept, key_of
 from lab.kept import read_lines
 from lab.rounds import PROJECT, printed, program
@@ -111,7 +111,7 @@ def resume(work: dict[str, Any]) -> dict[str, Any]:
         shutil.copytree(runs["whole"], runs["resumed"], symlinks=True)
         shutil.rmtree(_newest(runs["resumed"]))
         seconds.append(_pretrain(directory, work["store"], runs["resumed"]))
-        hashes = {name: [_hash(_newest(run) / file) for file in COMPARED] for name, run in runs.items()}
+        hashes = {name: [hash_file(_newest(run) / file) for file in COMPARED] for name, run in runs.items()}
         kept = runs["whole"] / "autotuning.json"
         choices = len(json.loads(kept.read_text(encoding="utf-8"))["choices"]) if kept.exists() else 0
     differ = [file for file, one, other in zip(COMPARED, *hashes.values(), strict=True) if one != other]
@@ -130,10 +130,6 @@ def _pretrain(directory: Path, store: str, output_dir: Path) -> float:
 
 def _newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("step-*"))
-
-
-def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def store(work: dict[str, Any]) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.batches.words import token_roles
-from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard
-from bert_horovod.corpus.store import Store, open_store, write_manifest
+from bert_horovod.corpus.shard import Shard, file_bytes, shard_file, write_shard
+from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.recipe.settings import Objective
+from lab.size import write_remade
 
 LENGTHS = (512, 128)
 ROWS = 64  # assembled at once
@@ -55,11 +56,7 @@ def short_documents(store: Store, path: Path) -> Store:
         write_shard(shard_file(path, entry["name"]), [_regrouped(shard, random)], entry["bytes"])
         for entry, shard in zip(store.manifest["shards"], store.shards, strict=True)
     ]
-    totals = store.manifest["totals"] | {count: sum(entry[count] for entry in entries) for count in COUNTS}
-    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    manifest = store.manifest | {"shards": entries, "totals": totals, "duplicates": duplicates}
-    manifest.pop("text", None)  # it was of other documents
-    write_manifest(path, manifest)
+    write_remade(store, path, entries)
     return open_store(path)
 
 

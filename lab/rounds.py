@@ -104,6 +104,13 @@ def ratio_of(one: Sequence[float], other: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(one, other, strict=True))
 
 
+def peak_bytes(process: int) -> int | None:
+    """A process's peak of resident memory; None where the system does not tell it, or after its end."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{process}/status").read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    return None
+
+
 class Contestant:
     """A process that holds its model and runs steps when asked.
 
@@ -149,12 +156,8 @@ class Contestant:
         raise RunError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
 
     def peak_bytes(self) -> int | None:
-        """The process's peak of resident memory, where the system tells it."""
-        status = Path(f"/proc/{self._process.pid}/status")
-        if not status.exists():
-            return None
-        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")] or ["0 0"]
-        return int(peak.split()[1]) * 1024 or None
+        """The process's peak of resident memory; see `peak_bytes`."""
+        return peak_bytes(self._process.pid)
 
     def close(self) -> None:
         """End the process."""

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.corpus.shard import COUNTS, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
 from lab.kept import add_line
-from lab.rounds import variables
+from lab.rounds import peak_bytes, variables
 
 MOST_SHARDS = 1000
 HARD_LIMIT = 1024  # of open files
@@ -55,12 +55,17 @@ def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
     shard_file(path, "joined").unlink(missing_ok=True)
     for name in ("vocab.txt", "sources.jsonl"):
         os.link(base.path / name, path / name)
-    totals = base.manifest["totals"] | {count: sum(entry[count] for entry in of_store) for count in COUNTS}
+    write_remade(base, path, of_store)
+    return path
+
+
+def write_remade(base: Store, path: Path, shards: list[dict[str, Any]]) -> None:
+    """Write the manifest of a store that has other shards than the one of which it was made."""
+    totals = base.manifest["totals"] | {count: sum(entry[count] for entry in shards) for count in COUNTS}
     duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    manifest = base.manifest | {"shards": of_store, "totals": totals, "duplicates": duplicates}
+    manifest = base.manifest | {"shards": shards, "totals": totals, "duplicates": duplicates}
     manifest.pop("text", None)  # it was of other documents
     write_manifest(path, manifest)
-    return path
 
 
 def start(store: Path, output: Path) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def start(store: Path, output: Path) -> dict[str, Any]:
                 times.setdefault(pattern, time.monotonic())
         if END.search(line):
             read = int(Path(f"/proc/{process.pid}/io").read_text(encoding="utf-8").split()[1])
-            memory = _peak(process.pid)  # compiling takes more, whatever the text
+            memory = peak_bytes(process.pid)  # compiling takes more, whatever the text
             time.sleep(1)  # in which rows are read
             process.kill()
     process.wait()
@@ -107,14 +112,6 @@ def _watch(process: subprocess.Popen, most: dict[str, int]) -> None:
         except OSError:
             return
         time.sleep(0.1)
-
-
-def _peak(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 if "VmHWM" in status else 0
 
 
 def main() -> None:

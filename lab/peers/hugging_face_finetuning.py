@@ -34,10 +34,7 @@ class Finetuning:
         self.of_words = labels.ndim == 2 and labels.dtype.kind == "i"  # else of texts; several labels a text are floats
         kind = AutoModelForTokenClassification if self.of_words else AutoModelForSequenceClassification
         self.network = kind.from_pretrained(
-            shape["checkpoint"],
-            num_labels=shape["labels"],
-            attn_implementation="sdpa",
-            ignore_mismatched_sizes=True,
+            shape["checkpoint"], num_labels=shape["labels"], attn_implementation="sdpa", ignore_mismatched_sizes=True
         ).train()
         decayed, others = [], []
         for name, parameter in self.network.named_parameters():
