@@ -23,17 +23,12 @@ SIGNS = ("exchange.method=onebit_adam", "exchange.dense=0", "phase.0.warmup=0")
 TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
 TOY += ["model.num_attention_heads=2"]
 MINI = [*(f"model.{name}={value}" for name, value in SIZES["mini"].model.items())]
-_TABLE = sorted(
-    (name for name, curve in CURVES.items() if curve.results.stem == "given-loss"), key=lambda n: "seed" in n
-)
-SMALL_TABLE = [name for name in _TABLE if "16 MB" in name]
-TABLE = [name for name in _TABLE if name not in SMALL_TABLE]
+GIVEN_LOSS = [name for name, curve in CURVES.items() if curve.results.stem == "given-loss"]
+GIVEN_LOSS.sort(key=lambda name: ("16 MB" in name, "seed" in name))
 MADE_STORE, OF_STORE = "made store", {"resume", "tune", "input"}
 BENCH = ["-m", "bert_horovod", "bench"]
 ASYNC = "HOROVOD_ENABLE_ASYNC_COMPLETION=1"  # the host does not wait for NCCL
-CUBLAS_ALONE = (
-    "--xla_gpu_enable_triton_gemm=false"  # else XLA compiles products of its own and times them beside cuBLAS's
-)
+CUBLAS_ALONE = "--xla_gpu_enable_triton_gemm=false"  # else XLA times products of its own beside cuBLAS's
 # What --list supposes of the machine.
 ASSUMED = {"gpu": "one GPU", "gpus": 1, "compute_capability": (9, 0), "precision": "bfloat16", "without_kernels": None}
 ASSUMED |= {"horovod_with": ["Gloo"]}
@@ -142,9 +137,11 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     def operations(name: str, shape: tuple[str, int, int], *settings: str) -> Job:
         return Job("operations", name, [str(PROJECT / "lab" / "operations.py"), *words_of(shape, *settings)], 40.0)
 
-    def curve(name: str, directory: str | None, flag: str) -> Job:
+    def curve(name: str) -> Job:
+        flag = "small_data_dir" if "16 MB" in name else "data_dir"
+        directory = getattr(arguments, flag)
         work = {"name": name, "store": directory, "work": str(arguments.output.absolute().with_suffix(".curves"))}
-        lacking = None if directory else f"{flag} names no token store of books"
+        lacking = None if directory else f"--{flag} names no token store of books"
         return Job("curves", name, part("curve", work), 110.0, 300.0, lacking=lacking)
 
     def contest(name: str, seconds: float, *words: str) -> Job:
@@ -200,8 +197,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         *steps_with(of=shapes[2:]),
         *steps_with("optimizer.name=muon", of=shapes[:1]),
         *([] if smoke else [peer(shapes[1])]),
-        *([] if smoke else [curve(name, arguments.data_dir, "--data_dir") for name in TABLE]),
-        *([] if smoke else [curve(name, arguments.small_data_dir, "--small_data_dir") for name in SMALL_TABLE]),
+        *([] if smoke else map(curve, GIVEN_LOSS)),
         *contests,
         Job("ranks", f"{size} {length}", scaling, 90.0, lacking=one_gpu or without_horovod),
         link("float16", "numerics.wire=float16"),
