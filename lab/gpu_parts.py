@@ -12,19 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-import numpy as np
-
 from bert_horovod.cluster.doctor.facts import horovod_with
-from bert_horovod.corpus.preparing.planning import Settings
-from bert_horovod.corpus.preparing.preparation import Preparation
-from bert_horovod.corpus.reading.vocabulary import read_vocabulary
-from bert_horovod.corpus.store import Store, open_store
+from bert_horovod.corpus.store import open_store
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
@@ -32,12 +26,10 @@ from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from lab.curve_recipes import CURVES, kept, key_of
 from lab.kept import read_lines
+from lab.made_store import make_store
 from lab.rounds import PROJECT, printed, program
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
-HELD_OUT = 0.05  # of its sections
-LONGEST = 50  # tokens of a sentence: 25 on average, as in books
+DOCUMENTS = 400  # of a made store: 2 million tokens
 AVERAGED = 5  # checkpoints
 COMPARED = ("model.safetensors", "training/optimizer.safetensors")
 
@@ -134,26 +126,8 @@ def _newest(run: Path) -> Path:
 
 def store(work: dict[str, Any]) -> dict[str, Any]:
     """Make a token store at `path`, of a `vocabulary` of so many words."""
-    made = make_store(Path(work["path"]), work["vocabulary"])
+    made = make_store(Path(work["path"]), work["vocabulary"], DOCUMENTS)
     return {"tokens": sum(len(shard.tokens) for shard in made.shards)}
-
-
-def make_store(path: Path, vocabulary_size: int) -> Store:
-    """Make and open a token store of random sentences, the k-th word as frequent as 1 / k (Zipf)."""
-    words = [f"word{number}" for number in range(vocabulary_size - len(SPECIAL_TOKENS))]
-    random = np.random.default_rng(0)
-    lengths = random.integers(1, LONGEST, DOCUMENTS * SENTENCES)
-    places = (len(words) + 1) ** random.random(lengths.sum()) - 1
-    drawn = iter([words[place] for place in places.astype(int).tolist()])
-    lines = [" ".join(islice(drawn, length)) for length in lengths.tolist()]
-    documents = ["\n".join(lines[begin : begin + SENTENCES]) for begin in range(0, len(lines), SENTENCES)]
-    with tempfile.TemporaryDirectory() as scratch:
-        text, vocabulary = Path(scratch, "text.txt"), Path(scratch, "vocab.txt")
-        text.write_text("\n\n".join(documents), encoding="utf-8")
-        vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-        settings = Settings(documents="blank_line", held_out=HELD_OUT)
-        Preparation([str(text)], vocabulary, path, read_vocabulary(vocabulary), settings, workers=1).make()
-    return open_store(path)
 
 
 def curve(work: dict[str, Any]) -> dict[str, Any]:

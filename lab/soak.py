@@ -33,10 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.reporting.tables import lines
 from lab.cluster import Cluster, cluster
 from lab.kept import add_line, read_lines
+from lab.made_store import make_store
 from lab.rounds import PROJECT, variables
 from lab.soak_ranks import MARK
 
-STEPS = 120
+STEPS, WORDS = 120, 200  # of a run; of its vocabulary
 FAULTS = 10  # in a run
 PATIENCE_S = 1500.0  # for whatever must follow a fault
 TOLERANCE = 2e-3  # relative, of losses of a run that another number of ranks has finished
@@ -126,23 +127,9 @@ time_t time(time_t *place) {
 
 def make_input(directory: Path, steps: int) -> None:
     """A token store of made-up text, and a recipe."""
-    draw = random.Random(0)
-    letters = [a + b + c for a in "bdfgkl" for b in "aeiou" for c in "mnprst"]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
-    (directory / "vocab.txt").write_text("\n".join(special + letters) + "\n")
-    (directory / "text").mkdir()
-    for number in range(40):
-        paragraphs = [
-            " ".join(" ".join(draw.choices(letters, k=draw.randint(4, 20))).capitalize() + "." for _ in range(6))
-            for _ in range(20)
-        ]
-        (directory / "text" / f"{number}.txt").write_text("\n\n".join(paragraphs))
-    words = ["--input", directory / "text", "--vocab", directory / "vocab.txt", "--output_dir", directory / "store"]
-    command = [sys.executable, "-m", "bert_horovod", "prepare", *words, "--held_out", "0.1"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables())
-    first = steps // 2
-    text = RECIPE.format(words=len(special + letters), first=first, second=steps - first)
-    (directory / "recipe.toml").write_text(text)
+    make_store(directory / "store", WORDS, documents=20)
+    recipe = RECIPE.format(words=WORDS, first=steps // 2, second=steps - steps // 2)
+    (directory / "recipe.toml").write_text(recipe)
 
 
 class Soak:

@@ -10,8 +10,9 @@ from bert_horovod.cluster.doctor.facts import horovod_with
 from bert_horovod.corpus.store import verify
 from bert_horovod.model.parameters import QUERY, layer_prefix
 from bert_horovod.recipe_files.loading import load_recipe
-from lab import gpu, gpu_parts, gpu_plan
+from lab import gpu, gpu_plan
 from lab.gpu_correctness import BANDS, Trained, compare, out_of_bands
+from lab.made_store import SPECIAL_TOKENS, make_store
 from tests.lab.scripts import run_script
 
 WEIGHT = layer_prefix(0) + QUERY + ".weight"
@@ -90,12 +91,11 @@ def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
     assert not any(map(with_kernels, without))
 
 
-def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_parts, "DOCUMENTS", 50)
-    store = verify(gpu_parts.make_store(tmp_path / "store", 1000).path)
+def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path):
+    store = verify(make_store(tmp_path / "store", 1000, documents=50).path)
     tokens = store.shards[0].tokens
-    assert (tokens.min(), tokens.max()) == (len(gpu_parts.SPECIAL_TOKENS), 999)
-    counts = np.bincount(tokens)[len(gpu_parts.SPECIAL_TOKENS) :]
+    assert (tokens.min(), tokens.max()) == (len(SPECIAL_TOKENS), 999)
+    counts = np.bincount(tokens)[len(SPECIAL_TOKENS) :]
     # The k-th word's share is log(1 + 1/k) / log(number of words + 1).
     assert counts[0] / len(tokens) == pytest.approx(np.log(2) / np.log(996), rel=0.02)
 
