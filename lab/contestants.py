@@ -24,7 +24,6 @@ WIRES = {
     "horovod": ("float32",),
     "ddp": ("float32", "float16", "powersgd", "powersgd4"),
 }
-MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
 WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
 
 
@@ -121,7 +120,7 @@ def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path
         method = METHODS.get(cell.wire)
         settings += [f"phase.0.global_batch={rows}", "execution.threads=1"]
         settings += method.settings if method else (f"numerics.wire={cell.wire}",)
-        words += ["--json", "--communication", "on", "off", "held_back", "--warm_up", method.warm_up if method else 1]
+        words += ["--json", "--communication", "on", "off", "--warm_up", method.warm_up if method else 1]
     else:
         program = [PROJECT / "lab" / "peers" / f"{PEERS[cell.program]}.py"]
         wire = cell.wire if cell.wire in WIRES[cell.program] else WIRES[cell.program][0]
@@ -153,16 +152,8 @@ def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
 def figures(printed: dict[str, Any]) -> dict[str, float]:
     """What counts of a contestant's answer, in seconds and bytes; ours has a step of each kind of communication."""
     kinds = printed.get("communication")
-    if kinds is None:
-        return {name: printed[name] for name in ("step_s", "compute_s", "wire_bytes")}
-    return {
-        "step_s": printed["step_s"],
-        "compute_s": kinds["off"]["step_s"],
-        "wire_bytes": printed.get("wire_bytes", 0),
-        "held_back_s": kinds.get("held_back", {}).get("step_s"),
-        "predicted_s": printed.get("predicted_s"),
-        "cores_busy": kinds.get("on", {}).get("cores_busy"),
-    }
+    compute_s = kinds["off"]["step_s"] if kinds else printed["compute_s"]
+    return {"step_s": printed["step_s"], "compute_s": compute_s, "wire_bytes": printed.get("wire_bytes", 0)}
 
 
 def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:
@@ -178,7 +169,7 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
         number_bytes = method.number_bytes if method else wires[cell.wire]
         sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * number_bytes
         wire_s = sent * 8 / bits_per_s(cell.link)
-    all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
+    all_steps, communicating = (2, 1) if cell.link else (1, 0)  # with communication and without
     together_s = all_steps * compute_s + communicating * wire_s
     steps = arguments.steps or max(1, min(10, round(arguments.seconds / together_s)))
     method = METHODS.get(cell.wire) if cell.link else None

@@ -96,7 +96,6 @@ def compare(trained: Trained, reference: Trained) -> dict[str, Any]:
         "loss_difference": float(np.max(np.abs(losses - others) / np.abs(others))),
         "gradient_difference": differences[worst],
         "worst_gradient": worst,
-        "gradient_differences": differences,
         "skipped_steps": [trained.skipped_steps, reference.skipped_steps],
     }
 

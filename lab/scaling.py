@@ -15,9 +15,8 @@ BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches 
 A contestant is started anew for each line and round, in turn with the others; figures are medians over rounds.
 Seconds are of an optimizer step of K micro-batches. compute s is a step without communication, in the same process;
 exposed s is what communication adds to it. Efficiency is rows/s a host over rows/s of one host alone. link use is what
-a rank sends in a ring all-reduce of the gradients, over the step and the link's rate. predicted s is our model's, held
-back s our step with all communication after backward, cores busy the share of this machine's cores, all hosts
-together, during our step. One that fails is named on standard error and left out.
+a rank sends in a ring all-reduce of the gradients, over the step and the link's rate. One that fails is named on
+standard error and left out.
 """
 
 import argparse
@@ -51,9 +50,6 @@ COLUMNS = {
     "exposed_s": ("exposed s", "{:.3f}".format),
     "efficiency": ("efficiency", PERCENT),
     "link_use": ("link use", PERCENT),
-    "predicted_s": ("predicted s", "{:.4g}".format),
-    "held_back_s": ("held back s", "{:.4g}".format),
-    "cores_busy": ("cores busy", PERCENT),
 }
 
 
@@ -63,9 +59,8 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
     `alone_rows_per_s`: the same program's on one host; None if nobody measured it.
     """
 
-    def median(key: str) -> float | None:
-        values = [each[key] for each in rounds if each.get(key) is not None]
-        return statistics.median(values) if values else None
+    def median(key: str) -> float:
+        return statistics.median(each[key] for each in rounds)
 
     step_s = median("step_s")
     rate = rows * cell.micro_batches * cell.hosts / step_s
@@ -83,9 +78,6 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
             "exposed_s": statistics.median(each["step_s"] - each["compute_s"] for each in rounds),
             "wire_bytes": median("wire_bytes"),
             "link_use": median("wire_bytes") * 8 / step_s / bits_per_s(cell.link),
-            "predicted_s": median("predicted_s"),
-            "held_back_s": median("held_back_s"),
-            "cores_busy": median("cores_busy"),
         }
     return row
 

@@ -31,7 +31,7 @@ from lab.rounds import peak_bytes, variables
 MOST_SHARDS = 1000
 HARD_LIMIT = 1024  # of open files
 BEGIN, END = re.compile("starting from"), re.compile(r"phase 0: .*; (compiling|tracing)")
-COLUMNS = "text GB  shards  index s  start s  whole s  files  maps  memory GB  read MB"
+COLUMNS = "text GB  shards  index s  start s  files  maps  memory GB  read MB"
 
 
 def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
@@ -131,7 +131,6 @@ def main() -> None:
         first, second = (start(path, arguments.work / f"run-{gigabytes}-{name}") for name in ("first", "second"))
         print(
             f"{gigabytes:7}  {shards:6}  {first['start_s'] - second['start_s']:7.1f}  {second['start_s']:7.1f}  "
-            f"{second['whole_s']:7.1f}  "
             f"{second['files']:5}  {second['maps']:4}  {second['memory_bytes'] / 1e9:9.2f}  "
             f"{second['read_bytes'] / 1e6:7.1f}",
             flush=True,

@@ -83,7 +83,9 @@ def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
 def test_packing_prints_its_table(paths):
     done = run_here("packing", "--data_dir", paths["STORE"])
     assert done.returncode is None, done.stderr
-    assert done.stdout.count("masking: tokens ") == 2
+    assert [line.partition("  ")[0] for line in done.stdout.splitlines()[3:]] == [
+        *("512, packed", "512, one sequence", "128, packed", "128, one sequence")
+    ]
 
 
 @pytest.mark.slow
