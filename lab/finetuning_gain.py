@@ -36,14 +36,13 @@ from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
-from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
 from lab.finetuning_pace import EXAMPLES, peer_python
-from lab.kept import add_line, by_key, read_lines
+from lab.kept import add_line, by_key
 from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
@@ -238,69 +237,37 @@ def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
 
 
 def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is kept: scores of all seeds, minutes of their steps, examples/s, and what they were trained with."""
-    task, output_dir = question.task, arguments.work / key
-    answer = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
+    """What is kept: scores of all seeds, and what they were trained with."""
+    task = question.task
+    answer = json.loads((arguments.work / key / "scores.json").read_text(encoding="utf-8"))
     files = files_of(task, arguments.data, arguments.squad, arguments.ner)
-    if question.start in OURS:
-        examples = EPOCHS[task] * examples_of(task, files)
-        answer["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in answer["runs"]]
     settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": WHAT}
-    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
+    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores")}
     names = [path.name for path in (files.train, *files.dev)]
     return {"task": task, "start": question.start, "files": names, "settings": settings, **kept}
 
 
-def examples_of(task: str, files: Files) -> int:
-    """The train file's examples; of SQuAD its questions, of ner its sentences."""
-    from bert_horovod.corpus.reading.squad_files import read_squad
-    from bert_horovod.corpus.reading.tagged_files import read_tagged
-    from bert_horovod.finetuning.examples import glue_format, read_labelled
-
-    if task == SQUAD:
-        return len(read_squad(files.train, scored=True).ids)
-    if task == NER:
-        return len(read_tagged(files.train).words)
-    return len(read_labelled(files.train, glue_format(TASKS[task])).examples.labels)
-
-
-def pace(output_dir: Path, examples: int) -> dict[str, float]:
-    """How fast a run of ours trained on so many examples: the median of its intervals, so that no pause counts."""
-    steps_logged = [line for line in read_lines(output_dir / "metrics.jsonl") if "step_s" in line]
-    step_s = statistics.median(line["step_s"] for line in steps_logged[1:] or steps_logged)  # the first step compiles
-    steps = load_recipe(output_dir / "recipe.toml").phase[0].steps
-    return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
-
-
 def report(answers_of: dict[Question, dict[str, Any]]) -> str:
     """The table: a line for each score of each task; what is not there is "-"."""
-    cells = [["task", "score", *STARTS, "gain", "minutes", "examples/s"]]
+    cells = [["task", "score", *STARTS, "gain"]]
     for task in EPOCHS:
         answers = {start: answers_of[task, start] for start in STARTS if (task, start) in answers_of}
         if not answers:
             continue
         count = f"{EPOCHS[task]} epoch{'s' if EPOCHS[task] > 1 else ''}"
-        figures = [_both(answers, name, form) for name, form in (("minutes", "{:.1f}"), ("examples_per_s", "{:.0f}"))]
         for number, name in enumerate(next(iter(answers.values()))["scores"][0]):
             scale = 1 if task == SQUAD else 100
             values = {start: [scale * each[name] for each in kept["scores"]] for start, kept in answers.items()}
             means = {start: statistics.fmean(of_seeds) for start, of_seeds in values.items()}
             gain = f"{means['pretrained'] - means['fresh']:+.2f}" if means.keys() >= set(OURS) else "-"
             told = [_spread(values[start]) if start in values else "-" for start in STARTS]
-            first = [f"{task}, {count}", *figures] if number == 0 else ["", "", ""]
-            cells.append([first[0], name.replace("_", " "), *told, gain, *first[1:]])
+            cells.append(["" if number else f"{task}, {count}", name.replace("_", " "), *told, gain])
     return lines(cells)
 
 
 def _spread(values: list[float]) -> str:
     spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"
-
-
-def _both(answers: dict[str, dict[str, Any]], name: str, form: str) -> str:
-    """Of a seed, ours from the checkpoint and transformers'."""
-    told = [form.format(statistics.fmean(answers[start][name])) for start in ("pretrained", THEIRS) if start in answers]
-    return " / ".join(told) or "-"
 
 
 def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:

@@ -33,8 +33,7 @@ from bert_horovod.inference.embedding_predictor import unit
 from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
-from lab.finetuning_gain import pace
-from lab.kept import add_line, by_key
+from lab.kept import add_line, by_key, read_lines
 from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "search_gain.jsonl"
@@ -175,7 +174,10 @@ def main() -> int:
             if key not in kept and not (seed and row == "before"):
                 say(f"{row}, seed {seed}: {key}")
                 scores = search.scores(row, seed)
-                minutes = 0.0 if row == "before" else pace(search.work / key, 1)["minutes"]
+                steps_s = [
+                    line["step_s"] for line in read_lines(search.work / key / "metrics.jsonl") if "step_s" in line
+                ]
+                minutes = STEPS * statistics.median(steps_s or [0.0]) / 60
                 kept[key] = {"key": key, "row": row, "seed": seed, "scores": scores, "minutes": round(minutes, 1)}
                 kept[key] |= {"steps": STEPS, "pairs": PAIRS}
                 add_line(KEPT, kept[key])
