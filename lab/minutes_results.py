@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise
@@ -149,7 +150,8 @@ def report(lines: Iterable[Line]) -> str:
             row = {"configuration": f"({name}) {NAMES[name]}", "seeds": len(curve[0]["losses"])}
             row |= {f"{point['mark']:g}": point["loss"] for point in curve}
             row |= {"end": curve[-1]["minutes"], "pairs": statistics.fmean(pairs) if pairs else None}
-            row["spread"] = statistics.stdev(curve[-1]["losses"]) if len(curve[-1]["losses"]) > 1 else None
+            last = curve[-1]["losses"]
+            row["spread"] = statistics.stdev(last) if len(last) > 1 and math.isfinite(sum(last)) else None
             rows.append(row)
             columns |= {f"{point['mark']:g}": (f"{point['mark']:g} {unit}", "{:.4f}".format) for point in curve}
         columns = {"seeds": ("seeds", str)} | columns | {"spread": ("spread of the last", "{:.4f}".format)}

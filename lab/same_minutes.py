@@ -152,9 +152,7 @@ class Contest:
             found = self.train(settings, key, steps, marks_of(unit, what[unit], steps), what["seed"])
             for reached in found["reached"]:
                 checkpoint = self.work / key / "run" / "checkpoints" / f"step-{reached['step']:08d}"
-                words = [checkpoint, "--data_dir", self.work / "held_out", "--rows", ROWS]
-                judged = program("evaluate", *words, "--sequence_length", LENGTH, "--json", gpu=self.gpu)
-                reached["loss"] = json.loads(judged)["held_out_mlm_loss"]
+                reached["loss"] = self.judge(checkpoint)
                 said = f"{reached['loss']:.4f} nats at {reached['mark']:g} {unit}, {reached['seconds']:.0f} s"
                 say(f"({name}): {said}")
             if "pilot" not in what:
@@ -162,6 +160,16 @@ class Contest:
             return {"steps": steps, "losses": found["reached"], "commit": commit()}
 
         return self.once(what | {"settings": settings}, find)
+
+    def judge(self, checkpoint: Path) -> float:
+        """The held-out loss, nats; infinite where the peer, which never stops for it, has diverged."""
+        words = [checkpoint, "--data_dir", self.work / "held_out", "--rows", ROWS, "--sequence_length", LENGTH]
+        try:
+            return json.loads(program("evaluate", *words, "--json", gpu=self.gpu))["held_out_mlm_loss"]
+        except RunError as error:
+            if "not finite" not in str(error):
+                raise
+            return math.inf
 
     def pace(self, settings: Line) -> Line:
         """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch.

@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -117,6 +119,19 @@ def test_a_contestant_that_fails_leaves_the_others_alone(monkeypatch):
     with pytest.raises(RunError, match=r"\(a\), seed 1, 20 minutes: no room; the same command tries again"):
         contest.hold()
     assert tried == ["a", "c"]
+
+
+@pytest.mark.parametrize(("said", "loss"), [("the model's loss is not finite", math.inf), ("no room", None)])
+def test_a_pilot_that_diverged_has_an_infinite_loss(monkeypatch, tmp_path, said, loss):
+    def evaluate(*_: object, **__: object) -> str:
+        raise RunError(f"evaluate ended with 2: error: {said}")
+
+    monkeypatch.setattr(same_minutes, "program", evaluate)
+    contest = object.__new__(same_minutes.Contest)
+    contest.work, contest.gpu = tmp_path, False
+    with nullcontext() if loss else pytest.raises(RunError, match="no room"):
+        assert contest.judge(tmp_path / "checkpoint") == loss
+    report([run("a", 5.0, 4.0, math.inf), run("a", 5.0, 4.0, 3.0, seed=2)])
 
 
 def test_a_machine_without_git_loses_no_result(monkeypatch):
