@@ -39,7 +39,7 @@ from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
-from lab.rounds import PROJECT, in_turn, printed, ratio_of, reported, say, started
+from lab.rounds import PROJECT, in_turn, peak_bytes, printed, ratio_of, reported, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
 SHAPES = {  # model's size, rows, length
@@ -125,7 +125,7 @@ class Contest(NamedTuple):
 
         with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
             seconds = in_turn(running, rounds, asked, "round")
-            told = {name: (running[name].first_s, running[name].peak_bytes()) for name in seconds}
+            told = {name: (running[name].first_s, peak_bytes(running[name].process.pid)) for name in seconds}
         return results(self.recipes, seconds, told)
 
 

@@ -62,38 +62,24 @@ def fine_tune(
     the schedule does not notice `max_steps`. Returns {"runs": [...]}: seed and scores of each. Raises RunError if
     transformers failed.
     """
-    return {
-        "runs": [
-            _seed(finetuning, output_dir / f"seed-{seed}", python, seed, epochs, overrides, max_steps)
-            for seed in range(seeds)
-        ]
-    }
-
-
-def _seed(
-    finetuning: Finetuning,
-    directory: Path,
-    python: str,
-    seed: int,
-    epochs: float,
-    overrides: tuple[str, ...],
-    max_steps: int | None,
-) -> dict[str, Any]:
-    finished = directory / "scores.json"
-    if finished.is_file():
-        return json.loads(finished.read_text(encoding="utf-8"))
-    print(f"seed {seed}", file=sys.stderr, flush=True)
-    directory.mkdir(parents=True, exist_ok=True)
-    job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
-    logits = directory / "logits.npz"
-    splits = [split for split in job.dataset.splits if split != "train"]
-    shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
-    _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
-    record = {"seed": seed, "scores": _scores(job, finetuning, dict(np.load(logits)))}
-    finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    shutil.rmtree(directory / "checkpoint")
-    (directory / "tokens.npz").unlink()
-    return record
+    runs = []
+    for seed in range(seeds):
+        directory = output_dir / f"seed-{seed}"
+        finished = directory / "scores.json"
+        if not finished.is_file():
+            print(f"seed {seed}", file=sys.stderr, flush=True)
+            directory.mkdir(parents=True, exist_ok=True)
+            job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
+            logits = directory / "logits.npz"
+            splits = [split for split in job.dataset.splits if split != "train"]
+            shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
+            _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
+            record = {"seed": seed, "scores": _scores(job, finetuning, dict(np.load(logits)))}
+            finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            shutil.rmtree(directory / "checkpoint")
+            (directory / "tokens.npz").unlink()
+        runs.append(json.loads(finished.read_text(encoding="utf-8")))
+    return {"runs": runs}
 
 
 def _scores(job: Job, finetuning: Finetuning, logits_of: dict[str, np.ndarray]) -> dict[str, float]:

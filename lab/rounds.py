@@ -125,45 +125,26 @@ class Contestant:
         if environment is None:
             environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         environment = environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            command,
-            cwd=PROJECT,
-            env=environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self.process = subprocess.Popen(command, cwd=PROJECT, env=environment, text=True, **streams)
 
     def ask(self, steps: int) -> list[float]:
         """Seconds of so many steps, now; raises RunError, with the process's last words, if it has died."""
-        self.send(steps)
-        return self.answer()
-
-    def send(self, steps: int) -> None:
-        """Let it run so many steps, without waiting for them."""
-        with contextlib.suppress(BrokenPipeError):  # it has died: `answer` says so
-            print(steps, file=self._process.stdin, flush=True)
-
-    def answer(self) -> list[float]:
-        """Wait for the seconds of the steps that `send` asked for; raises RunError as `ask`."""
-        for line in self._process.stdout:  # libraries may print more
+        with contextlib.suppress(BrokenPipeError):  # it has died: nothing is read below
+            print(steps, file=self.process.stdin, flush=True)
+        for line in self.process.stdout:  # libraries may print more
             if line.startswith("["):
                 return json.loads(line)
-        code = self._process.wait()
+        code = self.process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
         raise RunError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
 
-    def peak_bytes(self) -> int | None:
-        """The process's peak of resident memory; see `peak_bytes`."""
-        return peak_bytes(self._process.pid)
-
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):  # a number that it never read
                 stream.close()
 
