@@ -489,7 +489,7 @@ def prepare(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     make_input(directory, STEPS)
     patches = directory / "patches"
-    patches.mkdir()
+    patches.mkdir(exist_ok=True)
     (patches / "sitecustomize.py").write_text("import lab.soak_ranks\n")
     (patches / "clock.c").write_text(CLOCK)
     jump = f'-DJUMP="{directory / "jump"}"'
