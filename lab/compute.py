@@ -124,7 +124,7 @@ class Contest(NamedTuple):
             return statistics.median(running[name].ask(1 if name == "products" else steps))
 
         with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
-            seconds = in_turn(running, rounds, asked, "round")
+            seconds = in_turn(running, rounds, asked)
             told = {name: (running[name].first_s, peak_bytes(running[name].process.pid)) for name in seconds}
         return results(self.recipes, seconds, told)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.costs.exchanges import NUMBER_BYTES
 from bert_horovod.errors import RunError
+from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from lab.cluster import INTERFACE, Cluster, bits_per_s
 from lab.rounds import PROJECT, path, variables
@@ -158,9 +159,7 @@ def figures(printed: dict[str, Any]) -> dict[str, float]:
 
 def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:
     """How many steps a run should time, and how many seconds the run may take then."""
-    model = recipe.model
-    hidden, inner = model.hidden_size, model.intermediate_size
-    parameters = model.vocab_size * hidden + model.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner)
+    parameters = sum(map(math.prod, pretraining_shapes(recipe.model, recipe.objective.pairs).values()))
     passes = profile["forward_s"] + profile["head_s"] + sum(profile["layers_s"]) + profile["embeddings_s"]
     compute_s = cell.micro_batches * passes + profile["update_s"]
     wire_s = 0.0

@@ -200,9 +200,7 @@ def main() -> int:
         tokens = Path(directory) / "tokens.npz"
         labels, described = describe(shape, tokens)
         with started(commands(shape, arguments, tokens, labels), lambda _: WARM_UP) as running:
-            seconds = in_turn(
-                running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)), "round"
-            )
+            seconds = in_turn(running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)))
     if not seconds:
         return RunError.exit_code
     print(f"{described}\n{report(seconds, COUNTED.get(arguments.task, 'examples'))}")

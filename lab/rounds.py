@@ -84,19 +84,14 @@ def reported(main: Callable[[], int]) -> Callable[[], int]:
     return run
 
 
-def in_turn(
-    contestants: Iterable[Key], rounds: int, measure: Callable[[Key, int], Figure], told: str = ""
-) -> dict[Key, list[Figure]]:
-    """See bench_child.in_turn; tells on standard error who is left out, and each round with `told`, unless it is ""."""
+def in_turn(contestants: Iterable[Key], rounds: int, measure: Callable[[Key, int], Figure]) -> dict[Key, list[Figure]]:
+    """See bench_child.in_turn; tells on standard error each round, and who is left out."""
 
     def one(contestant: Key, number: int) -> Figure:
-        if told:
-            say(f"{contestant}: {told} {number + 1}/{rounds}")
+        say(f"{contestant}: round {number + 1}/{rounds}")
         return measure(contestant, number)
 
-    return bench_child.in_turn(
-        contestants, rounds, one, lambda contestant, error: say(f"{contestant}: left out: {error}")
-    )
+    return bench_child.in_turn(contestants, rounds, one, lambda who, error: say(f"{who}: left out: {error}"))
 
 
 def ratio_of(one: Sequence[float], other: Sequence[float]) -> float:

@@ -46,7 +46,7 @@ def test_each_is_measured_once_a_round_and_one_that_fails_is_left_out(capsys):
             raise RunError("no more")
         return number
 
-    assert in_turn("abc", 3, measure, "round") == {"a": [0, 1, 2], "c": [0, 1, 2]}
+    assert in_turn("abc", 3, measure) == {"a": [0, 1, 2], "c": [0, 1, 2]}
     assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2"]
     told = capsys.readouterr().err
     assert "b: left out: no more" in told
