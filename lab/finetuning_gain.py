@@ -143,14 +143,9 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
         parameters = initial_values(task.parameters(pretrained.model), pretrained.model.initializer_range, 0)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             written = Path(scratch) / "fresh"
-            write_directory(
-                written, pretrained.model, task, parameters, pretrained.vocabulary, pretrained.tokenizer_settings
-            )
-            try:
-                written.rename(directory)
-            except OSError:  # another process made it meanwhile
-                if not directory.is_dir():
-                    raise
+            tokens = pretrained.vocabulary, pretrained.tokenizer_settings
+            write_directory(written, pretrained.model, task, parameters, *tokens)
+            written.rename(directory)
     return directory
 
 

@@ -99,9 +99,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of sentence-transformers")
     parser.add_argument("--vocab", type=Path, metavar="FILE", help="in place of it: BERT's vocab.txt")
     parser.add_argument("--count", type=int, default=4000, metavar="N", help="of the texts (default: %(default)s)")
-    parser.add_argument(
-        "--threads", type=int, default=2, metavar="N", help="1: the processor's time counts (default: %(default)s)"
-    )
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="1: processor time (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
