@@ -227,9 +227,7 @@ def main() -> int:
     """Run a command, or a shell, on the first host; {hostfile} in the command is the hostfile's path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument(
-        "--link", default="1gbit", metavar="RATE", help="link of a host, each way (default: %(default)s)"
-    )
+    parser.add_argument("--link", default="1gbit", metavar="RATE", help="of a host, each way (default: %(default)s)")
     parser.add_argument("command", nargs="*", help="on the first host (default: a shell); {hostfile} is filled in")
     arguments = parser.parse_args()
     if not 1 <= arguments.hosts <= 250:

@@ -172,9 +172,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="sst2", help="task of GLUE, squad or ner (default: %(default)s)")
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, help="the task's directory, as for bert-horovod finetune"
-    )
+    parser.add_argument("--data_dir", required=True, type=Path, help="the task's, as for bert-horovod finetune")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
     parser.add_argument("--threads", type=int, default=2, help="threads of each contestant (default: %(default)s)")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="ours")

@@ -32,9 +32,7 @@ def parse(description: str, wires: tuple[str, ...]) -> tuple[argparse.Namespace,
     """The flags, and the recipe that they describe."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(SIZES), default="small", help="(default: %(default)s)")
-    parser.add_argument(
-        "--micro_batches", type=int, default=1, metavar="K", help="micro-batches of a step (default: %(default)s)"
-    )
+    parser.add_argument("--micro_batches", type=int, default=1, metavar="K", help="of a step (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--wire", choices=wires, default=wires[0], help="wire of gradients (default: %(default)s)")
     parser.add_argument("--delay", type=Path, required=True, metavar="FILE", help="what lab/delayed.py measure printed")
