@@ -27,7 +27,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
@@ -83,50 +83,35 @@ def torch_environment(python: str | Path, device: str) -> dict[str, str]:
     raise UserError(f"{python} has no torch and transformers; --peer_python names one that has")
 
 
-class Contest(NamedTuple):
-    """Who is compared: ours by XLA mode, peers by name."""
+def commands(
+    recipes: dict[str, Recipe], peers: dict[str, Path], device: str, torch: dict[str, str] | None
+) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
+    """Name, command and variables of each contestant: ours by XLA mode, their matrix products alone, peers.
 
-    recipes: dict[str, Recipe]
-    peers: dict[str, Path]  # a Python each
-    threads: int
-    device: str = "cpu"
-    torch: dict[str, str] | None = None  # Hugging Face's variables; None: as others'
-
-    def commands(self) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
-        """Name, command and variables of each contestant: ours, their matrix products alone, peers."""
-        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.bench"], next(iter(self.recipes.values()))
-        for xla, each in self.recipes.items():
-            yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
-        yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
-        shape = {
-            "model": dataclasses.asdict(recipe.model),
-            "config": family_of(recipe.model).configuration(recipe.model)
-            # A ModernBERT of transformers then computes the head at masked positions alone, as ours does.
-            | {"pad_token_id": recipe.model.padding_id or 0, "sparse_prediction": True},
-            "pairs": recipe.objective.pairs,
-            "rows": recipe.execution.micro_batch,
-            "length": recipe.phase[0].sequence_length,
-            "slots": full_row_slots(recipe, recipe.phase[0]).mean,
-            "vocabulary": recipe.model.vocab_size,
-            "precision": recipe.numerics.precision,
-            "optimizer": recipe.optimizer.name,
-            "threads": self.threads,
-            "device": self.device,
-        }
-        for name, python in self.peers.items():
-            program = str(PROJECT / "lab" / "peers" / f"{name}.py")
-            yield name, [str(python), program, json.dumps(shape)], self.torch if name == "hugging_face" else None
-
-    def run(self, rounds: int, steps: int) -> list[dict[str, Any]]:
-        """Run all in turn; the lines of the table."""
-
-        def asked(name: str, _: int) -> float:
-            return statistics.median(running[name].ask(1 if name == "products" else steps))
-
-        with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
-            seconds = in_turn(running, rounds, asked)
-            told = {name: (running[name].first_s, peak_bytes(running[name].process.pid)) for name in seconds}
-        return results(self.recipes, seconds, told)
+    `peers`: a Python each; `torch`: Hugging Face's variables; None: as others'.
+    """
+    ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.bench"], next(iter(recipes.values()))
+    for xla, each in recipes.items():
+        yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
+    yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
+    shape = {
+        "model": dataclasses.asdict(recipe.model),
+        "config": family_of(recipe.model).configuration(recipe.model)
+        # A ModernBERT of transformers then computes the head at masked positions alone, as ours does.
+        | {"pad_token_id": recipe.model.padding_id or 0, "sparse_prediction": True},
+        "pairs": recipe.objective.pairs,
+        "rows": recipe.execution.micro_batch,
+        "length": recipe.phase[0].sequence_length,
+        "slots": full_row_slots(recipe, recipe.phase[0]).mean,
+        "vocabulary": recipe.model.vocab_size,
+        "precision": recipe.numerics.precision,
+        "optimizer": recipe.optimizer.name,
+        "threads": len(os.sched_getaffinity(0)),
+        "device": device,
+    }
+    for name, python in peers.items():
+        program = str(PROJECT / "lab" / "peers" / f"{name}.py")
+        yield name, [str(python), program, json.dumps(shape)], torch if name == "hugging_face" else None
 
 
 def results(
@@ -221,10 +206,17 @@ def main() -> int:
     peers = {name: given.get(name) or environment(name) for name in names}
     if given:
         torch = torch_environment(arguments.peer_python, arguments.device)
+
+    def step_s(name: str, _: int) -> float:
+        return statistics.median(running[name].ask(1 if name == "products" else arguments.steps))
+
     for recipes in asked:
         say(describe_recipe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
-        contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
-        lines += contest.run(arguments.rounds, arguments.steps)
+        contestants = commands(recipes, peers, arguments.device, torch)
+        with started(contestants, lambda name: 1 if name == "products" else WARM_UP) as running:
+            seconds = in_turn(running, arguments.rounds, step_s)
+            told = {name: (running[name].first_s, peak_bytes(running[name].process.pid)) for name in seconds}
+        lines += results(recipes, seconds, told)
         say(table(lines, columns))  # so far: the rest may fail
     print(json.dumps(lines) if arguments.json else table(lines, columns))
     return 0 if len(lines) == sum(len(recipes) + len(peers) for recipes in asked) else RunError.exit_code
