@@ -27,7 +27,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.costs.derived import derive
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.host import OUT_OF_MEMORY
@@ -97,13 +96,13 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     found = next((line for line in reversed(printed) if line.startswith(("{", "[{"))), None)
     if not found:
         if job.section == "step" and any(OUT_OF_MEMORY in line for line in words):
-            return {"status": "done", "found": {"out_of_memory": True, **_estimated(job)}}
+            return {"status": "done", "found": {"out_of_memory": True, **(job.known or {})}}
         reason = _last_word(words)
         absent = next((text for text in ABSENT if text in reason), None)
         if absent:
             return {"status": "skipped", "reason": reason}
         return {"status": "failed", "reason": f"ended with {code}: {reason}", "last_lines": words}
-    facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | _estimated(job)
+    facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | (job.known or {})
     problems = facts.pop("problems", [])
     if problems or code:
         reason = "; ".join(problems) or f"ended with {code}"
@@ -113,13 +112,6 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
 
 # What a machine may lack without being broken.
 ABSENT = ("the kernels cannot be used here", "--peer_python names one that has")
-
-
-def _estimated(job: Job) -> dict[str, Any]:
-    if job.recipe is None:
-        return {}
-    phase = job.recipe.phase[0]
-    return {"estimated_memory_bytes": derive(job.recipe, phase, 1, capability=job.capability).memory_bytes}
 
 
 def _last_word(words: list[str]) -> str:

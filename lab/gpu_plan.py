@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from lab.cluster import why_not
@@ -42,8 +43,8 @@ class Job(NamedTuple):
     command: list[str]  # behind the Python
     expected_s: float = 30.0  # with 16 fast cores; with less time left it is not begun
     limit_s: float = 240.0  # then it is ended; XLA's search for the fastest products may take two minutes
-    recipe: Any = None  # of a step: whose memory is estimated
-    capability: tuple[int, int] | None = None  # of the GPU, for the estimate
+    recipe: Any = None  # of a step
+    known: dict[str, Any] | None = None  # stands with what it finds
     xla_flags: str = ""  # beside those of XLA_FLAGS
     lacking: str | None = None  # why it is not done here
 
@@ -73,6 +74,8 @@ def step_job(
     told = [each for each in settings if each not in TOY and each not in MODERNBERT and each != "execution.xla=off"]
     told = ", ".join(each.rpartition(".")[2].removeprefix("name=").replace("=", " ") for each in told)
     modern = "ModernBERT-" if MODERNBERT[0] in settings else ""
+    capability = tuple(device["compute_capability"] or ()) or None
+    estimated = derive(recipe, recipe.phase[0], 1, capability=capability).memory_bytes
     name = f"{modern}{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
     return Job(
         "step",
@@ -80,7 +83,7 @@ def step_job(
         [*BENCH, "step", *bench_words(size, all_settings, steps)],
         expected_s=60.0 if size == "large" else 40.0,
         recipe=recipe,
-        capability=tuple(device["compute_capability"] or ()) or None,
+        known={"estimated_memory_bytes": estimated},
         xla_flags=xla_flags,
     )
 
