@@ -184,8 +184,7 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     directory = arguments.work / run.key.split()[0]
     stores = ["--data_dir", arguments.fresh_dir] if run.fresh else arguments.stores
     say(f"{run.row}, seed {run.seed}: training in {directory}")
-    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores]
-    words += ["--output_dir", directory]
+    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores, "--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
     line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": commit()}
     before = sum(os.times()[2:4])  # of processor, of children
@@ -205,14 +204,8 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         program("average", directory, "--last", run.mean, "--output", checkpoint)
     length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
     judged = json.loads(program("evaluate", checkpoint, *stores, *length, "--json"))
-    metrics = read_lines(directory / "metrics.jsonl")
-    line |= {
-        "loss": judged["held_out_mlm_loss"],
-        "accuracy": judged["held_out_mlm_accuracy"],
-        "processor_s": processor_s,
-        "step_s": statistics.fmean(each["step_s"] for each in metrics if "step_s" in each),
-        "training_loss": [(each["step"], each["loss"]) for each in metrics if "loss" in each],
-    }
+    line |= {"loss": judged["held_out_mlm_loss"], "accuracy": judged["held_out_mlm_accuracy"]}
+    line["processor_s"] = processor_s
     ladder.keep(line)
     say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
     shutil.rmtree(directory)
@@ -328,11 +321,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--ladder", action="store_true", help="the ladder in place of the curves")
     add("--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text")
     add("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
-    files, alone = (
-        sorted({curve.results.stem for curve in CURVES.values()}),
-        "the curves of a file of lab/curves/ alone",
-    )
-    add("--group", action="append", choices=files, help=f"{alone}, in the table too; repeatable")
+    files = sorted({curve.results.stem for curve in CURVES.values()})
+    add("--group", action="append", choices=files, help="a file of lab/curves/: its curves alone; repeatable")
     add("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     add("--gpu", action="store_true", help="train on this host's GPU")
     add("--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained")
