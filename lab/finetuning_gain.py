@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
 from bert_horovod.reporting.tables import lines
@@ -76,13 +77,6 @@ class Question(NamedTuple):
 QUESTIONS = [Question(*pair) for pair in product(EPOCHS, STARTS) if pair != (SQUAD, THEIRS)]
 
 
-class Files(NamedTuple):
-    """What a task is learned from and judged by."""
-
-    train: Path
-    dev: tuple[Path, ...]
-
-
 def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None) -> Files:
     """A task's files; a split that is not there whole may be a sample.
 
@@ -92,14 +86,14 @@ def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None)
     if task == SQUAD:
         if squad is None:
             raise UserError("--task squad: expected --squad, the directory with train-v1.1.json and dev-v1.1.json")
-        return Files(_find(squad, "train-v1.1", ".json"), (_find(squad, "dev-v1.1", ".json"),))
+        return Files(train=_find(squad, "train-v1.1", ".json"), dev=(_find(squad, "dev-v1.1", ".json"),))
     if task == NER:
         if ner is None:
             raise UserError("--task ner: expected --ner, the directory with its train and dev files")
-        return Files(find_tagged(ner, "train"), (find_tagged(ner, "dev"),))
+        return Files(train=find_tagged(ner, "train"), dev=(find_tagged(ner, "dev"),))
     directory = data / TASKS[task].title
     dev = tuple(_find(directory, split, ".tsv") for split in TASKS[task].dev)
-    return Files(_find(directory, "train", ".tsv"), dev)
+    return Files(train=_find(directory, "train", ".tsv"), dev=dev)
 
 
 def _find(directory: Path, stem: str, suffix: str) -> Path:
@@ -212,7 +206,7 @@ def run_theirs(python: str, task: str, max_steps: int | None, output_dir: str, c
     from lab.finetuning_peer import fine_tune
 
     train, *dev = map(Path, paths)
-    finetuning = text_finetuning(task, Files(train, tuple(dev)), Path(checkpoint))
+    finetuning = text_finetuning(task, Files(train=train, dev=tuple(dev)), Path(checkpoint))
     settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
     scores = fine_tune(finetuning, Path(output_dir), python, SEEDS[task], EPOCHS[task], settings, max_steps)
     write_atomically(Path(output_dir) / "scores.json", json.dumps(scores, indent=1) + "\n")
@@ -220,13 +214,10 @@ def run_theirs(python: str, task: str, max_steps: int | None, output_dir: str, c
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     """The fine-tuning of a task of GLUE, or of ner; takes this process's device."""
-    from bert_horovod.finetuning.examples import Files as Named
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-    finetuning = Finetuning(
-        kind_of_task(task).read(task, Named(None, files.train, files.dev), {}), find_checkpoint(checkpoint)
-    )
+    finetuning = Finetuning(kind_of_task(task).read(task, files, {}), find_checkpoint(checkpoint))
     finetuning.use_devices(0, 1, HOW)
     return finetuning
 
