@@ -26,7 +26,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,28 +85,21 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
     """The lines, a group's at once as soon as it is measured."""
     asked = list(groups(arguments))
     plan = {cell: expected(cell, arguments, profile, recipe) for group in asked for cell in group}
-    total_s, behind_s = arguments.rounds * sum(seconds for _, seconds in plan.values()), 0.0
-    runs, number = arguments.rounds * len(plan), 0
-    say(f"{runs} runs, about {total_s / 60:.0f} min")
+    total_s = arguments.rounds * sum(seconds for _, seconds in plan.values())
+    say(f"{arguments.rounds * len(plan)} runs, about {total_s / 60:.0f} min")
     alone: dict[tuple[str, int], float] = {}
     with tempfile.TemporaryDirectory() as scratch, cluster(max(arguments.hosts), arguments.link[0]) as box:
         delays = None
         if arguments.compute == "delay":
             delays = Path(scratch) / "profile.json"
             delays.write_text(json.dumps(profile))
-        started = time.monotonic()
         for group in asked:
             for host in box.hosts:
                 box.shape(host, group[0].link or arguments.link[0])
 
             def measured(cell: Cell, _: int) -> dict[str, float]:
-                nonlocal number, behind_s
                 steps, seconds = plan[cell]
-                number, behind_s = number + 1, behind_s + seconds
-                row = figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
-                left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
-                say(f"{number}/{runs} {cell}: {row['step_s']:.4g} s; {left / 60:.0f} min left")
-                return row
+                return figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
 
             lines = []
             for cell, taken in in_turn(group, arguments.rounds, measured).items():

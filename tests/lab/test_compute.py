@@ -43,7 +43,7 @@ def test_a_command_that_fails_is_told_with_its_last_words_or_its_log(tmp_path):
     fails = ["-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] + 'no such file')"]
     with pytest.raises(RunError, match=r"ended with 1: no such file$"):
         printed([sys.executable, *fails])
-    with pytest.raises(RunError, match="ended with 1; see .*log; the same command goes on"):
+    with pytest.raises(RunError, match=r"ended with 1; see .*log; the same command goes on"):
         logged(fails, tmp_path / "log", min(os.sched_getaffinity(0)))
     assert (tmp_path / "log").read_text() == "no such file\n"
 
