@@ -137,14 +137,15 @@ def add(output: Path, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("alarms", "noise", "cost"))
-    parser.add_argument("--output", type=Path, default=Path("replay.jsonl"), help="default: %(default)s")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: alarms.jsonl or noise.jsonl")
     arguments = parser.parse_args()
+    output = arguments.output or Path(f"{arguments.work}.jsonl")
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
         make_input(Path(scratch), STEPS)
         if arguments.work == "alarms":
-            alarms(Path(scratch), arguments.output)
+            alarms(Path(scratch), output)
         elif arguments.work == "noise":
-            noise(Path(scratch), arguments.output)
+            noise(Path(scratch), output)
         else:
             cost(Path(scratch))
 
