@@ -34,6 +34,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 def export_both(size: str, directory: Path) -> None:
     """Export a classifier of random parameters as directory/savedmodel and directory/onnx."""
     import_tensorflow()
+    from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
     from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.model.parameters import initial_values
@@ -42,7 +43,7 @@ def export_both(size: str, directory: Path) -> None:
     model, architecture = size_recipe(size, []).model, Architecture(CLASSIFICATION, True, ("no", "yes"))
     words = [*SPECIAL, *(f"w{number}" for number in range(model.vocab_size - len(SPECIAL)))]
     parameters = initial_values(architecture.parameters(model), model.initializer_range, 0)
-    write_directory(directory / "checkpoint", model, architecture, parameters, words, True)
+    write_directory(directory / "checkpoint", model, architecture, parameters, words, UNCASED)
     for kind in KINDS:
         begin = time.monotonic()
         exported = export(find_checkpoint(directory / "checkpoint"), directory / kind, kind)
