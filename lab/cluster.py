@@ -227,16 +227,11 @@ def main() -> int:
     """Run a command, or a shell, on the first host; {hostfile} in the command is the hostfile's path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument(
-        "--link", default="1gbit", metavar="RATE", help="link of a host, each way (default: %(default)s)"
-    )
-    parser.add_argument("--slots", type=int, default=1, metavar="N", help="ranks a host (default: %(default)s)")
+    parser.add_argument("--link", default="1gbit", metavar="RATE", help="of a host, each way (default: %(default)s)")
     parser.add_argument("command", nargs="*", help="on the first host (default: a shell); {hostfile} is filled in")
     arguments = parser.parse_args()
     if not 1 <= arguments.hosts <= 250:
         parser.error(f"--hosts {arguments.hosts}: expected 1 to 250")
-    if arguments.slots < 1:
-        parser.error(f"--slots {arguments.slots}: expected at least 1")
     try:
         bits_per_s(arguments.link)
     except ValueError as error:
@@ -245,7 +240,7 @@ def main() -> int:
     if lacking:
         parser.exit(1, f"error: {lacking}\n")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with cluster(arguments.hosts, arguments.link, arguments.slots) as box:
+    with cluster(arguments.hosts, arguments.link) as box:
         command = [word.replace("{hostfile}", str(box.hostfile)) for word in arguments.command]
         if not command:
             print(f"{', '.join(box.hosts)}; hostfile: {box.hostfile}; leave the shell to end them", file=sys.stderr)

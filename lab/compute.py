@@ -22,25 +22,24 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.batches.text.mask_rates import full_row_slots
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe_recipe, size_recipe, step_flops
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
-from lab.rounds import PROJECT, in_turn, ratio_of, reported, say, started
+from lab.rounds import PROJECT, in_turn, peak_bytes, printed, ratio_of, reported, say, started
 
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
 SHAPES = {  # model's size, rows, length
@@ -51,47 +50,22 @@ SHAPES = {  # model's size, rows, length
 }
 PRECISIONS = ("float32", "bfloat16", "float16")
 WARM_UP = 3  # steps
-
-
+ENVIRONMENTS = PROJECT / "lab" / ".environments"
 HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
 # What may lead to TensorFlow's packages and CUDA libraries: PyTorch brings its own.
 OF_TENSORFLOW = ("PYTHONPATH", "LD_LIBRARY_PATH", "XLA_FLAGS")
 
 
-def add_environments(parser: argparse.ArgumentParser) -> None:
-    """Declare --environments, for `environment`."""
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=PROJECT / "lab" / ".environments",
-        metavar="DIR",
-        help="directory of peers' environments, made where this Python lacks what they need (default: %(default)s)",
-    )
-
-
-def environment(name: str, directory: Path) -> Path:
-    """The Python of a peer's virtual environment, which is made if it is not there, or not with these requirements."""
+def environment(name: str) -> Path:
+    """The Python of a peer's virtual environment, which is made if there is none with these requirements."""
     requirements = PROJECT / "lab" / "peers" / f"{name}.txt"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    path, marker = directory / name, directory / f"{name}.complete"
-    python = path / "bin" / "python"
-    if not (marker.exists() and marker.read_text().strip() == digest and python.exists()):
+    path = ENVIRONMENTS / f"{name}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
+    python, complete = path / "bin" / "python", path / "complete"
+    if not complete.is_file():
         say(f"making {path}: pip install -r {requirements} (minutes)")
-        marker.unlink(missing_ok=True)
-        if path.is_symlink():
-            path.unlink()
-        elif path.exists():
-            shutil.rmtree(path)
-        directory.mkdir(parents=True, exist_ok=True)
-        for command in (
-            [sys.executable, "-m", "venv", str(path)],
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(requirements)],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                raise RunError(f"{' '.join(command)} failed: {''.join(last)}; mend that, or leave out with --peer")
-        marker.write_text(digest + "\n")
+        printed([sys.executable, "-m", "venv", "--clear", path])
+        printed([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
+        complete.touch()
     return python
 
 
@@ -109,50 +83,35 @@ def torch_environment(python: str | Path, device: str) -> dict[str, str]:
     raise UserError(f"{python} has no torch and transformers; --peer_python names one that has")
 
 
-class Contest(NamedTuple):
-    """Who is compared: ours by XLA mode, peers by name."""
+def commands(
+    recipes: dict[str, Recipe], peers: dict[str, Path], device: str, torch: dict[str, str] | None
+) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
+    """Name, command and variables of each contestant: ours by XLA mode, their matrix products alone, peers.
 
-    recipes: dict[str, Recipe]
-    peers: dict[str, Path]  # a Python each
-    threads: int
-    device: str = "cpu"
-    torch: dict[str, str] | None = None  # Hugging Face's variables; None: as others'
-
-    def commands(self) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
-        """Name, command and variables of each contestant: ours, their matrix products alone, peers."""
-        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.bench"], next(iter(self.recipes.values()))
-        for xla, each in self.recipes.items():
-            yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
-        yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
-        shape = {
-            "model": dataclasses.asdict(recipe.model),
-            "config": family_of(recipe.model).configuration(recipe.model)
-            # A ModernBERT of transformers then computes the head at masked positions alone, as ours does.
-            | {"pad_token_id": recipe.model.padding_id or 0, "sparse_prediction": True},
-            "pairs": recipe.objective.pairs,
-            "rows": recipe.execution.micro_batch,
-            "length": recipe.phase[0].sequence_length,
-            "slots": full_row_slots(recipe, recipe.phase[0]).mean,
-            "vocabulary": recipe.model.vocab_size,
-            "precision": recipe.numerics.precision,
-            "optimizer": recipe.optimizer.name,
-            "threads": self.threads,
-            "device": self.device,
-        }
-        for name, python in self.peers.items():
-            program = str(PROJECT / "lab" / "peers" / f"{name}.py")
-            yield name, [str(python), program, json.dumps(shape)], self.torch if name == "hugging_face" else None
-
-    def run(self, rounds: int, steps: int) -> list[dict[str, Any]]:
-        """Run all in turn; the lines of the table."""
-
-        def asked(name: str, _: int) -> float:
-            return statistics.median(running[name].ask(1 if name == "products" else steps))
-
-        with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
-            seconds = in_turn(running, rounds, asked, "round")
-            told = {name: (running[name].first_s, running[name].peak_bytes()) for name in seconds}
-        return results(self.recipes, seconds, told)
+    `peers`: a Python each; `torch`: Hugging Face's variables; None: as others'.
+    """
+    ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.bench"], next(iter(recipes.values()))
+    for xla, each in recipes.items():
+        yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
+    yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
+    shape = {
+        "model": dataclasses.asdict(recipe.model),
+        "config": family_of(recipe.model).configuration(recipe.model)
+        # A ModernBERT of transformers then computes the head at masked positions alone, as ours does.
+        | {"pad_token_id": recipe.model.padding_id or 0, "sparse_prediction": True},
+        "pairs": recipe.objective.pairs,
+        "rows": recipe.execution.micro_batch,
+        "length": recipe.phase[0].sequence_length,
+        "slots": full_row_slots(recipe, recipe.phase[0]).mean,
+        "vocabulary": recipe.model.vocab_size,
+        "precision": recipe.numerics.precision,
+        "optimizer": recipe.optimizer.name,
+        "threads": len(os.sched_getaffinity(0)),
+        "device": device,
+    }
+    for name, python in peers.items():
+        program = str(PROJECT / "lab" / "peers" / f"{name}.py")
+        yield name, [str(python), program, json.dumps(shape)], torch if name == "hugging_face" else None
 
 
 def results(
@@ -205,7 +164,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers, for Hugging Face")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
     for flag, (_, usual) in repeatable.items():
@@ -213,8 +171,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if arguments.device == "cuda" and arguments.peer != "hugging_face":
         parser.error("--device cuda: expected --peer hugging_face, the one that was written for GPUs too")
     for flag in ("rounds", "steps"):
-        if getattr(arguments, flag) < 1:
-            parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least 1")
+        require_least(f"--{flag}", getattr(arguments, flag))
     return arguments
 
 
@@ -246,16 +203,23 @@ def main() -> int:
     if other and "model_garden" in names:
         raise UserError(f"model.architecture = {other.pop()!r}: Model Garden's is BERT; expected --peer hugging_face")
     given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
-    peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
+    peers = {name: given.get(name) or environment(name) for name in names}
     if given:
         torch = torch_environment(arguments.peer_python, arguments.device)
+
+    def step_s(name: str, _: int) -> float:
+        return statistics.median(running[name].ask(1 if name == "products" else arguments.steps))
+
     for recipes in asked:
         say(describe_recipe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
-        contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
-        lines += contest.run(arguments.rounds, arguments.steps)
+        contestants = commands(recipes, peers, arguments.device, torch)
+        with started(contestants, lambda name: 1 if name == "products" else WARM_UP) as running:
+            seconds = in_turn(running, arguments.rounds, step_s)
+            told = {name: (running[name].first_s, peak_bytes(running[name].process.pid)) for name in seconds}
+        lines += results(recipes, seconds, told)
         say(table(lines, columns))  # so far: the rest may fail
     print(json.dumps(lines) if arguments.json else table(lines, columns))
-    return 0
+    return 0 if len(lines) == sum(len(recipes) + len(peers) for recipes in asked) else RunError.exit_code
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python lab/curves.py --data_dir STORE --work DIR                 train what is m
 python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python lab/curves.py --data_dir STORE --work DIR --group bytes   those that lab/curves/bytes.jsonl keeps
-python lab/curves.py --data_dir STORE --work DIR --group winner --glue GLUE --squad SQUAD    and fine-tune the last one
 python lab/curves.py --data_dir general=BOOKS --data_dir own=STORE --work DIR --start C --group domain    two stores
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
@@ -40,7 +39,6 @@ import argparse
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -61,10 +59,10 @@ from bert_horovod.reporting.tables import table
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.wording import did_you_mean
 from lab import ladder
-from lab.contestants import PINNED, path
+from lab.contestants import PINNED
 from lab.curve_recipes import CURVES, RANKS, SEED, Curve, keep, kept, key_of, recipe_path
 from lab.kept import read_lines
-from lab.rounds import PROJECT, ratio_of, reported, say
+from lab.rounds import PROJECT, commit, path, program, ratio_of, reported, say, variables
 
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 DIVERGED = "would diverge again"  # what `pretrain` says then
@@ -87,7 +85,7 @@ COLUMNS = {
 def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
     """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
 
-    Raises RunError if the run failed.
+    Raises RunError if the run failed, SystemExit if it was stopped by SIGTERM.
     """
     name, recipe, work = curve.name, curve.recipe, arguments.work
     directory = work / key
@@ -103,22 +101,22 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
     if arguments.gpu:  # one micro-batch a step
         words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"]
     say(f"{name}: training in {directory}")
-    environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
     with (work / f"{key}.log").open("a") as log:
-        run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
-        signal.signal(
-            signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
-        )
+        run = subprocess.Popen(words, env=variables(arguments.gpu), stdout=log, stderr=log)
+        stops = []
+
+        def stop(*_: Any) -> None:
+            stops.append((directory / "stop").touch() if directory.is_dir() else run.terminate())
+
+        signal.signal(signal.SIGTERM, stop)
         code = run.wait()
     lines = read_lines(directory / "metrics.jsonl")
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
     if code or not held_out or held_out[-1][0] != recipe.total_steps:
-        raise RunError(
-            f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
-        )
+        said = f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
+        raise SystemExit(said) if stops else RunError(said)
     trained = [line for line in lines if "loss" in line]
-    judged = json.loads(_answer(["evaluate", directory, *arguments.stores, "--json"])[0])
+    judged = json.loads(program("evaluate", directory, *arguments.stores, "--json"))
     judged = {
         of: {key: found[f"held_out_mlm_{key}"] for key in ("loss", "accuracy")}
         for of, found in judged.get("stores", {"": judged}).items()
@@ -144,19 +142,8 @@ def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namesp
         "skipped_steps": trained[-1]["skipped_steps"],
     }
     keep(trained_curve)
-    if not arguments.keep and not arguments.glue:
+    if not arguments.keep:
         shutil.rmtree(directory)
-
-
-def fine_tune(key: str, arguments: argparse.Namespace) -> None:
-    """Go on as the script that fine-tunes a curve's last checkpoint, as docs/results/pretraining.md has it."""
-    run, work = arguments.work / key, arguments.work / "gain"
-    if not run.is_dir():
-        raise UserError(f"--glue: {run} is gone; without the curve's line in lab/curves/ it is trained again")
-    words = ["--checkpoint", run / "model", "--data", arguments.glue, "--work", work]
-    words += ["--start", "pretrained", *(word for task in ("sst2", "qnli", "mnli") for word in ("--task", task))]
-    words += ["--task", "squad", "--squad", arguments.squad] if arguments.squad else []
-    os.execv(sys.executable, [sys.executable, str(PROJECT / "lab" / "finetuning_gain.py"), *map(str, words)])
 
 
 def climb(arguments: argparse.Namespace) -> list[ladder.Verdict]:
@@ -180,12 +167,12 @@ def time_step(pilot: ladder.Pilot, arguments: argparse.Namespace) -> None:
     def step_s(settings: ladder.Settings, _: int) -> float:
         words = ["bench", "step", "--recipe", recipe_path(table_of_rows.recipe), *arguments.stores]
         words += [word for each in ladder.overrides(table_of_rows, settings) for word in ("--set", each)]
-        return json.loads(_answer([*words, "--steps", "40", "--json"])[0])["step_s"]
+        return json.loads(program(*words, "--steps", "40", "--json"))["step_s"]
 
     say(f"{pilot.row}: its step is timed")
     times = [(step_s(pilot.settings, i), step_s(pilot.best, i)) for i in range(3)]
     line = {"key": pilot.key, "row": pilot.row, "ratio": ratio_of(*zip(*times, strict=True)), "step_s": times}
-    ladder.keep(line | {"commit": _commit()})
+    ladder.keep(line | {"commit": commit()})
 
 
 def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
@@ -197,12 +184,12 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
     directory = arguments.work / run.key.split()[0]
     stores = ["--data_dir", arguments.fresh_dir] if run.fresh else arguments.stores
     say(f"{run.row}, seed {run.seed}: training in {directory}")
-    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores]
-    words += ["--output_dir", directory]
+    words = ["pretrain", "--recipe", recipe_path(table_of_rows.recipe), *stores, "--output_dir", directory]
     words += [word for each in ladder.overrides(table_of_rows, run.settings) for word in ("--set", each)]
-    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": _commit()}
+    line = {"key": run.key, "row": run.row, "seed": run.seed, "settings": run.settings, "commit": commit()}
+    before = sum(os.times()[2:4])  # of processor, of children
     try:
-        _, processor_s = _answer(words)
+        program(*words)
     except RunError as error:
         if DIVERGED not in str(error):
             raise
@@ -210,42 +197,18 @@ def climb_with(run: ladder.Run, arguments: argparse.Namespace) -> None:
         say(f"{run.row}, seed {run.seed}: {error}")
         shutil.rmtree(directory)
         return
-    checkpoint = directory
+    processor_s, checkpoint = sum(os.times()[2:4]) - before, directory
     if run.mean:
         checkpoint = arguments.work / "mean"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        _answer(["average", directory, "--last", run.mean, "--output", checkpoint])
+        program("average", directory, "--last", run.mean, "--output", checkpoint)
     length = ["--sequence_length", run.recipe.phase[-1].sequence_length]  # which a mean does not record
-    judged = json.loads(_answer(["evaluate", checkpoint, *stores, *length, "--json"])[0])
-    metrics = read_lines(directory / "metrics.jsonl")
-    line |= {
-        "loss": judged["held_out_mlm_loss"],
-        "accuracy": judged["held_out_mlm_accuracy"],
-        "processor_s": processor_s,
-        "step_s": statistics.fmean(each["step_s"] for each in metrics if "step_s" in each),
-        "training_loss": [(each["step"], each["loss"]) for each in metrics if "loss" in each],
-    }
+    judged = json.loads(program("evaluate", checkpoint, *stores, *length, "--json"))
+    line |= {"loss": judged["held_out_mlm_loss"], "accuracy": judged["held_out_mlm_accuracy"]}
+    line["processor_s"] = processor_s
     ladder.keep(line)
     say(f"{run.row}, seed {run.seed}: {line['loss']:.4f} nats, {line['accuracy']:.1%}")
     shutil.rmtree(directory)
-
-
-def _answer(words: list[Any]) -> tuple[str, float]:
-    """What a command of the program prints, and its seconds of processor; raises RunError with its last words."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, text=True, capture_output=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:]))
-    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def _commit() -> str:
-    """The commit that runs."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -262,33 +225,19 @@ def own_cores() -> list[str]:
 
 def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     """The first step, between two evaluations by a straight line, at which a curve is at a loss; None: never."""
-    before: tuple[float, float] | None = None
+    before = curve[0]
     for step, curve_loss in curve:
         if curve_loss <= loss:
-            return (
-                step
-                if before is None
-                else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
-            )
+            share = (before[1] - loss) / (before[1] - curve_loss) if step > before[0] else 0
+            return before[0] + (step - before[0]) * share
         before = (step, curve_loss)
     return None
 
 
-def phases_of(curve: dict[str, Any]) -> list[dict[str, float | None]]:
-    """The phases of a curve: their steps; of a step its operations and the bytes that a rank sends; None: not known.
-
-    The file of a curve that was trained before this had phases tells of one.
-    """
-    only_phase = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
-    return curve.get("phases", [only_phase])
-
-
-def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
-    """What so many steps of a curve take of "flops" or "wire_bytes"; None if that is not known."""
+def total(steps: float, curve: dict[str, Any], what: str) -> float:
+    """What so many steps of a curve take of "flops" or "wire_bytes"."""
     cost = 0.0
-    for phase in phases_of(curve):
-        if phase[what] is None:
-            return None
+    for phase in curve["phases"]:
         taken = min(steps, phase["steps"])
         cost, steps = cost + taken * phase[what], steps - taken
     return cost
@@ -296,18 +245,18 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
     """How long so many steps of a curve take; None where its step's seconds are not known."""
-    phases, of_all = phases_of(curve), curve["held_out"][-1][0]
+    timed, phases = CURVES[curve["name"]].timed, curve["phases"]
     if len(phases) > 1:
-        names = [f"{CURVES[curve['name']].timed}, phase {i}" for i in range(len(phases))]
-        if any(name not in step_s for name in names):
+        seconds = [step_s.get(f"{timed}, phase {i}") for i in range(len(phases))]
+        if None in seconds:
             return None
-        timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
-        return unit * total(steps, curve | {"phases": timed}, "seconds")
-    taken = step_s.get(CURVES[curve["name"]].timed)
+        phases = [phase | {"seconds": each} for phase, each in zip(phases, seconds, strict=True)]
+        return unit * total(steps, curve | {"phases": phases}, "seconds")
+    taken = step_s.get(timed)
     if taken is None:
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
-    dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
+    dense = min(steps, float(settings.get("exchange.dense", 0)) * curve["held_out"][-1][0])
     if not dense:
         return unit * steps * taken
     dense_s = step_s.get(CURVES[SEED.sub("", CURVES[curve["name"]].baseline)].timed.replace("float32", "float16"))
@@ -336,7 +285,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "accuracy": judged.get("accuracy"),
                 "behind": None if of_stores else behind,
                 "steps": steps,
-                "tera_flops": flops / 1e12 if flops and steps else None,
+                "tera_flops": flops / 1e12 if steps else None,
                 "wire_gb": wire_bytes / 1e9,
                 "step_s": step_s.get(CURVES[curve["name"]].timed),
                 "hours": seconds / 3600 if seconds and steps else None,
@@ -366,37 +315,21 @@ def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data_dir", action="append", metavar="[NAME=]STORE", help="token store of the books; repeatable for mixtures"
-    )
-    parser.add_argument("--work", type=Path, metavar="DIR", help="directory of the runs")
-    parser.add_argument("--ladder", action="store_true", help="the ladder in place of the curves")
-    parser.add_argument(
-        "--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text"
-    )
-    parser.add_argument("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
-    parser.add_argument(
-        "--group",
-        action="append",
-        choices=sorted({curve.results.stem for curve in CURVES.values()}),
-        help="the curves of a file of lab/curves/ alone, in the table too; repeatable",
-    )
-    parser.add_argument(
-        "--glue", type=Path, metavar="DIR", help="then fine-tune the last curve, by lab/finetuning_gain.py; --keep"
-    )
-    parser.add_argument("--squad", type=Path, metavar="DIR", help="with --glue: SQuAD too")
-    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
-    parser.add_argument(
-        "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
-    )
-    parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
+    add = parser.add_argument
+    add("--data_dir", action="append", metavar="[NAME=]STORE", help="of the books; repeatable for mixtures")
+    add("--work", type=Path, metavar="DIR", help="directory of the runs")
+    add("--ladder", action="store_true", help="the ladder in place of the curves")
+    add("--fresh_dir", type=Path, metavar="STORE", help="with --ladder: a store that holds out other text")
+    add("--curve", action="append", metavar="NAME", help="a curve of lab/curves.toml; repeatable")
+    files = sorted({curve.results.stem for curve in CURVES.values()})
+    add("--group", action="append", choices=files, help="a file of lab/curves/: its curves alone; repeatable")
+    add("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    add("--gpu", action="store_true", help="train on this host's GPU")
+    add("--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained")
+    add("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     arguments = parser.parse_args(argv)
     if arguments.ladder and len(arguments.data_dir or ()) != 1:
         parser.error("--ladder: expected one --data_dir, quickstart's store")
-    if arguments.glue and not arguments.work:
-        parser.error("--glue: expected --data_dir and --work, where the last curve was trained")
     if not arguments.ladder and (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
     for name in arguments.curve or ():
@@ -421,10 +354,10 @@ def main() -> int:
     if arguments.ladder:
         verdicts = climb(arguments)
         rows = [{"configuration": verdict.row, **ladder.shown(verdict)} for verdict in verdicts]
-        print(json.dumps(rows) if arguments.json else table(rows, ladder.COLUMNS))
+        print(table(rows, ladder.COLUMNS))
         return 0
     grouped = [name for name, each in CURVES.items() if not arguments.group or each.results.stem in arguments.group]
-    key = None
+    failed = False
     if arguments.data_dir:
         stores = open_stores(arguments.data_dir)
         start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
@@ -438,15 +371,17 @@ def main() -> int:
             key = key_of(
                 curve.recipe, dataset_of(stores, curve.recipe).hash, start_hash if curve.begin else None, curve.ranks
             )
-            if key not in kept():
-                train(curve, key, arguments.start if curve.begin else None, arguments)
+            try:
+                if key not in kept():
+                    train(curve, key, arguments.start if curve.begin else None, arguments)
+            except RunError as error:  # one that diverges must not keep the others from being trained
+                say(f"error: {error}")
+                failed = True
     step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
     rows = over_seeds([row for row in lines(curves, step_s) if row["configuration"] in grouped])
-    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS), flush=True)
-    if arguments.glue:
-        fine_tune(key, arguments)
-    return 0
+    print(table(rows, COLUMNS))
+    return RunError.exit_code if failed else 0
 
 
 if __name__ == "__main__":

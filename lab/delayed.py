@@ -64,14 +64,12 @@ def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
     expected = "what `python lab/delayed.py measure` prints"
     delays = read_given_json(path, "the file", expected)
     try:
-        scalars = [delays[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
-        seconds = [float(delay_s) for delay_s in [*scalars, *delays["layers_s"]]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: expected {expected} ({error!r})") from error
-    if len(delays["layers_s"]) != layers:
-        raise UserError(f"{path}: expected seconds of {layers} layers, found {delays['layers_s']}")
-    if not all(delay_s >= 0 and math.isfinite(delay_s) for delay_s in seconds):
-        raise UserError(f"{path}: expected seconds from 0 on, found {seconds}")
+        seconds = [delays[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")] + delays["layers_s"]
+        fit = len(seconds) == 4 + layers and all(0 <= delay_s < math.inf for delay_s in seconds)
+    except (KeyError, TypeError):
+        fit = False
+    if not fit:
+        raise UserError(f"{path}: expected {expected} of a model of {layers} layers, found {delays}")
     return delays
 
 
@@ -83,11 +81,7 @@ class DelayedStep(TrainStep):
         self._delays = delays
 
     def forward_backward(
-        self,
-        batch: dict[str, tf.Tensor],
-        first_row: tf.Tensor,
-        inputs: StepInputs,
-        loss_scale: tf.Tensor | None = None,
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, loss_scale: tf.Tensor | None = None
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """See TrainStep; the gradients of a block are ready after its delay."""
         delays = self._delays

@@ -21,33 +21,30 @@ import json
 import os
 import queue
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.tag_data import find_tagged
-from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
-from lab.compute import add_environments
 from lab.finetuning_pace import EXAMPLES, peer_python
-from lab.kept import add_line, by_key, read_lines
-from lab.rounds import PROJECT, reported, say
+from lab.kept import add_line, by_key
+from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "gain.jsonl"
 SQUAD, NER = "squad", "ner"
@@ -80,13 +77,6 @@ class Question(NamedTuple):
 QUESTIONS = [Question(*pair) for pair in product(EPOCHS, STARTS) if pair != (SQUAD, THEIRS)]
 
 
-class Files(NamedTuple):
-    """What a task is learned from and judged by."""
-
-    train: Path
-    dev: tuple[Path, ...]
-
-
 def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None) -> Files:
     """A task's files; a split that is not there whole may be a sample.
 
@@ -96,14 +86,14 @@ def files_of(task: str, data: Path, squad: Path | None, ner: Path | None = None)
     if task == SQUAD:
         if squad is None:
             raise UserError("--task squad: expected --squad, the directory with train-v1.1.json and dev-v1.1.json")
-        return Files(_find(squad, "train-v1.1", ".json"), (_find(squad, "dev-v1.1", ".json"),))
+        return Files(train=_find(squad, "train-v1.1", ".json"), dev=(_find(squad, "dev-v1.1", ".json"),))
     if task == NER:
         if ner is None:
             raise UserError("--task ner: expected --ner, the directory with its train and dev files")
-        return Files(find_tagged(ner, "train"), (find_tagged(ner, "dev"),))
+        return Files(train=find_tagged(ner, "train"), dev=(find_tagged(ner, "dev"),))
     directory = data / TASKS[task].title
     dev = tuple(_find(directory, split, ".tsv") for split in TASKS[task].dev)
-    return Files(_find(directory, "train", ".tsv"), dev)
+    return Files(train=_find(directory, "train", ".tsv"), dev=dev)
 
 
 def _find(directory: Path, stem: str, suffix: str) -> Path:
@@ -147,34 +137,15 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
         parameters = initial_values(task.parameters(pretrained.model), pretrained.model.initializer_range, 0)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             written = Path(scratch) / "fresh"
-            write_directory(
-                written, pretrained.model, task, parameters, pretrained.vocabulary, pretrained.tokenizer_settings
-            )
-            try:
-                written.rename(directory)
-            except OSError:  # another process made it meanwhile
-                if not directory.is_dir():
-                    raise
+            tokens = pretrained.vocabulary, pretrained.tokenizer_settings
+            write_directory(written, pretrained.model, task, parameters, *tokens)
+            written.rename(directory)
     return directory
 
 
-class Results:
-    """The file of answers: a JSON object a line, under its key."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self.answers = by_key(path)
-
-    def keep(self, key: str, answer: dict[str, Any]) -> None:
-        """Add an answer to the file."""
-        with self._lock:
-            self.answers[key] = {"key": key} | answer
-            add_line(self._path, self.answers[key])
-
-
-def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> bool:
+def answer_all(keys: dict[Question, str], answers: dict[str, Any], arguments: argparse.Namespace) -> bool:
     """Answer what is not answered yet, side by side, one on each core; whether all are."""
-    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    cores, writing = queue.SimpleQueue(), threading.Lock()
     usable = sorted(os.sched_getaffinity(0))
     for core in usable:
         cores.put(core)
@@ -182,31 +153,23 @@ def answer_all(keys: dict[Question, str], results: Results, arguments: argparse.
     def answer(question: Question) -> bool:
         key, core = keys[question], cores.get()
         try:
-            if key not in results.answers:
+            if key not in answers:
                 log = arguments.work / f"{key}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
-                run(command(question, key, arguments), log, core)
-                results.keep(key, answer_of(question, key, arguments))
+                logged(command(question, key, arguments), log, core)
+                found = {"key": key} | answer_of(question, key, arguments)
+                with writing:
+                    add_line(arguments.results, found)
+                answers[key] = found
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
             say(f"{question.task}, {question.start}: {error}")
         finally:
             cores.put(core)
-        return key in results.answers
+        return key in answers
 
     with ThreadPoolExecutor(len(usable)) as pool:
         return all(list(pool.map(answer, keys)))
-
-
-def run(words: list[str], log: Path, core: int) -> None:
-    """Run Python on a core; it ends with this process. Raises RunError if it fails."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    pinned, bound = ["taskset", "-c", str(core), sys.executable, *words], partial(end_with_parent, os.getpid())
-    with log.open("a") as file:
-        done = subprocess.run(pinned, stdout=file, stderr=file, env=environment, preexec_fn=bound, check=False)
-    if done.returncode:
-        raise RunError(f"ended with {done.returncode}; see {log}; the same command resumes")
 
 
 def start_of(question: Question, arguments: argparse.Namespace) -> Path:
@@ -226,7 +189,7 @@ def command(question: Question, key: str, arguments: argparse.Namespace) -> list
     task, files = question.task, files_of(question.task, arguments.data, arguments.squad, arguments.ner)
     output_dir, checkpoint = str(arguments.work / key), str(start_of(question, arguments))
     if question.start == THEIRS:
-        python, paths = peer_python(arguments.environments), map(str, (files.train, *files.dev))
+        python, paths = peer_python(), map(str, (files.train, *files.dev))
         asked = json.dumps([python, task, arguments.max_steps, output_dir, checkpoint, *paths])
         return [str(Path(__file__).resolve()), "--contestant", asked]
     words = ["-m", "bert_horovod", "finetune", "--task", task, "--train_file", str(files.train)]
@@ -243,7 +206,7 @@ def run_theirs(python: str, task: str, max_steps: int | None, output_dir: str, c
     from lab.finetuning_peer import fine_tune
 
     train, *dev = map(Path, paths)
-    finetuning = text_finetuning(task, Files(train, tuple(dev)), Path(checkpoint))
+    finetuning = text_finetuning(task, Files(train=train, dev=tuple(dev)), Path(checkpoint))
     settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
     scores = fine_tune(finetuning, Path(output_dir), python, SEEDS[task], EPOCHS[task], settings, max_steps)
     write_atomically(Path(output_dir) / "scores.json", json.dumps(scores, indent=1) + "\n")
@@ -251,81 +214,46 @@ def run_theirs(python: str, task: str, max_steps: int | None, output_dir: str, c
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     """The fine-tuning of a task of GLUE, or of ner; takes this process's device."""
-    from bert_horovod.finetuning.examples import Files as Named
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-    finetuning = Finetuning(
-        kind_of_task(task).read(task, Named(None, files.train, files.dev), {}), find_checkpoint(checkpoint)
-    )
+    finetuning = Finetuning(kind_of_task(task).read(task, files, {}), find_checkpoint(checkpoint))
     finetuning.use_devices(0, 1, HOW)
     return finetuning
 
 
 def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is kept: scores of all seeds, minutes of their steps, examples/s, and what they were trained with."""
-    task, output_dir = question.task, arguments.work / key
-    answer = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
+    """What is kept: scores of all seeds, and what they were trained with."""
+    task = question.task
+    answer = json.loads((arguments.work / key / "scores.json").read_text(encoding="utf-8"))
     files = files_of(task, arguments.data, arguments.squad, arguments.ner)
-    if question.start in OURS:
-        examples = EPOCHS[task] * examples_of(task, files)
-        answer["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in answer["runs"]]
     settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": WHAT}
-    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
+    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores")}
     names = [path.name for path in (files.train, *files.dev)]
     return {"task": task, "start": question.start, "files": names, "settings": settings, **kept}
 
 
-def examples_of(task: str, files: Files) -> int:
-    """The train file's examples; of SQuAD its questions, of ner its sentences."""
-    from bert_horovod.corpus.reading.squad_files import read_squad
-    from bert_horovod.corpus.reading.tagged_files import read_tagged
-    from bert_horovod.finetuning.examples import glue_format, read_labelled
-
-    if task == SQUAD:
-        return len(read_squad(files.train, scored=True).ids)
-    if task == NER:
-        return len(read_tagged(files.train).words)
-    return len(read_labelled(files.train, glue_format(TASKS[task])).examples.labels)
-
-
-def pace(output_dir: Path, examples: int) -> dict[str, float]:
-    """How fast a run of ours trained on so many examples: the median of its intervals, so that no pause counts."""
-    steps_logged = [line for line in read_lines(output_dir / "metrics.jsonl") if "step_s" in line]
-    step_s = statistics.median(line["step_s"] for line in steps_logged[1:] or steps_logged)  # the first step compiles
-    steps = load_recipe(output_dir / "recipe.toml").phase[0].steps
-    return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
-
-
 def report(answers_of: dict[Question, dict[str, Any]]) -> str:
     """The table: a line for each score of each task; what is not there is "-"."""
-    cells = [["task", "score", *STARTS, "gain", "minutes", "examples/s"]]
+    cells = [["task", "score", *STARTS, "gain"]]
     for task in EPOCHS:
         answers = {start: answers_of[task, start] for start in STARTS if (task, start) in answers_of}
         if not answers:
             continue
         count = f"{EPOCHS[task]} epoch{'s' if EPOCHS[task] > 1 else ''}"
-        figures = [_both(answers, name, form) for name, form in (("minutes", "{:.1f}"), ("examples_per_s", "{:.0f}"))]
         for number, name in enumerate(next(iter(answers.values()))["scores"][0]):
             scale = 1 if task == SQUAD else 100
             values = {start: [scale * each[name] for each in kept["scores"]] for start, kept in answers.items()}
             means = {start: statistics.fmean(of_seeds) for start, of_seeds in values.items()}
             gain = f"{means['pretrained'] - means['fresh']:+.2f}" if means.keys() >= set(OURS) else "-"
             told = [_spread(values[start]) if start in values else "-" for start in STARTS]
-            first = [f"{task}, {count}", *figures] if number == 0 else ["", "", ""]
-            cells.append([first[0], name.replace("_", " "), *told, gain, *first[1:]])
+            cells.append(["" if number else f"{task}, {count}", name.replace("_", " "), *told, gain])
     return lines(cells)
 
 
 def _spread(values: list[float]) -> str:
     spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"
-
-
-def _both(answers: dict[str, dict[str, Any]], name: str, form: str) -> str:
-    """Of a seed, ours from the checkpoint and transformers'."""
-    told = [form.format(statistics.fmean(answers[start][name])) for start in ("pretrained", THEIRS) if start in answers]
-    return " / ".join(told) or "-"
 
 
 def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
@@ -337,7 +265,7 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
         finetuning = text_finetuning(task, files_of(task, arguments.data, None, arguments.ner), arguments.checkpoint)
         settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
         with tempfile.TemporaryDirectory(dir=arguments.work) as work:
-            pairs = first_losses(finetuning, Path(work), peer_python(arguments.environments), settings)
+            pairs = first_losses(finetuning, Path(work), peer_python(), settings)
         apart = max(abs(our - their) for our, their in pairs)
         (first, _), (last, theirs) = pairs[0], pairs[-1]
         told.append(
@@ -350,25 +278,19 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
-    parser.add_argument("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
-    parser.add_argument(
-        "--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz"
-    )
-    parser.add_argument("--ner", type=Path, metavar="DIR", help="directory with files called train and dev (devel)")
-    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
-    parser.add_argument(
-        "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad and ner if given)"
-    )
-    parser.add_argument("--start", action="append", choices=STARTS, help="repeatable (default: all)")
-    parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
-    parser.add_argument("--table", action="store_true", help="measure nothing, print what there is")
-    parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
-    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
-    add_environments(parser)
+    add = parser.add_argument
+    add("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
+    add("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
+    add("--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz")
+    add("--ner", type=Path, metavar="DIR", help="directory with files called train and dev (devel)")
+    add("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
+    add("--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad and ner if given)")
+    add("--start", action="append", choices=STARTS, help="repeatable (default: all)")
+    add("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
+    add("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
+    add("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
     arguments = parser.parse_args(argv)
-    if arguments.max_steps is not None and arguments.max_steps < 1:
-        parser.error(f"--max_steps {arguments.max_steps}: expected at least 1")
+    require_least("--max_steps", arguments.max_steps)
     if arguments.losses and SQUAD in (arguments.task or ()):
         parser.error("--losses: expected a --task of GLUE")
     return arguments
@@ -390,9 +312,9 @@ def main() -> int:
     tasks = arguments.task or [task for task in EPOCHS if vars(arguments).get(task, True)]
     asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
     keys = {question: asked_key(question, arguments) for question in asked}
-    results = Results(arguments.results)
-    all_answered = arguments.table or answer_all(keys, results, arguments)
-    print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
+    answers = by_key(arguments.results)
+    all_answered = answer_all(keys, answers, arguments)
+    print(report({one: answers[key] for one, key in keys.items() if key in answers}))
     return 0 if all_answered else RunError.exit_code
 
 

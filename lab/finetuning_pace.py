@@ -19,8 +19,8 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from itertools import count, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,43 +29,32 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import RunError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.host import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
-from lab.compute import add_environments, environment
+from lab.compute import environment
+from lab.peers.answering import answer
 from lab.rounds import PROJECT, in_turn, ratio_of, reported, started
 
-DATA = ("data_dir", "train_file")
 WARM_UP = 6  # steps, the first of which compile
 EXAMPLES = 32  # of a step, about
 PEER = PROJECT / "lab" / "peers" / "hugging_face_finetuning.py"
 OURS = {"packed rows": {"packing": True}, "padded to the maximum": {"packing": False}}
-PEERS = {  # precision of transformers' contestants, and whether they are compiled
-    "all": [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)],
-    "eager": [(precision, False) for precision in ("float32", "bfloat16")],
-    "float32": [("float32", compiled) for compiled in (False, True)],  # for cores without bfloat16 instructions
-    "none": [],
-}
-
-
 SQUAD, NER = "squad", "ner"
 COUNTED = {SQUAD: "windows", NER: "words"}  # of a step; of other tasks examples
 
 
 def finetuning_of(shape: dict[str, Any]) -> Any:
     """What is fine-tuned, by a contestant's description or the flags."""
-    checkpoint, data_dir, train_file = (shape[name] and Path(shape[name]) for name in ("checkpoint", *DATA))
     from bert_horovod.finetuning.examples import Files
     from bert_horovod.finetuning.initialisation import Finetuning
     from bert_horovod.finetuning.kinds.kinds import kind_of_task
 
-    flags = {"index_dir": shape["index_dir"] and Path(shape["index_dir"])}
-    return Finetuning(
-        kind_of_task(shape["task"]).read(shape["task"], Files(data_dir, train_file), flags), find_checkpoint(checkpoint)
-    )
+    data = kind_of_task(shape["task"]).read(shape["task"], Files(Path(shape["data_dir"])), {})
+    return Finetuning(data, find_checkpoint(Path(shape["checkpoint"])))
 
 
 def run_ours(shape: dict[str, Any]) -> None:
@@ -91,27 +80,25 @@ def run_ours(shape: dict[str, Any]) -> None:
     plan = by_size(job.task.parameters(recipe.model), 1 << 30)
     step = build_step(recipe, job.task, state, World(), plan, 1)
     step.exchange.begin(1, recipe.phase[0].steps)
-    batch, number, counted = recipe.phase[0].global_batch, 0, COUNTED.get(shape["task"], "examples")
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line)):
-            started = time.perf_counter()
-            ((positions, first_row),) = step_positions(number, batch, 0, 1, batch)
-            rows = source.assemble(positions)
-            counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
-            inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
-            result = step.start([as_arrays(rows)], [first_row], inputs).result()
-            state.progress.count(result.finite, recipe.numerics)
-            seconds.append((time.perf_counter() - started) / counts[counted])
-            number += 1
-        print(json.dumps(seconds), flush=True)
+    batch, numbers, counted = recipe.phase[0].global_batch, count(), COUNTED.get(shape["task"], "examples")
+
+    def one() -> float:
+        ((positions, first_row),) = step_positions(next(numbers), batch, 0, 1, batch)
+        rows = source.assemble(positions)
+        counts = {name: float(number) for name, number in job.task.batch_counts(rows).items()}
+        inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
+        result = step.start([as_arrays(rows)], [first_row], inputs).result()
+        state.progress.count(result.finite, recipe.numerics)
+        return counts[counted]
+
+    answer(one)
 
 
-def peer_python(environments: Path) -> str:
+def peer_python() -> str:
     """A Python with transformers: this one, or that of a virtual environment, which is made if it is not there."""
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return sys.executable
-    return str(environment("hugging_face", environments))
+    return str(environment("hugging_face"))
 
 
 def commands(
@@ -121,9 +108,10 @@ def commands(
     for name, own in OURS.items():
         command = [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
         yield name, command, None
-    kinds = PEERS["none" if arguments.task == SQUAD else arguments.peer]
-    python = peer_python(arguments.environments) if kinds else ""
-    for precision, compiled in kinds:
+    if arguments.task == SQUAD:
+        return
+    python = peer_python()
+    for precision, compiled in product(("float32", "bfloat16"), (False, True)):
         own = {"precision": precision, "compiled": compiled, "tokens": str(tokens), "labels": labels}
         name = f"transformers, {precision}, {'compiled' if compiled else 'eager'}"
         yield name, [python, str(PEER), json.dumps(shape | own | {"examples": EXAMPLES})], None
@@ -184,23 +172,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="sst2", help="task of GLUE, squad or ner (default: %(default)s)")
-    parser.add_argument(
-        "--data_dir", required=True, type=Path, help="the task's directory, as for bert-horovod finetune"
-    )
-    parser.add_argument("--train_file", type=Path, help="instead of data_dir's")
+    parser.add_argument("--data_dir", required=True, type=Path, help="the task's, as for bert-horovod finetune")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
     parser.add_argument("--threads", type=int, default=2, help="threads of each contestant (default: %(default)s)")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="ours")
-    parser.add_argument("--peer", default="all", choices=tuple(PEERS), help="transformers (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="steps of a round (default: %(default)s)")
-    parser.add_argument("--index_dir", type=Path, help="where SQuAD's tokens are kept")
     add_overrides(parser, "execution.xla=off")
-    add_environments(parser)
     arguments = parser.parse_args(argv)
-    for name in ("threads", "rounds", "steps"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected at least 1")
+    for flag in ("threads", "rounds", "steps"):
+        require_least(f"--{flag}", getattr(arguments, flag))
     return arguments
 
 
@@ -211,16 +192,13 @@ def main() -> int:
         run_ours(json.loads(sys.argv[2]))
         return 0
     arguments = parse()
-    names = ("checkpoint", *DATA, "index_dir")
-    shape = {name: str(path.absolute()) if (path := getattr(arguments, name)) else None for name in names}
+    shape = {name: str(getattr(arguments, name).absolute()) for name in ("checkpoint", "data_dir")}
     shape |= {name: getattr(arguments, name) for name in ("task", "threads", "precision", "overrides")}
     with tempfile.TemporaryDirectory() as directory:
         tokens = Path(directory) / "tokens.npz"
         labels, described = describe(shape, tokens)
         with started(commands(shape, arguments, tokens, labels), lambda _: WARM_UP) as running:
-            seconds = in_turn(
-                running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)), "round"
-            )
+            seconds = in_turn(running, arguments.rounds, lambda name, _: fmean(running[name].ask(arguments.steps)))
     if not seconds:
         return RunError.exit_code
     print(f"{described}\n{report(seconds, COUNTED.get(arguments.task, 'examples'))}")

@@ -6,7 +6,6 @@ lab/finetuning_gain.py says what for.
 import contextlib
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,14 +28,10 @@ from lab.kept import read_lines
 
 NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
 FIRST = 20  # steps whose losses are compared
-_INTERVAL = 10  # steps over which a pace is taken, as in our metrics
 
 
 def first_losses(
-    finetuning: Finetuning,
-    work: Path,
-    python: str = sys.executable,
-    overrides: tuple[str, ...] = (),
+    finetuning: Finetuning, work: Path, python: str = sys.executable, overrides: tuple[str, ...] = ()
 ) -> list[tuple[float, float]]:
     """The losses of the first steps of a fine-tuning without dropout, ours and transformers', on the same examples.
 
@@ -45,7 +40,7 @@ def first_losses(
     output_dir = work / "ours"
     output_dir.mkdir()
     job = finetuning.job(output_dir, overrides=[*overrides, *NO_DROPOUT, "execution.log_steps=1"], max_steps=FIRST)
-    theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, _steps(job, FIRST))["losses"]
+    theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, _steps(job, FIRST))
     with contextlib.redirect_stdout(sys.stderr):
         train(job, World())
     ours = [line["loss"] for line in read_lines(output_dir / "metrics.jsonl") if "loss" in line]
@@ -64,52 +59,27 @@ def fine_tune(
     """Fine-tune with transformers, and score as ours is scored; a seed that is finished is not done again.
 
     A step has the examples that a step of ours has with that seed; dropout and learning rate are as `overrides` say;
-    the schedule does not notice `max_steps`. Returns {"runs": [...]}: seed, scores, minutes of the steps at their
-    median pace, and examples_per_s of each. Raises RunError if transformers failed.
+    the schedule does not notice `max_steps`. Returns {"runs": [...]}: seed and scores of each. Raises RunError if
+    transformers failed.
     """
-    return {
-        "runs": [
-            _seed(finetuning, output_dir / f"seed-{seed}", python, seed, epochs, overrides, max_steps)
-            for seed in range(seeds)
-        ]
-    }
-
-
-def _seed(
-    finetuning: Finetuning,
-    directory: Path,
-    python: str,
-    seed: int,
-    epochs: float,
-    overrides: tuple[str, ...],
-    max_steps: int | None,
-) -> dict[str, Any]:
-    finished = directory / "scores.json"
-    if finished.is_file():
-        return json.loads(finished.read_text(encoding="utf-8"))
-    print(f"seed {seed}", file=sys.stderr, flush=True)
-    directory.mkdir(parents=True, exist_ok=True)
-    job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
-    logits = directory / "logits.npz"
-    splits = [split for split in job.dataset.splits if split != "train"]
-    shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
-    taken = _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
-    scores = _scores(job, finetuning, dict(np.load(logits)))
-    paces = [
-        sum(taken["examples"][start : start + _INTERVAL]) / sum(taken["seconds"][start : start + _INTERVAL])
-        for start in range(0, len(taken["seconds"]), _INTERVAL)
-    ]
-    rate = statistics.median(paces)
-    record = {
-        "seed": seed,
-        "scores": scores,
-        "minutes": sum(taken["examples"]) / rate / 60,
-        "examples_per_s": rate,
-    }
-    finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    shutil.rmtree(directory / "checkpoint")
-    (directory / "tokens.npz").unlink()
-    return record
+    runs = []
+    for seed in range(seeds):
+        directory = output_dir / f"seed-{seed}"
+        finished = directory / "scores.json"
+        if not finished.is_file():
+            print(f"seed {seed}", file=sys.stderr, flush=True)
+            directory.mkdir(parents=True, exist_ok=True)
+            job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
+            logits = directory / "logits.npz"
+            splits = [split for split in job.dataset.splits if split != "train"]
+            shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
+            _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
+            record = {"seed": seed, "scores": _scores(job, finetuning, dict(np.load(logits)))}
+            finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            shutil.rmtree(directory / "checkpoint")
+            (directory / "tokens.npz").unlink()
+        runs.append(json.loads(finished.read_text(encoding="utf-8")))
+    return {"runs": runs}
 
 
 def _scores(job: Job, finetuning: Finetuning, logits_of: dict[str, np.ndarray]) -> dict[str, float]:
@@ -165,7 +135,8 @@ def _steps(job: Job, count: int) -> dict[str, list]:
     return {"rates": rates, "batches": batches}
 
 
-def _run(python: str, shape: dict[str, Any], steps: dict[str, list]) -> dict[str, list]:
+def _run(python: str, shape: dict[str, Any], steps: dict[str, list]) -> list[float]:
+    """Let transformers train; the losses of its steps."""
     path = Path(shape["tokens"]).with_name("steps.json")
     path.write_text(json.dumps(steps), encoding="utf-8")
     words = [python, str(PEER), json.dumps(shape | {"steps": str(path)})]

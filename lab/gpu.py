@@ -27,20 +27,32 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.costs.derived import derive
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.host import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.contestants import RANK_0
 from lab.gpu_plan import ASSUMED, MADE_STORE, OF_STORE, SECTIONS, Job, jobs, part
-from lab.minutes_results import curves
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import reported, say, variables
 
 VERSION = 4  # of the output file
 BUDGET_S = 480.0
 GO_ON = "the same command goes on"
-LAST_LINES = 8  # of what a failed process said
+LAST_LINES = 20  # of what a failed process said
+SHOWN = {  # of what a section finds; of others all
+    "device": ("gpu", "gpus", "processor", "tensorflow", "precision", "without_kernels", "horovod_with"),
+    "kernels": ("seconds", "broken"),
+    "correctness": ("largest_differences",),
+    "step": ("out_of_memory", "rows_per_s", "flops_per_s", "memory_bytes", "estimated_memory_bytes"),
+    "resume": ("seconds", "choices"),
+    "link": ("communication",),
+    "operations": ("step_s", "operations"),
+    "curves": ("last", "mean", "training_s"),
+    "tune": ("settings", "search_s"),
+    "input": ("tokens", "input_wait_s", "step_s"),
+    "tests": ("summary",),
+}
+LONGEST = 300  # characters of a line
 
 
 def perform(job: Job, left_s: float) -> dict[str, Any]:
@@ -61,10 +73,8 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
-        path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ | {"PYTHONPATH": path}  # errors are shown
-        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
+        environment = variables(gpu=True, TF_CPP_MIN_LOG_LEVEL="2", XLA_FLAGS=flags)  # errors are shown
         command = [sys.executable, *job.command]
         with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:
             try:
@@ -83,31 +93,25 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             return {"status": "skipped", "reason": f"{reason}, at the budget's end: {GO_ON}"}
         return {"status": "failed", "reason": reason, "last_lines": words}
     printed = [line.removeprefix(RANK_0) for line in printed]
-    found = next((line for line in reversed(printed) if line.startswith(("{", "["))), None)
-    if code and not found:
+    found = next((line for line in reversed(printed) if line.startswith(("{", "[{"))), None)
+    if not found:
         if job.section == "step" and any(OUT_OF_MEMORY in line for line in words):
-            return {"status": "done", "found": {"out_of_memory": True, **_estimated(job)}}
+            return {"status": "done", "found": {"out_of_memory": True, **(job.known or {})}}
         reason = _last_word(words)
         absent = next((text for text in ABSENT if text in reason), None)
         if absent:
             return {"status": "skipped", "reason": reason}
         return {"status": "failed", "reason": f"ended with {code}: {reason}", "last_lines": words}
-    facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | _estimated(job)
+    facts = {"lines": json.loads(found)} if found.startswith("[") else json.loads(found) | (job.known or {})
     problems = facts.pop("problems", [])
     if problems or code:
-        return {"status": "failed", "reason": "; ".join(problems) or f"ended with {code}", "found": facts}
+        reason = "; ".join(problems) or f"ended with {code}"
+        return {"status": "failed", "reason": reason, "found": facts, "last_lines": words}
     return {"status": "done", "found": facts}
 
 
 # What a machine may lack without being broken.
 ABSENT = ("the kernels cannot be used here", "--peer_python names one that has")
-
-
-def _estimated(job: Job) -> dict[str, Any]:
-    if job.recipe is None:
-        return {}
-    phase = job.recipe.phase[0]
-    return {"estimated_memory_bytes": derive(job.recipe, phase, 1, capability=job.capability).memory_bytes}
 
 
 def _last_word(words: list[str]) -> str:
@@ -116,73 +120,29 @@ def _last_word(words: list[str]) -> str:
     return (raised or words or ["it said nothing"])[-1]
 
 
-def result(section: str, entry: dict[str, Any], device: dict[str, Any]) -> str:
-    """An entry's main figures in a few words; why there are none."""
+def result(section: str, entry: dict[str, Any]) -> str:
+    """An entry's main figures in a line; why there are none."""
     if entry["status"] != "done":
         return f"{entry['status']}: {entry['reason']}"
     facts = entry["found"]
-    if section == "device":
-        name = f"{facts['gpus']} x {facts['gpu']}" if facts["gpu"] else f"no GPU; {facts['processor']}"
-        horovod = "+".join(facts["horovod_with"]) or "none"
-        return f"{name}, TensorFlow {facts['tensorflow']}, {facts['precision']}, Horovod: {horovod}"
-    if section == "kernels":
-        errors = [error for case in facts.get("errors") or [] for error, _ in case["errors"].values()]
-        said = f"largest error {max(errors):.4f}" if errors else "errors were not looked at"
-        broken = (facts.get("broken") or {}).get("verdict")
-        return f"{said}; a broken kernel: {broken or 'not noticed, or not tried'}"
-    if section == "correctness":
-        modes = [
-            f"{mode} {found.get('absent') or '{loss_difference:.1e}, {gradient_difference:.1e}'.format(**found)}"
-            for mode, found in facts.items()
-            if isinstance(found, dict) and {"absent", "loss_difference"} & set(found)
-        ]
-        return f"losses, gradients differ: {'; '.join(modes)}; dropout masks equal"
-    if section == "resume":
-        return "a resumed run equals one that was not stopped, bit for bit"
-    if section == "peer":
-        ours, theirs = facts["lines"]
-        speeds = f"ours {ours['rows_per_s']:.1f}, theirs {theirs['rows_per_s']:.1f} rows/s"
-        return f"{speeds}: {ours['hugging_face']:.2f} x"
-    if section == "operations":
-        longest = facts["operations"][0]
-        attention_ms = sum(each["ms_per_step"] for each in facts["operations"] if "attention" in each["name"])
-        said = f"{longest['ms_per_step']:.2f} ms of {1e3 * facts['step_s']:.2f}: {longest['name'][:50]}"
-        return f"{said}; attention's kernels {attention_ms:.2f} ms"
-    if section == "link":
-        return "; ".join(
-            f"{1e3 * each['step_s']:.0f} ms a step {kind}" for kind, each in facts["communication"].items()
-        )
-    if section == "tune":
-        return f"{facts['settings']} is the fastest, found in {facts['search_s']:.0f} s"
-    if section == "curves":
-        step, loss = facts["curve"]["held_out"][-1]
-        after = f" after {facts['training_s'][-1][1]:.0f} s" if "training_s" in facts else ""
-        means = [f"{which} {facts[which]['held_out_mlm_loss']:.4f}" for which in ("last", "mean") if which in facts]
-        return "; ".join([f"loss {loss:.4f} at step {step:,}{after}", *means])
-    if section == "same_minutes":
-        runs = curves(facts["lines"]).items()
-        told = [f"({key[2]}) {points[-1]['loss']:.4f} after {points[-1]['minutes']:.1f} min" for key, points in runs]
-        return "; ".join(told) or f"{len(facts['lines'])} pilots are kept"
-    if section == "tests":
-        return facts["summary"]
-    if section == "ranks":
-        return "; ".join(f"{line['ranks']} rank(s) {line['rows_per_s']:.1f} rows/s" for line in facts["lines"])
-    if section == "input":
-        waits = facts["input_wait_s"] / facts["step_s"] if "step_s" in facts else None
-        return f"{facts['tokens']:,} tokens" if waits is None else f"{waits:.1%} of a step waits for rows"
-    estimate = f"estimate {facts['estimated_memory_bytes'] / 2**30:.2f}"
-    if facts.get("out_of_memory"):
-        return f"does not fit into memory ({estimate} GiB)"
-    peak = (device.get("data_sheet_flops_per_s") or {}).get(device.get("precision", ""))
-    share = f" ({facts['flops_per_s'] / peak:.1%} of the data sheet)" if peak else ""
-    return f"{facts['rows_per_s']:.1f} rows/s{share}, {facts['memory_bytes'] / 2**30:.2f} GiB ({estimate})"
+    told = [f"{name} {_short(facts[name])}" for name in SHOWN.get(section, facts) if facts.get(name) is not None]
+    return "; ".join(told)[:LONGEST]
 
 
-def summary(sections: dict[str, list[dict[str, Any]]], device: dict[str, Any]) -> str:
+def _short(value: Any) -> str:
+    """A figure with four digits; tables and lists likewise."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_short, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def summary(sections: dict[str, list[dict[str, Any]]]) -> str:
     """All entries as one table."""
     entries = [(section, entry) for section, entries in sections.items() for entry in entries]
     cells = [(f"{section}: {entry['name']}", f"{entry['seconds']:.0f}") for section, entry in entries]
-    column = ["result", *(result(section, entry, device) for section, entry in entries)]
+    column = ["result", *(result(section, entry) for section, entry in entries)]
     return "\n".join(map("  ".join, zip(lines([("piece", "s"), *cells]).splitlines(), column, strict=True)))
 
 
@@ -223,30 +183,18 @@ def check_device(device: dict[str, Any], before: dict[str, Any] | None, output: 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="JSON file that is written, or gone on with")
-    parser.add_argument("--list", action="store_true", help="print the pieces and their seconds, and do nothing")
-    parser.add_argument("--smoke", action="store_true", help="toy sizes, also without a GPU")
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=SECTIONS,
-        metavar="SECTION",
-        help=f"repeatable: {', '.join(SECTIONS)} (device is always done, because others need it; default: all)",
-    )
-    parser.add_argument("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
-    parser.add_argument(
-        "--data_dir", metavar="DIR", help="token store of the 64 MB of books (default: a made one, no curves)"
-    )
-    parser.add_argument("--small_data_dir", metavar="DIR", help="that of 16 MB of them, for two of the curves")
-    parser.add_argument(
-        "--contest_dir", metavar="DIR", help="what `lab/same_minutes.py --only --work DIR` has made, for same_minutes"
-    )
-    parser.add_argument(
-        "--peer_python",
-        default=sys.executable,
-        metavar="FILE",
-        help="a Python that has torch with CUDA, and transformers (default: this one)",
-    )
+    add = parser.add_argument
+    add("--output", type=Path, metavar="FILE", help="JSON file that is written, or gone on with")
+    add("--list", action="store_true", help="print the pieces and their seconds, and do nothing")
+    add("--smoke", action="store_true", help="toy sizes, also without a GPU")
+    sections = f"repeatable: {', '.join(SECTIONS)} (device is always done; default: all)"
+    add("--only", action="append", choices=SECTIONS, metavar="SECTION", help=sections)
+    add("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
+    add("--data_dir", metavar="DIR", help="token store of the 64 MB of books (default: a made one, no curves)")
+    add("--small_data_dir", metavar="DIR", help="that of 16 MB of them, for two of the curves")
+    add("--contest_dir", metavar="DIR", help="what `lab/same_minutes.py --only --work DIR` made, for same_minutes")
+    python = "a Python that has torch with CUDA, and transformers (default: this one)"
+    add("--peer_python", default=sys.executable, metavar="FILE", help=python)
     arguments = parser.parse_args(argv)
     if not arguments.budget_s > 0:
         parser.error(f"--budget_s {arguments.budget_s}: expected more than 0")
@@ -268,7 +216,7 @@ def main() -> int:
 
     def write(section: str, entry: dict[str, Any]) -> None:
         write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
-        say(f"               {result(section, entry, device)}")
+        say(f"               {result(section, entry)}")
 
     def do(job: Job) -> dict[str, Any]:
         left_s = arguments.budget_s - (time.monotonic() - began)
@@ -302,7 +250,7 @@ def main() -> int:
                 entry = do(job)
                 kept[:] = [each for each in kept if each["name"] != job.name] + [entry]
                 write(job.section, entry)
-    print(summary(sections, device))
+    print(summary(sections))
     return int(any(entry["status"] == "failed" for entries in sections.values() for entry in entries))
 
 

@@ -77,7 +77,9 @@ def correctness(precision: str, modes: list[str], steps: int, layers: int) -> di
         compared = compare(train(recipe, device, steps), reference)
         differences[mode] = compared
         problems += [f"{mode}: {problem}" for problem in out_of_bands(compared, bands)]
-    return differences | {"problems": problems}
+    compared = {mode: differences[mode] for mode in modes if "absent" not in differences[mode]}
+    largest = {mode: [each["loss_difference"], each["gradient_difference"]] for mode, each in compared.items()}
+    return differences | {"largest_differences": largest, "problems": problems}
 
 
 def compare(trained: Trained, reference: Trained) -> dict[str, Any]:
@@ -94,7 +96,6 @@ def compare(trained: Trained, reference: Trained) -> dict[str, Any]:
         "loss_difference": float(np.max(np.abs(losses - others) / np.abs(others))),
         "gradient_difference": differences[worst],
         "worst_gradient": worst,
-        "gradient_differences": differences,
         "skipped_steps": [trained.skipped_steps, reference.skipped_steps],
     }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Whether the Triton kernels of execution.kernels are right on this GPU, and what they gain.
+"""Whether the Triton kernels of execution.kernels are right on this GPU.
 
     python lab/gpu_kernels.py --output gpu_kernels.json
 
-One process, three parts:
+One process, two parts:
 
 1. errors: two layers, forward and backward, with kernels in bfloat16 and float16, beside XLA's own path in float32 from
    the same inputs with the same dropout masks: relative L2 errors of the output and of every gradient. Rows are packed.
@@ -11,7 +11,6 @@ One process, three parts:
    itself is within 1e-5 of float64.
 2. broken: what part 1 would have said of a broken kernel. One constant of a kernel's text is changed in a copy; if
    that is not noticed, part 1 proves nothing.
-3. times: one layer, forward and backward, with kernels and without.
 
 It exits with 1 if an error is above its bound or if anything failed, and says what; --output is written after each
 part, and what it holds is the last line. It needs a GPU of compute capability 8.0 or later, and neither Triton nor
@@ -24,12 +23,10 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,17 +39,15 @@ import_tensorflow()
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.model.architectures.families import family_of
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
-from bert_horovod.model.encoder import _layer_programs, encode
+from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import ComputePolicy, DropoutState, Forward
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.choice import capability, why_not
 from bert_horovod.model.gpu_kernels.programs import kernel_programs
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import encoder_shapes
-from bert_horovod.model.weights import cast_weights, layer_weights
+from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details, use_devices
 
@@ -60,11 +55,9 @@ from bert_horovod.runtime.devices import gpu_details, use_devices
 # float16 on a CPU. A wrong mask, bias or block is wrong by more than 0.1.
 OF_XLAS_OWN, CEILING = 2, 0.1
 PRECISIONS = ("bfloat16", "float16")
+BUDGET_S = 170.0  # no part or shape begins later
+THREADS = 8  # that compile at the same time
 BROKEN = ("gelu_backward", "0.398942292", "0.600000023")  # a kernel, and a constant of its text: 1 / sqrt(2 pi)
-TIMED = [("base", 128, 128), ("base", 32, 512), ("large", 64, 128), ("large", 16, 512)]
-TIMED += [("modernbert, full", 16, 1024), ("modernbert, window", 16, 1024), ("modernbert, window", 2, 8192)]
-CALLS = 20  # timed calls, of which each waits for the one before on the device only
-SAMPLES = 5
 
 
 class Case(NamedTuple):
@@ -99,8 +92,6 @@ def main() -> int:
     """Run the parts; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, help="JSON file, written after each part")
-    parser.add_argument("--budget_s", type=float, default=170, help="no part or shape begins later than this")
-    parser.add_argument("--threads", type=int, default=8, help="shapes that compile at the same time")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts")
     arguments = parser.parse_args()
     reason = why_not(capability(), Model(), (128, 512), "bfloat16", "layers")
@@ -113,9 +104,8 @@ def main() -> int:
     tf.config.experimental.enable_tensor_float_32_execution(False)  # else the float32 reference is a rough one
     began, found, problems = time.monotonic(), {"gpu": gpu_details(), "xla_flags": os.environ["XLA_FLAGS"]}, []
     for part in arguments.only:
-        left_s = arguments.budget_s - (time.monotonic() - began)
         try:
-            found[part], wrong = PARTS[part](arguments.threads, left_s)
+            found[part], wrong = PARTS[part](began + BUDGET_S)
         except (tf.errors.OpError, ValueError) as error:
             found[part], wrong = None, [f"failed: {str(error).strip()[:500]}"]
         problems += [f"{part}: {each}" for each in wrong]
@@ -129,22 +119,18 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def errors(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]:
+def errors(deadline: float) -> tuple[list[dict[str, Any]], list[str]]:
     """Part 1, and what is out of bounds."""
-    deadline = time.monotonic() + left_s
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         compared = list(pool.map(lambda case: compare(case) if time.monotonic() < deadline else None, CASES))
     results, problems = [], []
-    print(f"{'case':40}  {'output':>8}  largest gradient's, XLA's own, its weight")
     for case, by_name in zip(CASES, compared, strict=True):
         if by_name is None:
             problems.append(f"{case}: not compared, the time was over")
             continue
-        results.append(case._asdict() | {"errors": by_name})
-        gradients = {name: error for name, (error, _) in by_name.items() if name != "output"}
-        worst = max(gradients, key=lambda name: gradients[name])
-        shown = f"{case!s:40}  {by_name['output'][0]:8.5f}"
-        print(f"{shown}  {gradients[worst]:8.5f} {by_name[worst][1]:8.5f} {worst}", flush=True)
+        largest = max(error for error, _ in by_name.values())
+        results.append(case._asdict() | {"largest_error": largest, "errors": by_name})
+        print(f"{case}: errors of at most {largest:.5f}", flush=True)
         problems += verdict(case, by_name)
     return results, problems
 
@@ -155,9 +141,9 @@ def verdict(case: Case, by_name: dict[str, tuple[float, float]]) -> list[str]:
     return [f"{case}: {len(wrong)} of {len(by_name)} tensors, among them {'; '.join(wrong[:3])}"] if wrong else []
 
 
-def broken(_: int, left_s: float) -> tuple[dict[str, Any], list[str]]:
+def broken(deadline: float) -> tuple[dict[str, Any], list[str]]:
     """Part 2: the verdict on a broken kernel; that there is none is wrong."""
-    if left_s < 0:
+    if time.monotonic() > deadline:
         return {}, ["not tried, the time was over"]
     kernel, right, changed = BROKEN
     case = next(each for each in CASES if each.precision == "float16")  # whose bounds are the closest
@@ -261,74 +247,7 @@ def outputs(
     return {name: tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for name, each in named.items()}
 
 
-def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]:
-    """Part 3; nothing here can be out of bounds."""
-    deadline = time.monotonic() + left_s
-    with ThreadPoolExecutor(threads) as pool:  # compiles; the device runs them in any order
-        ready = list(pool.map(lambda shape: layer_calls(*shape) if time.monotonic() < deadline else None, TIMED))
-    results = []
-    print(f"{'size':>18} {'rows x length':>13}  {'triton':>9} {'as on 8.0':>9} {'xla':>9}  ms, forward and backward")
-    for (size, rows, length), calls in zip(TIMED, ready, strict=True):
-        if calls is None:
-            return results, [f"{size} {rows} x {length}: not timed, the time was over"]
-        seconds = {name: seconds_of(call) for name, call in calls.items()}
-        results.append(
-            {"size": size, "rows": rows, "length": length, **{f"{name}_s": s for name, s in seconds.items()}}
-        )
-        shown = " ".join(f"{1e3 * each:9.3f}" for each in seconds.values())
-        print(f"{size:>18} {f'{rows} x {length}':>13}  {shown}", flush=True)
-    return results, []
-
-
-def layer_calls(size: str, rows: int, length: int) -> dict[str, Any]:
-    """Functions that run a layer forward and backward, with kernels and without, called once."""
-    if size.startswith("modernbert"):
-        model = ModernBertModel(num_hidden_layers=2, vocab_size=100, global_attn_every_n_layers=2 - ("full" in size))
-    else:
-        model = replace(size_recipe(size, [], rows, length).model, num_hidden_layers=2, vocab_size=100)
-    parameters = initial_values(encoder_shapes(model, pooler=False), 0.02, 0)
-    parameters = {name: tf.constant(value) for name, value in parameters.items()}
-    weights = layer_weights(cast_weights(parameters, tf.bfloat16), model)[1]  # as all but a ModernBERT's first
-    policy, family = ComputePolicy(tf.bfloat16, "layers"), family_of(model)
-    places = tf.tile(tf.range(length)[None], [rows, 1])
-    batch = {"sequence_ids": tf.ones([rows, length], tf.int32), "position_ids": places}
-    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
-    x = tf.cast(tf.random.normal([rows * length, model.hidden_size], seed=1), tf.bfloat16)
-    site = tf.constant(1, tf.uint64)
-    of_kernels = family.kernels.surroundings(model, batch)[1]
-    kinds = {
-        name: (kernel_programs(model, replace(policy, kernels="triton"), for_capability), of_kernels)
-        for name, for_capability in (("triton", capability()), ("as on 8.0", (8, 0)))  # other tiles
-    } | {
-        "xla": (_layer_programs(model, policy), family.surroundings(model, batch)[1]),
-    }
-
-    def of(programs: Any, others: Any) -> Any:
-        def call() -> tf.Tensor:
-            arguments = x, weights, dropout, others, site, None
-            y, kept = programs.forward(*arguments)
-            return programs.backward(y, kept, *arguments)[0]
-
-        call().numpy()
-        return call
-
-    return {name: of(*each) for name, each in kinds.items()}
-
-
-def seconds_of(call: Any) -> float:
-    """Median seconds a call, of SAMPLES times CALLS calls."""
-    samples = []
-    for _ in range(SAMPLES):
-        call()[0].numpy()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
-            last = call()
-        last[0].numpy()
-        samples.append((time.perf_counter() - begin) / CALLS)
-    return statistics.median(samples)
-
-
-PARTS = {"errors": errors, "broken": broken, "times": times}
+PARTS = {"errors": errors, "broken": broken}
 
 if __name__ == "__main__":
     sys.exit(main())

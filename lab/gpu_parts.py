@@ -5,9 +5,7 @@
 prints what it found, a JSON object, as its last line. "problems" in it are what is not as it should be.
 """
 
-import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -19,27 +17,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-import numpy as np
-
 from bert_horovod.cluster.doctor.facts import horovod_with
-from bert_horovod.corpus.manifest import COUNTS, FORMAT
-from bert_horovod.corpus.shard import Shard, shard_file, token_dtype, write_shard
-from bert_horovod.corpus.store import Store, open_store, write_manifest, write_sources
-from bert_horovod.costs.gpus import data_sheet, gpu_peak
-from bert_horovod.errors import RunError
+from bert_horovod.corpus.store import open_store
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.host import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.reading import hash_file
 from lab.curve_recipes import CURVES, kept, key_of
 from lab.kept import read_lines
-from lab.rounds import PROJECT
+from lab.made_store import make_store
+from lab.rounds import PROJECT, printed, program
 
-PRECISIONS = ("float32", "bfloat16", "float16")
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
-HELD_OUT_EVERY = 20  # sections
-LONGEST = 50  # tokens of a sentence: 25 on average, as in books
+DOCUMENTS = 400  # of a made store: 2 million tokens
 AVERAGED = 5  # checkpoints
 COMPARED = ("model.safetensors", "training/optimizer.safetensors")
 
@@ -51,13 +41,11 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
     from bert_horovod.model.gpu_kernels.choice import why_not
     from bert_horovod.recipe.sections import Model
     from bert_horovod.runtime.devices import gpu_details, use_devices
-    from bert_horovod.training.peak import precision_advice
 
     use_devices(0, 1, 0)
     details = gpu_details()
     name = details.get("device_name", "a GPU without a name") if details else None
     capability = details.get("compute_capability") if details else None
-    build, sheet = tf.sysconfig.get_build_info(), data_sheet(name) if name else None
     precision = step_precision(capability)
     lacking = "TensorFlow sees no GPU: install tensorflow[and-cuda] and see that nvidia-smi lists one; or --smoke"
     return {
@@ -65,20 +53,13 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
         "gpus": len(tf.config.list_physical_devices("GPU")),
         "compute_capability": capability,
         "nvidia_smi": _nvidia_smi(),
-        "data_sheet_memory_gib": sheet.memory.gib if sheet else None,
-        # With TF32 where TensorFlow uses it.
-        "data_sheet_flops_per_s": {each: gpu_peak(name, each, each == "float32") for each in PRECISIONS}
-        if name
-        else {},
         "precision": precision,
         "without_kernels": why_not(capability, Model(), (128, 512), precision, "layers"),
-        "advice": {each: precision_advice(each) for each in PRECISIONS},
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "python": sys.version.split()[0],
         "tensorflow": tf.__version__,
-        "cuda": build.get("cuda_version"),  # that TensorFlow was built with
-        "cudnn": build.get("cudnn_version"),
+        "cuda": tf.sysconfig.get_build_info().get("cuda_version"),  # that TensorFlow was built with
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "horovod_with": horovod_with(),
         "problems": [lacking] if work["gpu"] and not details else [],
@@ -122,7 +103,7 @@ def resume(work: dict[str, Any]) -> dict[str, Any]:
         shutil.copytree(runs["whole"], runs["resumed"], symlinks=True)
         shutil.rmtree(_newest(runs["resumed"]))
         seconds.append(_pretrain(directory, work["store"], runs["resumed"]))
-        hashes = {name: [_hash(_newest(run) / file) for file in COMPARED] for name, run in runs.items()}
+        hashes = {name: [hash_file(_newest(run) / file) for file in COMPARED] for name, run in runs.items()}
         kept = runs["whole"] / "autotuning.json"
         choices = len(json.loads(kept.read_text(encoding="utf-8"))["choices"]) if kept.exists() else 0
     differ = [file for file, one, other in zip(COMPARED, *hashes.values(), strict=True) if one != other]
@@ -133,18 +114,9 @@ def resume(work: dict[str, Any]) -> dict[str, Any]:
 
 def _pretrain(directory: Path, store: str, output_dir: Path) -> float:
     """Train; returns the seconds that it took."""
-    words = [
-        "pretrain",
-        "--recipe",
-        str(directory / "recipe.toml"),
-        "--data_dir",
-        store,
-        "--output_dir",
-        str(output_dir),
-    ]
-    words += ["--index_dir", str(directory / "index")]
+    words = ["--recipe", directory / "recipe.toml", "--data_dir", store, "--output_dir", output_dir]
     began = time.monotonic()
-    _run(["-m", "bert_horovod", *words])
+    program("pretrain", *words, "--index_dir", directory / "index", gpu=True)
     return time.monotonic() - began
 
 
@@ -152,62 +124,10 @@ def _newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("step-*"))
 
 
-def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-
-
 def store(work: dict[str, Any]) -> dict[str, Any]:
-    """Write a token store to `path`, of a `vocabulary` of so many words: neither text nor a tokenizer is needed."""
-    made = make_store(Path(work["path"]), work["vocabulary"])
+    """Make a token store at `path`, of a `vocabulary` of so many words."""
+    made = make_store(Path(work["path"]), work["vocabulary"], DOCUMENTS)
     return {"tokens": sum(len(shard.tokens) for shard in made.shards)}
-
-
-def make_store(path: Path, vocabulary_size: int) -> Store:
-    """Write and open a token store of random sentences, the k-th word as frequent as 1 / k (Zipf)."""
-    path.mkdir()
-    words = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(vocabulary_size - len(SPECIAL_TOKENS)))]
-    text = "\n".join(words) + "\n"
-    (path / "vocab.txt").write_text(text, encoding="utf-8")
-    random = np.random.default_rng(0)
-    lengths = random.integers(1, LONGEST, DOCUMENTS * SENTENCES)
-    ordinary = vocabulary_size - len(SPECIAL_TOKENS)
-    tokens = len(SPECIAL_TOKENS) - 1 + (ordinary + 1) ** random.random(lengths.sum())
-    shard = Shard(
-        tokens=np.minimum(tokens, vocabulary_size - 1).astype(token_dtype(vocabulary_size)),
-        sentences=np.concatenate(([0], np.cumsum(lengths))).astype(np.uint32),
-        sections=np.arange(0, DOCUMENTS * SENTENCES + 1, SENTENCES, dtype=np.uint32),
-        documents=np.arange(DOCUMENTS + 1, dtype=np.uint32),
-        held_out=np.arange(DOCUMENTS) % HELD_OUT_EVERY == 0,
-        document_hashes=np.zeros((DOCUMENTS, 2), np.uint64),
-        titles=np.full(DOCUMENTS, ord("\n"), np.uint8),
-    )
-    entry = write_shard(shard_file(path, "shard-00000"), [shard], 1)
-    source = {"name": "made", "bytes": 1, "sha256": "0", "unknown_tokens": 0}
-    of_sections = np.diff(shard.sentences[shard.sections])
-    counts = {
-        "held_out_sections": int(shard.held_out.sum()),
-        "held_out_tokens": int(of_sections[shard.held_out].sum()),
-        "unknown_tokens": 0,
-        "dropped_documents": 0,
-    }
-    write_manifest(
-        path,
-        {
-            "format": FORMAT,
-            "shards": [entry],
-            "settings": {},
-            "sources": write_sources(path, [source | {name: entry[name] for name in ("documents", "tokens")}]),
-            "totals": {count: entry[count] for count in COUNTS} | counts,
-            "passed_over": {},
-            "duplicates": {"documents": 0, "tokens": 0, "sha256": None},
-            "vocabulary": {
-                "sha256": hashlib.sha256(text.encode()).hexdigest(),
-                "size": vocabulary_size,
-                "lowercase": True,
-            },
-        },
-    )
-    return open_store(path)
 
 
 def curve(work: dict[str, Any]) -> dict[str, Any]:
@@ -220,8 +140,8 @@ def curve(work: dict[str, Any]) -> dict[str, Any]:
     name, runs, data = work["name"], Path(work["work"]), ["--data_dir", work["store"]]
     recipe, ranks = CURVES[name].recipe, CURVES[name].ranks
     key = key_of(recipe, open_store(work["store"]).hash, None, ranks)
-    words = [*data, "--work", str(runs), "--keep", "--gpu", "--curve", name, "--json"]
-    _run([str(PROJECT / "lab" / "curves.py"), *words])
+    words = [*data, "--work", runs, "--keep", "--gpu", "--curve", name]
+    printed([sys.executable, PROJECT / "lab" / "curves.py", *words], gpu=True)
     run, found = runs / key, {"curve": kept()[key]}
     if not run.is_dir():  # it was kept before
         return found
@@ -234,11 +154,11 @@ def curve(work: dict[str, Any]) -> dict[str, Any]:
     found |= {"training_s": training_s}
     if recipe.execution.keep_checkpoints >= AVERAGED:
         with tempfile.TemporaryDirectory() as scratch:
-            mean, length = str(Path(scratch) / "mean"), str(recipe.phase[-1].sequence_length)
-            _run(["-m", "bert_horovod", "average", str(run), "--last", str(AVERAGED), "--output", mean])
-            for which, checkpoint in (("last", str(run)), ("mean", mean)):
-                words = ["evaluate", checkpoint, *data, "--sequence_length", length, "--json"]
-                found |= {which: json.loads(_run(["-m", "bert_horovod", *words]))}
+            mean, length = Path(scratch) / "mean", recipe.phase[-1].sequence_length
+            program("average", run, "--last", AVERAGED, "--output", mean, gpu=True)
+            for which, checkpoint in (("last", run), ("mean", mean)):
+                words = [checkpoint, *data, "--sequence_length", length, "--json"]
+                found |= {which: json.loads(program("evaluate", *words, gpu=True))}
     return found
 
 
@@ -252,17 +172,6 @@ def tests(_: dict[str, Any]) -> dict[str, Any]:
     return {"summary": said[-1], "told": told, "problems": problems}
 
 
-def _run(words: list[str]) -> str:
-    """What a program of Python printed last; raises RunError with its last words."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=PROJECT, check=False)
-    if done.returncode:
-        raise RunError(
-            f"{Path(words[0]).name if words[0] != '-m' else words[2]}: "
-            + "\n  ".join(done.stderr.strip().splitlines()[-3:])
-        )
-    return (done.stdout.strip().splitlines() or [""])[-1]
-
-
 def _nvidia_smi() -> list[str] | None:
     """A line for each GPU: name, driver, memory, highest clock, power limit; None without the program."""
     if shutil.which("nvidia-smi") is None:
@@ -270,15 +179,6 @@ def _nvidia_smi() -> list[str] | None:
     fields = "name,driver_version,memory.total,clocks.max.sm,power.limit"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
-
-
-def strict(value: Any) -> Any:
-    """The value as JSON can hold it: numbers that are not finite become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: strict(entry) for key, entry in value.items()}
-    return [strict(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 PARTS = {each.__name__: each for each in (device, correctness, resume, store, curve, tests)}
@@ -290,7 +190,7 @@ def main() -> None:
     part, work = sys.argv[1], json.loads(sys.argv[2])
     if part not in OTHERS_COMPUTE:
         import_tensorflow()
-    print(json.dumps(strict(PARTS[part](work))), flush=True)
+    print(json.dumps(PARTS[part](work)), flush=True)
 
 
 if __name__ == "__main__":

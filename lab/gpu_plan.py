@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe_files.loading import recipe_to_toml
 from lab.cluster import why_not
@@ -23,17 +24,12 @@ SIGNS = ("exchange.method=onebit_adam", "exchange.dense=0", "phase.0.warmup=0")
 TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
 TOY += ["model.num_attention_heads=2"]
 MINI = [*(f"model.{name}={value}" for name, value in SIZES["mini"].model.items())]
-_TABLE = sorted(
-    (name for name, curve in CURVES.items() if curve.results.stem == "given-loss"), key=lambda n: "seed" in n
-)
-SMALL_TABLE = [name for name in _TABLE if "16 MB" in name]
-TABLE = [name for name in _TABLE if name not in SMALL_TABLE]
+GIVEN_LOSS = [name for name, curve in CURVES.items() if curve.results.stem == "given-loss"]
+GIVEN_LOSS.sort(key=lambda name: ("16 MB" in name, "seed" in name))
 MADE_STORE, OF_STORE = "made store", {"resume", "tune", "input"}
 BENCH = ["-m", "bert_horovod", "bench"]
 ASYNC = "HOROVOD_ENABLE_ASYNC_COMPLETION=1"  # the host does not wait for NCCL
-CUBLAS_ALONE = (
-    "--xla_gpu_enable_triton_gemm=false"  # else XLA compiles products of its own and times them beside cuBLAS's
-)
+CUBLAS_ALONE = "--xla_gpu_enable_triton_gemm=false"  # else XLA times products of its own beside cuBLAS's
 # What --list supposes of the machine.
 ASSUMED = {"gpu": "one GPU", "gpus": 1, "compute_capability": (9, 0), "precision": "bfloat16", "without_kernels": None}
 ASSUMED |= {"horovod_with": ["Gloo"]}
@@ -47,8 +43,8 @@ class Job(NamedTuple):
     command: list[str]  # behind the Python
     expected_s: float = 30.0  # with 16 fast cores; with less time left it is not begun
     limit_s: float = 240.0  # then it is ended; XLA's search for the fastest products may take two minutes
-    recipe: Any = None  # of a step: whose memory is estimated
-    capability: tuple[int, int] | None = None  # of the GPU, for the estimate
+    recipe: Any = None  # of a step
+    known: dict[str, Any] | None = None  # stands with what it finds
     xla_flags: str = ""  # beside those of XLA_FLAGS
     lacking: str | None = None  # why it is not done here
 
@@ -78,6 +74,8 @@ def step_job(
     told = [each for each in settings if each not in TOY and each not in MODERNBERT and each != "execution.xla=off"]
     told = ", ".join(each.rpartition(".")[2].removeprefix("name=").replace("=", " ") for each in told)
     modern = "ModernBERT-" if MODERNBERT[0] in settings else ""
+    capability = tuple(device["compute_capability"] or ()) or None
+    estimated = derive(recipe, recipe.phase[0], 1, capability=capability).memory_bytes
     name = f"{modern}{size} {length}, {rows} rows{', ' + told if told else ''}{', kernels' if kernels else ''}"
     return Job(
         "step",
@@ -85,7 +83,7 @@ def step_job(
         [*BENCH, "step", *bench_words(size, all_settings, steps)],
         expected_s=60.0 if size == "large" else 40.0,
         recipe=recipe,
-        capability=tuple(device["compute_capability"] or ()) or None,
+        known={"estimated_memory_bytes": estimated},
         xla_flags=xla_flags,
     )
 
@@ -142,27 +140,19 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     def operations(name: str, shape: tuple[str, int, int], *settings: str) -> Job:
         return Job("operations", name, [str(PROJECT / "lab" / "operations.py"), *words_of(shape, *settings)], 40.0)
 
-    def curve(name: str, directory: str | None, flag: str) -> Job:
+    def curve(name: str) -> Job:
+        flag = "small_data_dir" if "16 MB" in name else "data_dir"
+        directory = getattr(arguments, flag)
         work = {"name": name, "store": directory, "work": str(arguments.output.absolute().with_suffix(".curves"))}
-        lacking = None if directory else f"{flag} names no token store of books"
+        lacking = None if directory else f"--{flag} names no token store of books"
         return Job("curves", name, part("curve", work), 110.0, 300.0, lacking=lacking)
 
     def contest(name: str, seconds: float, *words: str) -> Job:
-        net = ["1", "64", "0.02", "cpu"] if smoke else ["12", "384", "10", "cuda"]
-        flags = [
-            word for pair in zip(("--layers", "--hidden", "--epochs", "--device"), net, strict=True) for word in pair
-        ]
-        flags += [
-            "--work",
-            str(arguments.contest_dir),
-            "--peer_python",
-            arguments.peer_python,
-            "--seeds",
-            "1",
-            "--json",
-        ]
-        flags += ["--pilot_rows", "640" if smoke else "12800"]
+        net = "--layers 12 --hidden 384 --epochs 10 --device cuda --pilot_rows 12800"
+        net = "--layers 1 --hidden 64 --epochs 0.02 --device cpu --pilot_rows 640" if smoke else net
+        flags = [*net.split(), "--work", str(arguments.contest_dir), "--peer_python", arguments.peer_python]
         flags += ["--results", str(arguments.output.absolute().with_suffix(".same-minutes.jsonl"))]
+        flags += ["--seeds", "1", "--json"]
         command = [str(PROJECT / "lab" / "same_minutes.py"), *flags, *words]
         lacking = None if arguments.contest_dir else "--contest_dir names no texts of lab/same_minutes.py"
         return Job("same_minutes", name, command, seconds, 470.0, lacking=lacking)
@@ -179,9 +169,10 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     ]
     made = [] if arguments.data_dir else [made_store(store, 200 if smoke else 30522)]
     toml = scratch / "input.toml"
-    toml.write_text(recipe_to_toml(size_recipe(size, [*batch(length, rows), "data.packing=true", *toy])), "utf-8")
+    packed = size_recipe(size, [*batch(length, rows), "data.packing=true", numbers, *toy])
+    toml.write_text(recipe_to_toml(packed), "utf-8")
     from_store = ["--recipe", str(toml), "--data_dir", store, "--index_dir", str(scratch / "index")]
-    mini = ["--set", numbers, "--try", f"micro_batch={rows // 2}", "--try", f"micro_batch={rows}", "--json"]
+    mini = ["--try", f"micro_batch={rows // 2}", "--try", f"micro_batch={rows}", "--json"]
     mini += [] if smoke else [word for each in MINI for word in ("--set", each)]
     modern = [("mini", 64, 4)] if smoke else [("base", 1024, 16), ("base", 8192, 2)]
     gpus = device["gpus"] or (2 if smoke else 0)
@@ -190,7 +181,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
     gpu_tests = None if device["gpu"] and not smoke else "it is for a GPU, in whole sizes"
     errors = [str(PROJECT / "lab" / "gpu_kernels.py"), *(["--only", "broken"] if smoke else [])]
     plan = [
-        Job("kernels", "errors, a broken one, times", errors, 150.0, 300.0),
+        Job("kernels", "errors, a broken one", errors, 120.0, 300.0),
         correctness(precisions[0]),
         *steps_with(of=shapes[:2]),
         *made,
@@ -209,8 +200,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         *steps_with(of=shapes[2:]),
         *steps_with("optimizer.name=muon", of=shapes[:1]),
         *([] if smoke else [peer(shapes[1])]),
-        *([] if smoke else [curve(name, arguments.data_dir, "--data_dir") for name in TABLE]),
-        *([] if smoke else [curve(name, arguments.small_data_dir, "--small_data_dir") for name in SMALL_TABLE]),
+        *([] if smoke else map(curve, GIVEN_LOSS)),
         *contests,
         Job("ranks", f"{size} {length}", scaling, 90.0, lacking=one_gpu or without_horovod),
         link("float16", "numerics.wire=float16"),
@@ -230,4 +220,4 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
 
 def made_store(path: str, vocabulary: int) -> Job:
     """The work that writes a token store of random sentences."""
-    return Job("input", MADE_STORE, part("store", {"path": path, "vocabulary": vocabulary}), 5.0)
+    return Job("input", MADE_STORE, part("store", {"path": path, "vocabulary": vocabulary}), 10.0)

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise
@@ -108,13 +109,21 @@ def length_of(line: Line) -> tuple[str, float]:
 
 
 def curves(lines: Iterable[Line]) -> dict[tuple[str, float, str], list[Line]]:
-    """By unit, length and contestant: marks, with the means over seeds of minutes and loss, and the seeds' losses."""
+    """By unit, length and contestant: marks, with the means over seeds of minutes and loss, and the seeds' losses.
+
+    Of a contestant those count that have the settings, machine and texts of its last one.
+    """
     runs = [line for line in lines if line.get("losses") and "pilot" not in line]
     found = {}
 
     def which(line: Line) -> tuple[str, float, str]:
         return *length_of(line), line["contestant"]
 
+    def where(line: Line) -> list:
+        return [line.get(name) for name in ("settings", "machine", "data", "net")]
+
+    last = {which(line): where(line) for line in runs}
+    runs = [line for line in runs if where(line) == last[which(line)]]
     for name, group in groupby(sorted(runs, key=which), which):
         points = zip(*(line["losses"] for line in group), strict=False)
         found[name] = [
@@ -141,7 +150,8 @@ def report(lines: Iterable[Line]) -> str:
             row = {"configuration": f"({name}) {NAMES[name]}", "seeds": len(curve[0]["losses"])}
             row |= {f"{point['mark']:g}": point["loss"] for point in curve}
             row |= {"end": curve[-1]["minutes"], "pairs": statistics.fmean(pairs) if pairs else None}
-            row["spread"] = statistics.stdev(curve[-1]["losses"]) if len(curve[-1]["losses"]) > 1 else None
+            last = curve[-1]["losses"]
+            row["spread"] = statistics.stdev(last) if len(last) > 1 and math.isfinite(sum(last)) else None
             rows.append(row)
             columns |= {f"{point['mark']:g}": (f"{point['mark']:g} {unit}", "{:.4f}".format) for point in curve}
         columns = {"seeds": ("seeds", str)} | columns | {"spread": ("spread of the last", "{:.4f}".format)}

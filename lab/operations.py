@@ -2,7 +2,8 @@
 """The operations of a training step by total time, from the trace that `bert-horovod bench step --trace` writes.
 
 python lab/operations.py --model base --set numerics.precision=bfloat16      any words of `bench step`
-python lab/operations.py --model base --json                                 its JSON, and the operations
+
+It prints the JSON of `bench step`, and the longest operations: milliseconds and calls a step, summed over threads.
 """
 
 import argparse
@@ -53,16 +54,6 @@ def operations(path: Path, steps: int = TRACED_STEPS) -> list[Operation]:
     return sorted(listed, key=lambda operation: -operation.ms_per_step)
 
 
-def table(listed: list[Operation]) -> str:
-    """The operations as lines for people, under a heading."""
-    lines = [f"{'ms a step':>10} {'calls':>8}  operation (time summed over threads)"]
-    lines += [
-        f"{operation.ms_per_step:>10.2f} {operation.calls_per_step:>8.1f}  {operation.name}"
-        for operation in listed[:TOP]
-    ]
-    return "\n".join(lines)
-
-
 def _own_times(plane, line) -> list[tuple[str, int]]:
     """Name and picoseconds of each operation of a thread; the time of operations nested inside it is subtracted.
 
@@ -102,8 +93,7 @@ def _name(plane, event) -> str | None:
 def main() -> None:
     """Trace a step and list its operations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    arguments, words = parser.parse_known_args()
+    _, words = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "bert_horovod", "bench", "step", *words, "--trace", directory, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -111,10 +101,7 @@ def main() -> None:
             sys.exit(done.returncode)
         measured = json.loads(done.stdout)
         listed = operations(Path(measured.pop("trace")))[:TOP]
-    if arguments.json:
-        print(json.dumps(measured | {"operations": [operation._asdict() for operation in listed]}))
-    else:
-        print(table(listed))
+    print(json.dumps(measured | {"operations": [operation._asdict() for operation in listed]}))
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ python lab/packing.py --data_dir STORE [--data_dir STORE] [--short_documents]
 
 Fill is positions that are not [PAD] over all positions. The context is the mean, over tokens, of the length of the
 sequence that a token is in. The index is measured against the bytes of the store's shards. Rows/s are those of one
-core that assembles 64 rows at a time; build and assembly are in seconds of processor time. The last lines tell what
-the ways of masking cost: rows/s of packed rows of pairs.
+core that assembles 64 rows at a time, in seconds of processor time.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import shutil
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +25,15 @@ from bert_horovod.batches.text.index import open_index
 from bert_horovod.batches.text.mask_rates import MaskRate
 from bert_horovod.batches.text.rows import Rows
 from bert_horovod.batches.words import token_roles
-from bert_horovod.corpus.shard import COUNTS, Shard, file_bytes, shard_file, write_shard
-from bert_horovod.corpus.store import Store, open_store, write_manifest
+from bert_horovod.corpus.shard import Shard, file_bytes, shard_file, write_shard
+from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.recipe.settings import Objective
+from bert_horovod.reporting.tables import lines
+from lab.size import write_remade
 
 LENGTHS = (512, 128)
 ROWS = 64  # assembled at once
 SECONDS = 2.0  # of assembling
-MASKING = {
-    "tokens": {},
-    "whole words": {"whole_word_masking": True},
-    "spans of words": {"whole_word_masking": True, "ngram": 3},
-}
 RATE = MaskRate(0.15, 0.15)
 SHORTEST, LONGEST = 20, 400  # tokens in a short document
 
@@ -55,11 +51,7 @@ def short_documents(store: Store, path: Path) -> Store:
         write_shard(shard_file(path, entry["name"]), [_regrouped(shard, random)], entry["bytes"])
         for entry, shard in zip(store.manifest["shards"], store.shards, strict=True)
     ]
-    totals = store.manifest["totals"] | {count: sum(entry[count] for entry in entries) for count in COUNTS}
-    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    manifest = store.manifest | {"shards": entries, "totals": totals, "duplicates": duplicates}
-    manifest.pop("text", None)  # it was of other documents
-    write_manifest(path, manifest)
+    write_remade(store, path, entries)
     return open_store(path)
 
 
@@ -82,46 +74,33 @@ def _regrouped(shard: Shard, random: np.random.Generator) -> Shard:
     )
 
 
-def measure(store: Store, length: int, pair: str, packing: bool, directory: str) -> str:
-    """One line of the table."""
-    began = time.process_time()
-    index = open_index(store, length, pair, packing, directory=directory)
-    build_s = time.process_time() - began
+def measure(store: Store, length: int, packing: bool, directory: str) -> list[str]:
+    """One line of the table, of rows of sentence pairs."""
+    index = open_index(store, length, "next_sentence", packing, directory=directory)
     sequences, lengths = index.classes.sequences, np.arange(length + 1)
     positions = sequences @ lengths
     index_bytes = sum(file.stat().st_size for file in index.path.glob("*/*"))
     store_bytes = sum(map(file_bytes, store.manifest["shards"]))
-    objective = Objective(pair=pair)
-    rows = Rows(store, index, token_roles(store, objective), objective, RATE, 0)
-    speed, labels = _assembly(rows)
-    return (
-        f"{length:>6}  {pair:13}  {'yes' if packing else 'no':6}  {positions / (index.rows * length):6.2%}  "
-        f"{sequences @ lengths**2 / positions:7.1f}  {index.windows / index.rows:8.2f}  {index.sequences:2}  "
-        f"{rows.masked_slots:5}  {index_bytes / store_bytes:6.2%}  {build_s:7.1f}  {speed:7,.0f}  {labels}"
-    )
+    objective = Objective(pair="next_sentence")
+    speed = rows_per_s(Rows(store, index, token_roles(store, objective), objective, RATE, 0))
+    return [
+        f"{length}, {'packed' if packing else 'one sequence'}",
+        f"{positions / (index.rows * length):.2%}",
+        f"{sequences @ lengths**2 / positions:.1f}",
+        f"{index.windows / index.rows:.2f}",
+        f"{index_bytes / store_bytes:.2%}",
+        f"{speed:,.0f}",
+    ]
 
 
-def masking(store: Store, length: int, directory: str) -> str:
-    """One line: rows/s by way of masking, taken in turn, the best of three."""
-    index = open_index(store, length, "sentence_order", True, directory=directory)
-    speeds = dict.fromkeys(MASKING, 0.0)
-    for name in 3 * list(MASKING):
-        objective = Objective(pair="sentence_order", **MASKING[name])
-        rows = Rows(store, index, token_roles(store, objective), objective, RATE, 0)
-        speeds[name] = max(speeds[name], _assembly(rows)[0])
-    return f"{length:>6}  masking: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
-
-
-def _assembly(rows: Rows) -> tuple[float, str]:
+def rows_per_s(rows: Rows) -> float:
+    """How fast a core assembles them."""
     rows.assemble(np.arange(ROWS))
-    wrong = pairs = assembled = 0
-    began = time.process_time()
+    assembled, began = 0, time.process_time()
     while (seconds := time.process_time() - began) < SECONDS:
-        batch = rows.assemble(np.arange(assembled, assembled + ROWS))
-        wrong += batch["next_sentence_labels"].sum()
-        pairs += batch["sequence_weights"].sum()
+        rows.assemble(np.arange(assembled, assembled + ROWS))
         assembled += ROWS
-    return assembled / seconds, f"{wrong / pairs:6.2%}"
+    return assembled / seconds
 
 
 def main() -> None:
@@ -130,26 +109,19 @@ def main() -> None:
     parser.add_argument("--data_dir", required=True, action="append", type=Path, help="token store; repeatable")
     parser.add_argument("--short_documents", action="store_true", help="also each store's text cut into short ones")
     arguments = parser.parse_args()
-    work = contextlib.ExitStack()
     for path in arguments.data_dir:
-        stores = {str(path): open_store(path)}
-        if arguments.short_documents:
-            written = Path(work.enter_context(tempfile.TemporaryDirectory()))
-            name = f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"
-            stores[name] = short_documents(stores[str(path)], written)
-        for name, store in stores.items():
-            print(f"\n{name}: {store.manifest['totals']['tokens']:,} tokens")
-            print(
-                "length  pair           packed    fill  context  seqs/row   S  slots   index  build_s   rows/s   wrong"
-            )
-            with tempfile.TemporaryDirectory() as directory:
-                for length in LENGTHS:
-                    for pair in ("next_sentence", "none"):
-                        for packing in (True, False):
-                            print(measure(store, length, pair, packing, directory), flush=True)
-                for length in LENGTHS:
-                    print(masking(store, length, directory), flush=True)
-    work.close()
+        with tempfile.TemporaryDirectory() as work:
+            stores = {str(path): open_store(path)}
+            if arguments.short_documents:
+                name = f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"
+                (cut := Path(work, "cut")).mkdir()
+                stores[name] = short_documents(stores[str(path)], cut)
+            for name, store in stores.items():
+                print(f"\n{name}: {store.manifest['totals']['tokens']:,} tokens")
+                cells = [["length", "fill", "context", "sequences a row", "index, of the store", "rows/s"]]
+                with tempfile.TemporaryDirectory() as directory:
+                    cells += [measure(store, *case, directory) for case in product(LENGTHS, (True, False))]
+                print(lines(cells), flush=True)
 
 
 if __name__ == "__main__":

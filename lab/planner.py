@@ -22,6 +22,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,47 +178,34 @@ def hkbu() -> Iterator[Row]:
         yield Row("HKBU, BERT-base, rows/s", f"32 GPU, {name}, a tensor", figure, planned, reason=reason)
 
 
-# Hosts, Gb/s, micro-batches, wire: step, and what of it communication adds, in seconds.
-ONE_CORE = {(2, 1.0, 4, "float16"): (7.224, 0.044), (2, 1.0, 4, "float32"): (7.371, 0.185)}
+# Hosts, Gb/s, micro-batches; of float16 and float32 the step, and what of it communication adds, in seconds.
+ONE_CORE = {(2, 1.0, 4): ((7.224, 0.044), (7.371, 0.185))}
 TWENTY = {
-    (2, 1.0, 1, "float16"): (0.6825, 0.491),
-    (2, 1.0, 1, "float32"): (1.213, 1.070),
-    (2, 1.0, 4, "float16"): (0.9914, 0.511),
-    (2, 1.0, 4, "float32"): (1.407, 0.965),
-    (2, 1.0, 16, "float16"): (2.169, 0.539),
-    (2, 1.0, 16, "float32"): (2.594, 1.002),
-    (2, 0.1, 1, "float16"): (5.213, 5.041),
-    (2, 0.1, 1, "float32"): (10.03, 9.898),
-    (2, 0.1, 4, "float16"): (5.543, 5.094),
-    (2, 0.1, 4, "float32"): (10.43, 9.980),
-    (2, 0.1, 16, "float16"): (6.57, 4.922),
-    (2, 0.1, 16, "float32"): (11.8, 10.208),
-    (4, 1.0, 1, "float16"): (1.184, 0.890),
-    (4, 1.0, 1, "float32"): (1.683, 1.547),
-    (4, 1.0, 4, "float16"): (1.585, 0.957),
-    (4, 1.0, 4, "float32"): (2.158, 1.633),
-    (4, 1.0, 16, "float16"): (2.789, 0.994),
-    (4, 1.0, 16, "float32"): (3.207, 1.484),
-    (4, 0.1, 1, "float16"): (7.796, 7.536),
-    (4, 0.1, 1, "float32"): (15.37, 15.209),
+    (2, 1.0, 1): ((0.6825, 0.491), (1.213, 1.07)),
+    (2, 1.0, 4): ((0.9914, 0.511), (1.407, 0.965)),
+    (2, 1.0, 16): ((2.169, 0.539), (2.594, 1.002)),
+    (2, 0.1, 1): ((5.213, 5.041), (10.03, 9.898)),
+    (2, 0.1, 4): ((5.543, 5.094), (10.43, 9.98)),
+    (2, 0.1, 16): ((6.57, 4.922), (11.8, 10.208)),
+    (4, 1.0, 1): ((1.184, 0.89), (1.683, 1.547)),
+    (4, 1.0, 4): ((1.585, 0.957), (2.158, 1.633)),
+    (4, 1.0, 16): ((2.789, 0.994), (3.207, 1.484)),
+    (4, 0.1, 1): ((7.796, 7.536), (15.37, 15.209)),
 }
-# Gb/s, micro-batches, wire: what communication adds to a step of 2 hosts on one core, and on a core each, in seconds.
+# Gb/s, micro-batches; of both wires what communication adds to a step of 2 hosts on one core, and on a core each.
 SHARED_CORE = {
-    (1.0, 1, "float16"): (0.597, 0.538),
-    (1.0, 1, "float32"): (1.126, 1.016),
-    (1.0, 4, "float16"): (0.672, 0.569),
-    (1.0, 4, "float32"): (1.174, 1.075),
-    (1.0, 16, "float16"): (0.964, 0.755),
-    (1.0, 16, "float32"): (1.244, 1.251),
-    (0.1, 1, "float16"): (4.937, 5.088),
-    (0.1, 1, "float32"): (10.269, 9.997),
+    (1.0, 1): ((0.597, 0.538), (1.126, 1.016)),
+    (1.0, 4): ((0.672, 0.569), (1.174, 1.075)),
+    (1.0, 16): ((0.964, 0.755), (1.244, 1.251)),
+    (0.1, 1): ((4.937, 5.088), (10.269, 9.997)),
 }
 
 
 def measured_here() -> Iterator[Row]:
     """What lab/scaling.py measured."""
     for pace, figures in ((1, ONE_CORE), (20, TWENTY)):
-        for (hosts, rate, micro_batches, wire), (step_s, exposed_s) in figures.items():
+        for ((hosts, rate, micro_batches), of_wires), i in product(figures.items(), range(2)):
+            (step_s, exposed_s), wire = of_wires[i], ("float16", "float32")[i]
             overrides = [f"phase.0.global_batch={16 * hosts * micro_batches}", f"numerics.wire={wire}"]
             recipe = size_recipe("small", overrides)
             network = Network(rate * 1e9 / 8)
@@ -229,7 +217,7 @@ def measured_here() -> Iterator[Row]:
             flops = solved(pace / (1.76 * hosts * micro_batches), micro_batch_rate)
             plan = plan_phase(recipe, 0, hosts, Device("core", flops, 1.0), network)
             setup = f"{hosts} hosts, {rate:g} Gb/s, K = {micro_batches}, {wire}"
-            shared_s, own_s = SHARED_CORE[rate, micro_batches, wire] if hosts == 4 else (1.0, 1.0)
+            shared_s, own_s = SHARED_CORE[rate, micro_batches][i] if hosts == 4 else (1.0, 1.0)
             planned = step_s - exposed_s + plan.exposed_s * shared_s / own_s
             yield Row(f"here, {pace} x a core's pace, s", setup, step_s, planned)
 

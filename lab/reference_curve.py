@@ -88,9 +88,7 @@ def main() -> int:
     parser.add_argument("--data_dir", required=True, type=Path, metavar="STORE")
     parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of the runs")
     parser.add_argument("--about", required=True, metavar="WORDS", help="what was run, on which data")
-    parser.add_argument(
-        "--seeds", default="3", metavar="N", help="seeds from 0 on, or a list, as in 0,2,3 (default: %(default)s)"
-    )
+    parser.add_argument("--seeds", default="3", metavar="N", help="from 0 on, or a list: 0,2,3 (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--window", type=int, default=100, metavar="STEPS", help="a multiple of 10 (default: 100)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="most steps of each run (default: all)")

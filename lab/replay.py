@@ -2,7 +2,7 @@
 """Counts false alarms of checks of gradients and of slow ranks, and measures what the checks cost.
 
 python lab/replay.py alarms --output alarms.jsonl             500 checks in each configuration; goes on where it ended
-python lab/replay.py noise --output noise.jsonl --runs 6      two ranks of one thread, 1,000 steps each
+python lab/replay.py noise --output noise.jsonl               two ranks of one thread, 1,000 steps each
 python lab/replay.py cost                                     K = 1 and 4: what a check and a timed step add
 
 Ranks under horovodrun train a small BERT on the made-up text of lab/soak.py. A check that finds a difference ends the
@@ -21,9 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from lab.kept import add_line, read_lines
-from lab.soak import environment, make_input
+from lab.rounds import variables
+from lab.soak import make_input
 
-STEPS = 500
+STEPS, RUNS = 500, 6  # of alarms; of noise
 MODERN = ("model.architecture='modernbert'", "objective.pair='none'")
 ALBERT = ("model.shared_layers=1", "model.embedding_size=32")
 HALF = ("numerics.precision='float16'", "numerics.wire='float16'")
@@ -66,7 +67,7 @@ def train(directory: Path, ranks: int, settings: tuple[str, ...]) -> tuple[int, 
     words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(ranks), "--", "pretrain"]
     words += ["--recipe", directory / "recipe.toml", "--data_dir", directory / "store", "--output_dir", output_dir]
     words += [word for setting in (*rare, *settings) for word in ("--set", setting)]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=variables(), capture_output=True, text=True, check=False)
     log = output_dir / "metrics.jsonl"
     return done.returncode, read_lines(log), done.stdout + done.stderr
 
@@ -90,10 +91,10 @@ def alarms(directory: Path, output: Path) -> None:
         add(output, found)
 
 
-def noise(directory: Path, output: Path, runs: int) -> None:
+def noise(directory: Path, output: Path) -> None:
     """Add a line for each run of 1,000 steps that the file lacks: ranks that were called slow."""
     done = len(read_lines(output))
-    for number in range(done, runs):
+    for number in range(done, RUNS):
         steps = ("phase.0.steps=500", "phase.1.steps=500", "execution.replay_steps=0")
         code, log, _ = train(directory, 2, (*SINGLE, *K1, *steps, f"data.seed={number}"))
         incidents = [each["incident"] for each in log if "incident" in each]
@@ -136,16 +137,15 @@ def add(output: Path, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("alarms", "noise", "cost"))
-    parser.add_argument("--output", type=Path, default=Path("replay.jsonl"), help="default: %(default)s")
-    parser.add_argument("--runs", type=int, default=6, metavar="N", help="of noise (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="of alarms (default: %(default)s)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: alarms.jsonl or noise.jsonl")
     arguments = parser.parse_args()
+    output = arguments.output or Path(f"{arguments.work}.jsonl")
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
-        make_input(Path(scratch), arguments.steps)
+        make_input(Path(scratch), STEPS)
         if arguments.work == "alarms":
-            alarms(Path(scratch), arguments.output)
+            alarms(Path(scratch), output)
         elif arguments.work == "noise":
-            noise(Path(scratch), arguments.output, arguments.runs)
+            noise(Path(scratch), output)
         else:
             cost(Path(scratch))
 

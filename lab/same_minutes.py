@@ -40,24 +40,23 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.host import BFLOAT16, instructions, processor_name
 from bert_horovod.training.peak import precision_advice
-from lab.compute import add_environments, torch_environment
-from lab.contestants import path
+from lab.compute import torch_environment
 from lab.curve_recipes import KEPT, key_of
 from lab.curves import own_cores
 from lab.finetuning_pace import peer_python
 from lab.minutes_results import Enough, Line, Results, marks_of, pace_of, report, split_books, steps_of
-from lab.rounds import PROJECT, reported, say
+from lab.rounds import PROJECT, commit, path, program, reported, say, variables
 
 RESULTS = KEPT / "same-minutes.jsonl"
 SEEDS = {"a": 3, "b": 1, "c": 3, "d": 1}
-PILOT = 0.1  # of --epochs, in place of --pilot_minutes
+PILOT_MINUTES, PILOT = 4.0, 0.1  # of (c)'s pilots; in place of them, of --epochs
 LENGTH, ROWS = 64, 4096  # tokens of a row; held-out rows that are judged
 # Shares of the stores' text: pretrain needs a part that is held out, and no store may hold out more than half.
 HELD_OUT = {"train": 0.001, "held_out": 0.5}
@@ -83,7 +82,7 @@ class Contest:
         self.results = Results(arguments.results, arguments.most)
         prepared = (self.work / "prepared").is_file()
         if not prepared or set("cd") & set(arguments.only):
-            python = arguments.peer_python or peer_python(arguments.environments.absolute())
+            python = arguments.peer_python or peer_python()
             self.torch = torch_environment(python, arguments.device)
             self.peer = [python, str(PROJECT / "lab" / "peers" / "run_mlm.py")]
         if not prepared:
@@ -109,7 +108,7 @@ class Contest:
             say(f"{file}: {len(text.split()):,} words")
             shutil.rmtree(self.work / name, ignore_errors=True)
             words = ["--input", file, "--vocab", arguments.vocab, "--output_dir", self.work / name]
-            self.program("prepare", *words, "--held_out", HELD_OUT[name], "--documents", "paragraph_lines")
+            program("prepare", *words, "--held_out", HELD_OUT[name], "--documents", "paragraph_lines", gpu=self.gpu)
         files = {"text": "train.txt", "tokenizer": "tokenizer", "rows": "rows.npy"}
         job: Line = {name: str(self.work / file) for name, file in files.items()}
         job |= {"vocab": str(arguments.vocab.absolute()), "length": LENGTH}
@@ -120,15 +119,22 @@ class Contest:
         """Do all that is asked for."""
         arguments = self.arguments
         lengths = [("epochs", arguments.epochs)] if arguments.epochs else [("minutes", m) for m in arguments.minutes]
+        failed = []
         for number, (unit, amount) in enumerate(lengths):
             for seed, name in product(range(1, arguments.seeds + 1), arguments.only):
                 if seed > (SEEDS[name] if number == 0 else int(name in "ac")):
                     continue
-                settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
-                line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
-                if not line["losses"]:
-                    raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
-                self.judge_pairs(line, whole=number > 0)
+                try:
+                    settings = self.best_of_ours(name) if name in "ab" else self.best_of_theirs(name)
+                    line = self.run({"contestant": name, unit: amount, "seed": seed}, settings)
+                    if not line["losses"]:
+                        raise UserError(f"({name}): {amount:g} minutes are over before its first step: more --minutes")
+                    self.judge_pairs(line, whole=number > 0)
+                except RunError as error:  # hours of the others must not wait for somebody who reads it
+                    failed.append(f"({name}), seed {seed}, {amount:g} {unit}: {error}")
+                    say(f"left out: {failed[-1]}")
+        if failed:
+            raise RunError("; ".join(failed) + "; the same command tries again")
 
     def run(self, what: Line, settings: Line) -> Line:
         """Train, and judge at the marks; only the last checkpoint stays, and none of a pilot."""
@@ -146,16 +152,24 @@ class Contest:
             found = self.train(settings, key, steps, marks_of(unit, what[unit], steps), what["seed"])
             for reached in found["reached"]:
                 checkpoint = self.work / key / "run" / "checkpoints" / f"step-{reached['step']:08d}"
-                words = [checkpoint, "--data_dir", self.work / "held_out", "--rows", ROWS]
-                judged = self.program("evaluate", *words, "--sequence_length", LENGTH, "--json")
-                reached["loss"] = json.loads(judged)["held_out_mlm_loss"]
+                reached["loss"] = self.judge(checkpoint)
                 said = f"{reached['loss']:.4f} nats at {reached['mark']:g} {unit}, {reached['seconds']:.0f} s"
                 say(f"({name}): {said}")
             if "pilot" not in what:
                 shutil.copytree(checkpoint, self.work / f"{key}.last", dirs_exist_ok=True)
-            return {"steps": steps, "losses": found["reached"], "commit": _commit()}
+            return {"steps": steps, "losses": found["reached"], "commit": commit()}
 
         return self.once(what | {"settings": settings}, find)
+
+    def judge(self, checkpoint: Path) -> float:
+        """The held-out loss, nats; infinite where the peer, which never stops for it, has diverged."""
+        words = [checkpoint, "--data_dir", self.work / "held_out", "--rows", ROWS, "--sequence_length", LENGTH]
+        try:
+            return json.loads(program("evaluate", *words, "--json", gpu=self.gpu))["held_out_mlm_loss"]
+        except RunError as error:
+            if "not finite" not in str(error):
+                raise
+            return math.inf
 
     def pace(self, settings: Line) -> Line:
         """Seconds of start and compilation, seconds of a step; of this program also rows of an epoch.
@@ -167,7 +181,7 @@ class Contest:
             steps = max(60, self.arguments.pilot_rows // self.batch(settings))
             say(f"pace: {steps} steps of {settings}")
             try:
-                found = self.train(settings, key, steps, [], 1, 240 * self.arguments.pilot_minutes)
+                found = self.train(settings, key, steps, [], 1, 240 * PILOT_MINUTES)
             except TooSlow as slow:
                 say(f"pace: passed over: {slow}")
                 return {"fixed_s": 0.0, "step_s": math.inf, "passed_over": str(slow)}
@@ -192,7 +206,7 @@ class Contest:
         if not pairs or "pairs" in line or not checkpoint.is_dir():
             return
         try:
-            judged = self.program("evaluate", checkpoint, "--pairs", pairs, "--every", every, "--json")
+            judged = program("evaluate", checkpoint, "--pairs", pairs, "--every", every, "--json", gpu=self.gpu)
         except RunError as error:
             if "--pairs" not in str(error):
                 raise
@@ -220,7 +234,7 @@ class Contest:
         first = BEST | {"batch": tried["batch"][1]}
         best: Line = self.fastest([(each, each) for each in (first | {"precision": one} for one in self.precisions)])
         epochs = self.arguments.epochs
-        length = {"epochs": PILOT * epochs} if epochs else {"minutes": self.arguments.pilot_minutes}
+        length = {"epochs": PILOT * epochs} if epochs else {"minutes": PILOT_MINUTES}
         what = {"contestant": "c", "pilot": True, **length, "seed": 1}
         for key, values in tried.items():
             runs = {value: self.run(what, best | {key: value})["losses"] for value in values}
@@ -283,10 +297,10 @@ class Contest:
             output.mkdir()
             of_ours = "recipe" in settings
             command, job = (self.pretrain if of_ours else self.run_mlm)(settings, output, steps, seed)
-            own = {"TORCHINDUCTOR_CACHE_DIR": str(output / "compiled")}
+            own = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"), str(output / "compiled"))
             job |= {"marks": marks, "found": str(found), "began": time.time()}
             command[command.index("JOB")] = json.dumps(job)
-            environment = self.environment(os.environ if of_ours else self.torch) | own
+            environment = (variables(self.gpu) if of_ours else self.torch) | own
             run_alone(command, environment, self.work / f"{key}.log", limit_s)
         return json.loads(found.read_text(encoding="utf-8"))
 
@@ -307,21 +321,6 @@ class Contest:
         job = settings | {"config": config, "steps": steps, "seed": seed, "device": self.arguments.device}
         job |= {"tokenizer": str(self.work / "tokenizer"), "rows": str(self.work / "rows.npy")}
         return [*self.peer, "JOB"], job | {"threads": self.cores, "output": str(output / "run")}
-
-    def environment(self, variables: Any) -> dict[str, str]:
-        """The variables of a process."""
-        own = {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path()} | ({} if self.gpu else {"CUDA_VISIBLE_DEVICES": ""})
-        return dict(variables) | own
-
-    def program(self, *words: Any) -> str:
-        """What a command of this program prints; raises RunError with its last words."""
-        environment = self.environment(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), environment.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise RunError(f"{words[0]} ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-3:]))
-        return done.stdout
 
 
 def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_s: float | None = None) -> None:
@@ -344,49 +343,35 @@ def run_alone(command: list[str], environment: dict[str, str], log: Path, limit_
         raise RunError(f"{Path(command[1]).name} ended with {run.returncode}; see {log}: {last}")
 
 
-def _commit() -> str:
-    """The commit that runs."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=PROJECT, text=True, capture_output=True, check=False).stdout.strip()
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="texts, runs and last checkpoints (default: table only)"
-    )
-    parser.add_argument(
-        "--books", type=Path, metavar="DIR", help="files .txt or .txt.gz, one a book; a line is a paragraph"
-    )
-    parser.add_argument("--vocab", type=Path, metavar="FILE", help="a WordPiece vocab.txt, uncased")
-    parser.add_argument("--words", type=int, default=10_000_000, help="words to train on (default: %(default)s)")
-    parser.add_argument("--recipe", default="bert-mini-fast", help="of (a) (default: %(default)s)")
-    parser.add_argument(
-        "--only", nargs="*", default=list("abcd"), choices="abcd", help="contestants; none: texts alone"
-    )
-    parser.add_argument("--minutes", type=float, nargs="+", default=[20.0, 60.0], help="(default: 20 60)")
-    parser.add_argument("--epochs", type=float, help="epochs in place of minutes")
-    parser.add_argument("--most", type=int, metavar="N", help="end after N new runs and pilots, where time is short")
-    parser.add_argument("--seeds", type=int, default=3, help="at most (default: %(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
-    parser.add_argument("--hidden", type=int, default=256, help="width (default: %(default)s)")
-    parser.add_argument("--pilot_minutes", type=float, default=4.0, help="of (c)'s pilots (default: %(default)s)")
-    parser.add_argument("--pilot_rows", type=int, default=12_800, help="of pilots of pace (default: %(default)s)")
-    parser.add_argument("--pairs", type=Path, metavar="DIR", help="minimal pairs, as for bert-horovod evaluate")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="(default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the kept lines instead of tables")
-    parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers")
-    add_environments(parser)
+    add = parser.add_argument
+    add("--work", type=Path, metavar="DIR", help="texts, runs and last checkpoints (default: table only)")
+    add("--books", type=Path, metavar="DIR", help="files .txt or .txt.gz, one a book; a line is a paragraph")
+    add("--vocab", type=Path, metavar="FILE", help="a WordPiece vocab.txt, uncased")
+    add("--words", type=int, default=10_000_000, help="words to train on (default: %(default)s)")
+    add("--recipe", default="bert-mini-fast", help="of (a) (default: %(default)s)")
+    add("--only", nargs="*", default=list("abcd"), choices="abcd", help="contestants; none: texts alone")
+    add("--minutes", type=float, nargs="+", default=[20.0, 60.0], help="(default: 20 60)")
+    add("--epochs", type=float, help="epochs in place of minutes")
+    add("--most", type=int, metavar="N", help="end after N new runs and pilots, where time is short")
+    add("--seeds", type=int, default=3, help="at most (default: %(default)s)")
+    add("--layers", type=int, default=4, help="(default: %(default)s)")
+    add("--hidden", type=int, default=256, help="width (default: %(default)s)")
+    add("--pilot_rows", type=int, default=12_800, help="of pilots of pace (default: %(default)s)")
+    add("--pairs", type=Path, metavar="DIR", help="minimal pairs, as for bert-horovod evaluate")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="(default: %(default)s)")
+    add("--results", type=Path, default=RESULTS, metavar="FILE", help="(default: %(default)s)")
+    add("--json", action="store_true", help="print the kept lines instead of tables")
+    add("--peer_python", metavar="FILE", help="a Python with torch and transformers")
     add_overrides(parser, "numerics.precision=float32")
     arguments = parser.parse_args(argv)
     for flag, least in {"words": 1, "seeds": 1, "layers": 1, "hidden": 2, "pilot_rows": 1}.items():
-        if getattr(arguments, flag) < least:
-            parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least {least}")
-    for minutes in (*arguments.minutes, arguments.pilot_minutes, 1.0 if arguments.epochs is None else arguments.epochs):
+        require_least(f"--{flag}", getattr(arguments, flag), least)
+    for minutes in (*arguments.minutes, 1.0 if arguments.epochs is None else arguments.epochs):
         if not minutes > 0:
-            parser.error(f"--minutes, --pilot_minutes, --epochs: expected more than 0, found {minutes}")
+            parser.error(f"--minutes, --epochs: expected more than 0, found {minutes}")
     return arguments
 
 

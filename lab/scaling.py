@@ -8,16 +8,15 @@ python lab/scaling.py --compute real --micro_batches 1 --micro_batches 4
 The hosts share this machine's cores, so their compute must not depend on how many they are. --compute delay: all
 contestants sleep, for forward, each layer's backward and the update, what our step took on one core over --speed,
 and give out gradients of the real shapes as they would come. What is done to gradients themselves (adding up, norm,
-casts) is real. --compute real: one thread a host, each host on
-a core of its own. Peers are this package's model and update under plain Horovod (its tape, its defaults) and Hugging
-Face's BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
+casts) is real. --compute real: ours alone, one thread a host, each host on
+a core of its own. Peers are this package's parameters under plain Horovod (its tape, its defaults) and Hugging Face's
+BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
 
 A contestant is started anew for each line and round, in turn with the others; figures are medians over rounds.
 Seconds are of an optimizer step of K micro-batches. compute s is a step without communication, in the same process;
 exposed s is what communication adds to it. Efficiency is rows/s a host over rows/s of one host alone. link use is what
-a rank sends in a ring all-reduce of the gradients, over the step and the link's rate. predicted s is our model's, held
-back s our step with all communication after backward, cores busy the share of this machine's cores, all hosts
-together, during our step. One that fails is named on standard error and left out.
+a rank sends in a ring all-reduce of the gradients, over the step and the link's rate. One that fails is named on
+standard error and left out.
 """
 
 import argparse
@@ -25,24 +24,22 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.commands.shared.flags import add_overrides, require_least
+from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, describe_recipe, size_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.tables import table
 from lab.cluster import bits_per_s, cluster, why_not
-from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run, sizes
-from lab.rounds import PROJECT, in_turn, reported, say
+from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, run, sizes
+from lab.rounds import PROJECT, in_turn, path, printed, reported, say
 
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
 START_S = 600  # most seconds that ranks on shared cores start and compile
@@ -52,9 +49,6 @@ COLUMNS = {
     "exposed_s": ("exposed s", "{:.3f}".format),
     "efficiency": ("efficiency", PERCENT),
     "link_use": ("link use", PERCENT),
-    "predicted_s": ("predicted s", "{:.4g}".format),
-    "held_back_s": ("held back s", "{:.4g}".format),
-    "cores_busy": ("cores busy", PERCENT),
 }
 
 
@@ -64,9 +58,8 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
     `alone_rows_per_s`: the same program's on one host; None if nobody measured it.
     """
 
-    def median(key: str) -> float | None:
-        values = [each[key] for each in rounds if each.get(key) is not None]
-        return statistics.median(values) if values else None
+    def median(key: str) -> float:
+        return statistics.median(each[key] for each in rounds)
 
     step_s = median("step_s")
     rate = rows * cell.micro_batches * cell.hosts / step_s
@@ -84,9 +77,6 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
             "exposed_s": statistics.median(each["step_s"] - each["compute_s"] for each in rounds),
             "wire_bytes": median("wire_bytes"),
             "link_use": median("wire_bytes") * 8 / step_s / bits_per_s(cell.link),
-            "predicted_s": median("predicted_s"),
-            "held_back_s": median("held_back_s"),
-            "cores_busy": median("cores_busy"),
         }
     return row
 
@@ -95,28 +85,21 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
     """The lines, a group's at once as soon as it is measured."""
     asked = list(groups(arguments))
     plan = {cell: expected(cell, arguments, profile, recipe) for group in asked for cell in group}
-    total_s, behind_s = arguments.rounds * sum(seconds for _, seconds in plan.values()), 0.0
-    runs, number = arguments.rounds * len(plan), 0
-    say(f"{runs} runs, about {total_s / 60:.0f} min")
+    total_s = arguments.rounds * sum(seconds for _, seconds in plan.values())
+    say(f"{arguments.rounds * len(plan)} runs, about {total_s / 60:.0f} min")
     alone: dict[tuple[str, int], float] = {}
     with tempfile.TemporaryDirectory() as scratch, cluster(max(arguments.hosts), arguments.link[0]) as box:
         delays = None
         if arguments.compute == "delay":
             delays = Path(scratch) / "profile.json"
             delays.write_text(json.dumps(profile))
-        started = time.monotonic()
         for group in asked:
             for host in box.hosts:
                 box.shape(host, group[0].link or arguments.link[0])
 
             def measured(cell: Cell, _: int) -> dict[str, float]:
-                nonlocal number, behind_s
                 steps, seconds = plan[cell]
-                number, behind_s = number + 1, behind_s + seconds
-                row = figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
-                left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
-                say(f"{number}/{runs} {cell}: {row['step_s']:.4g} s; {left / 60:.0f} min left")
-                return row
+                return figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
 
             lines = []
             for cell, taken in in_turn(group, arguments.rounds, measured).items():
@@ -137,12 +120,9 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     for override in [*arguments.overrides, *settings]:
         words += ["--set", override]
     core = min(os.sched_getaffinity(0))
-    ours = ["taskset", "-c", core, sys.executable, PROJECT / "lab" / "delayed.py", "measure", *words]
-    done = subprocess.run([*map(str, ours)], cwd=PROJECT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError("lab/delayed.py: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    ours = printed(["taskset", "-c", core, sys.executable, PROJECT / "lab" / "delayed.py", "measure", *words])
     speed = arguments.speed if arguments.compute == "delay" else 1
-    delays = json.loads(done.stdout.splitlines()[-1])
+    delays = json.loads(ours.splitlines()[-1])
 
     def scaled(seconds: float) -> float:
         return max(0.0, seconds) / speed  # differences of clocks: in toy models some are negative
@@ -170,54 +150,25 @@ def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def repeatable(flag: str, usual: str, **options: Any) -> None:
+        parser.add_argument(flag, action="append", help=f"repeatable (default: {usual})", **options)
+
     parser.add_argument("--model", choices=tuple(SIZES), default="small", help="(default: %(default)s)")
-    parser.add_argument("--rows", type=int, metavar="N", help="rows of a micro-batch (default: the model's usual)")
-    parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the model's usual)")
-    parser.add_argument(
-        "--hosts", type=int, action="append", metavar="N", help="repeatable (default: 1 2 4; real: 1 2)"
-    )
-    parser.add_argument("--link", action="append", metavar="RATE", help=f"repeatable (default: {' '.join(LINKS)})")
-    parser.add_argument(
-        "--micro_batches",
-        type=int,
-        action="append",
-        metavar="K",
-        help="micro-batches of a step; repeatable (default: 1 4 16)",
-    )
-    parser.add_argument(
-        "--wire",
-        choices=sorted({wire for wires in WIRES.values() for wire in wires}),
-        action="append",
-        help="repeatable (default: float32 float16); int8: ours alone, powersgd (of rank 1) and powersgd4: DDP's",
-    )
-    parser.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        action="append",
-        help="method of ours, beside the wires; repeatable (default: none)",
-    )
-    parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
+    parser.add_argument("--rows", type=int, help="of a micro-batch (default: the model's usual)")
+    parser.add_argument("--length", type=int, help="positions of a row (default: the model's usual)")
+    repeatable("--hosts", "1 2 4; real: 1 2", type=int)
+    repeatable("--link", " ".join(LINKS), metavar="RATE")
+    repeatable("--micro_batches", "1 4 16 a step", type=int)
+    repeatable("--wire", "float32 float16", choices=sorted({wire for wires in WIRES.values() for wire in wires}))
+    repeatable("--method", "none; of ours, beside the wires", choices=tuple(METHODS))
+    parser.add_argument("--peer", choices=("all", "none", *PEERS), help="(default: all; real: none)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
     parser.add_argument("--delay", type=Path, metavar="FILE", help="what lab/delayed.py printed (default: measure)")
-    parser.add_argument(
-        "--speed",
-        type=float,
-        default=20.0,
-        metavar="X",
-        help="speed of a host's device, over one core (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--data_dir", type=Path, metavar="STORE", help="token store of the peers' rows (default: random ones)"
-    )
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, metavar="N", help="timed in a run (default: as --seconds says)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="seconds of timed steps in a run, about (default: %(default)s)",
-    )
+    parser.add_argument("--speed", type=float, default=20.0, help="of a device over one core's (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="timed in a run (default: as --seconds says)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a run's timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
@@ -229,37 +180,35 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         ("link", LINKS),
         ("micro_batches", MICRO_BATCHES),
         ("wire", ["float32", "float16"]),
+        ("peer", "all" if arguments.compute == "delay" else "none"),
     ):
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
-    _check(parser, arguments)
+    _check(arguments)
     return arguments
 
 
-def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    for name in ("hosts", "micro_batches", "rounds", "steps"):
-        setting = getattr(arguments, name)
-        for value in setting if isinstance(setting, list) else [setting]:
-            if value is not None and value < 1:
-                parser.error(f"--{name} {value}: expected at least 1")
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a value that cannot be."""
+    for name in ("hosts", "micro_batches", "rounds", "steps", "rows"):
+        given = getattr(arguments, name)
+        for number in given if isinstance(given, list) else [given]:
+            require_least(f"--{name}", number)
     for name in ("seconds", "speed"):
         if not getattr(arguments, name) > 0:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected more than 0")
-    cores = len(os.sched_getaffinity(0))
-    if arguments.compute == "real" and max(arguments.hosts) > cores:
-        parser.error(
-            f"--hosts {max(arguments.hosts)} with --compute real: expected at most {cores}, a core for each host; "
-            "--compute delay takes more"
-        )
+            raise UserError(f"--{name} {getattr(arguments, name)}: expected more than 0")
     for rate in arguments.link:
         try:
             bits_per_s(rate)
         except ValueError as error:
-            parser.error(f"--link {error}")
-    if arguments.delay and arguments.compute == "real":
-        parser.error("--delay with --compute real: expected one of them")
+            raise UserError(f"--link {error}") from error
+    cores, real = len(os.sched_getaffinity(0)), arguments.compute == "real"
+    if real and (arguments.delay or arguments.peer != "none"):
+        raise UserError("--compute real: expected no --delay and no --peer, because peers sleep")
+    if real and max(arguments.hosts) > cores:
+        raise UserError(f"--hosts {max(arguments.hosts)} on {cores} cores: --compute real takes a core for each host")
     if arguments.delay and not arguments.delay.is_file():
-        parser.error(f"--delay {arguments.delay}: no such file; expected what `python lab/delayed.py measure` prints")
+        raise UserError(f"--delay {arguments.delay}: no such file; expected what lab/delayed.py measure prints")
 
 
 @reported

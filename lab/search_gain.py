@@ -14,11 +14,8 @@ A run is a line of lab/search_gain.jsonl, under the hash of what decides it. Sto
 import argparse
 import hashlib
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +25,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.corpus.reading.squad_files import read_squad
-from bert_horovod.errors import RunError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores
 from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
 from bert_horovod.finetuning.glue import TASKS
@@ -37,13 +33,13 @@ from bert_horovod.inference.embedding_predictor import unit
 from bert_horovod.reporting.tables import lines
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
-from lab.kept import add_line, by_key
-from lab.rounds import PROJECT, reported, say
+from lab.kept import add_line, by_key, read_lines
+from lab.rounds import PROJECT, logged, reported, say
 
 KEPT = PROJECT / "lab" / "search_gain.jsonl"
 ROWS = ("before", "in-batch", "mined")
 TITLES = {"mrr_10": "MRR@10", "recall_1": "recall@1", "recall_10": "recall@10", "spearman": "STS-B, Spearman"}
-SEEDS = 3
+SEEDS, STEPS, PAIRS = 3, 500, 24  # of a row; of a run; of a step
 LENGTHS = {"in-batch": 96, "mined": 176}  # of a question about 16 tokens, of a paragraph 80
 HOW = (
     "phase.0.learning_rate=3e-4",
@@ -73,10 +69,10 @@ class Judged(NamedTuple):
         return retrieval_scores(ranks) | score(cosines, self.scores, ("spearman",))
 
 
-def write_files(squad: Path, stsb: Path, questions: int, work: Path) -> Judged:
+def write_files(squad: Path, stsb: Path, work: Path) -> Judged:
     """Write "pairs" to train on, a "few" for finetune's own scores, and "texts" to judge by into --work."""
     train, dev = (read_squad(squad / f"{split}-v1.1.json.gz") for split in ("train", "dev"))
-    chosen = np.random.default_rng(0).permutation(len(train.ids))[:questions].tolist()
+    chosen = np.random.default_rng(0).permutation(len(train.ids))[: STEPS * PAIRS].tolist()
     few = np.linspace(0, len(dev.ids) - 1, 64).astype(int).tolist()
     for name, read, numbers in (("pairs", train, chosen), ("few", dev, few)):
         _write(work / f"{name}.jsonl", [(read.questions[i], read.contexts[read.context_of[i]]) for i in numbers])
@@ -95,11 +91,10 @@ class Search:
     """The runs of one checkpoint, in the directory --work."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.asked, self.work, self.checkpoint = arguments, arguments.work, arguments.checkpoint
-        questions = arguments.steps * arguments.pairs
-        self.judged = write_files(arguments.squad, arguments.data / "STS-B", questions, self.work)
+        self.work, self.checkpoint = arguments.work, arguments.checkpoint
+        self.judged = write_files(arguments.squad, arguments.data / "STS-B", self.work)
         contents = [self.checkpoint / "model.safetensors", *map(self._file, ("pairs", "texts"))]
-        self._identity = [arguments.steps, arguments.pairs, HOW, [hash_file(path) for path in contents]]
+        self._identity = [STEPS, PAIRS, HOW, [hash_file(path) for path in contents]]
 
     def key(self, row: str, seed: int) -> str:
         """What a run is kept under."""
@@ -108,14 +103,7 @@ class Search:
 
     def program(self, log: str, *words: object) -> None:
         """Run a command of the program; raises RunError if it fails."""
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        path = self.work / f"{log}.log"
-        with path.open("a") as file:
-            command = [sys.executable, "-m", "bert_horovod", *map(str, words)]
-            done = subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
-        if done.returncode:
-            raise RunError(f"{words[0]} ended with {done.returncode}; see {path}; the same command goes on")
+        logged(["-m", "bert_horovod", *words], self.work / f"{log}.log")
 
     def trained(self, row: str, seed: int) -> Path:
         """The checkpoint of a run, trained if it is not there."""
@@ -125,7 +113,7 @@ class Search:
         if row == "mined":
             columns, train = f"{columns},negative", self.mined()
         words = ["--train_file", train, "--dev_file", self._file("few"), "--text_columns", columns]
-        sizes = {"sequence_length": LENGTHS[row], "steps": self.asked.steps, "global_batch": self.asked.pairs}
+        sizes = {"sequence_length": LENGTHS[row], "steps": STEPS, "global_batch": PAIRS}
         settings = [*HOW, *PAUSED, f"data.seed={seed}", *(f"phase.0.{name}={value}" for name, value in sizes.items())]
         words += [word for setting in settings for word in ("--set", setting)]
         words += ["--checkpoint", self.checkpoint, "--output_dir", output]
@@ -134,7 +122,8 @@ class Search:
 
     def mined(self) -> Path:
         """The train pairs with a negative each."""
-        path, vectors = self._file("mined"), self.trained("in-batch", 0)
+        vectors = self.trained("in-batch", 0)
+        path = self._file(f"mined-{vectors.name}")
         if not path.exists():
             self.program("mine", "mine", "--checkpoint", vectors, "--input", self._file("pairs"), "--output", path)
         return path
@@ -176,22 +165,22 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True, type=Path, metavar="DIR")
     parser.add_argument("--row", action="append", choices=ROWS, help="repeatable (default: all)")
     parser.add_argument("--seed", action="append", type=int, help=f"repeatable (default: 0 to {SEEDS - 1})")
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="of a run (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=24, metavar="N", help="of a step (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    search, kept = Search(arguments), by_key(arguments.results)
+    search, kept = Search(arguments), by_key(KEPT)
     for seed in arguments.seed or range(SEEDS):
         for row in arguments.row or ROWS:
-            key, begun = search.key(row, seed), time.monotonic()
+            key = search.key(row, seed)
             if key not in kept and not (seed and row == "before"):
                 say(f"{row}, seed {seed}: {key}")
                 scores = search.scores(row, seed)
-                minutes = (time.monotonic() - begun) / 60
+                steps_s = [
+                    line["step_s"] for line in read_lines(search.work / key / "metrics.jsonl") if "step_s" in line
+                ]
+                minutes = STEPS * statistics.median(steps_s or [0.0]) / 60
                 kept[key] = {"key": key, "row": row, "seed": seed, "scores": scores, "minutes": round(minutes, 1)}
-                kept[key] |= {"steps": arguments.steps, "pairs": arguments.pairs}
-                add_line(arguments.results, kept[key])
+                kept[key] |= {"steps": STEPS, "pairs": PAIRS}
+                add_line(KEPT, kept[key])
     print(report(search, kept))
     return 0
 

@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.corpus.shard import COUNTS, shard_file, write_shard
 from bert_horovod.corpus.store import Store, open_store, write_manifest
 from lab.kept import add_line
+from lab.rounds import peak_bytes, variables
 
-PROJECT = Path(__file__).resolve().parents[1]
 MOST_SHARDS = 1000
 HARD_LIMIT = 1024  # of open files
 BEGIN, END = re.compile("starting from"), re.compile(r"phase 0: .*; (compiling|tracing)")
-COLUMNS = "text GB  shards  index s  start s  whole s  files  maps  memory GB  read MB"
+COLUMNS = "text GB  shards  index s  start s  files  maps  memory GB  read MB"
 
 
 def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
@@ -55,22 +55,25 @@ def linked_store(base: Store, path: Path, gigabytes: float) -> Path:
     shard_file(path, "joined").unlink(missing_ok=True)
     for name in ("vocab.txt", "sources.jsonl"):
         os.link(base.path / name, path / name)
-    totals = base.manifest["totals"] | {count: sum(entry[count] for entry in of_store) for count in COUNTS}
-    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
-    manifest = base.manifest | {"shards": of_store, "totals": totals, "duplicates": duplicates}
-    manifest.pop("text", None)  # it was of other documents
-    write_manifest(path, manifest)
+    write_remade(base, path, of_store)
     return path
 
 
-def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
+def write_remade(base: Store, path: Path, shards: list[dict[str, Any]]) -> None:
+    """Write the manifest of a store that has other shards than the one of which it was made."""
+    totals = base.manifest["totals"] | {count: sum(entry[count] for entry in shards) for count in COUNTS}
+    duplicates = {"documents": 0, "tokens": 0, "sha256": None}
+    manifest = base.manifest | {"shards": shards, "totals": totals, "duplicates": duplicates}
+    manifest.pop("text", None)  # it was of other documents
+    write_manifest(path, manifest)
+
+
+def start(store: Path, output: Path) -> dict[str, Any]:
     """Start a run, end it where its first step is compiled; returns what it took."""
-    command = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", recipe, "--data_dir", str(store)]
-    command += ["--output_dir", str(output)]
-    command += [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "bert_horovod", "pretrain", "--recipe", "bert-mini", "--data_dir", str(store)]
     process = subprocess.Popen(
-        command,
-        cwd=PROJECT,
+        [*command, "--output_dir", str(output)],
+        env=variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,7 +93,7 @@ def start(store: Path, output: Path, recipe: str, overrides: list[str]) -> dict[
                 times.setdefault(pattern, time.monotonic())
         if END.search(line):
             read = int(Path(f"/proc/{process.pid}/io").read_text(encoding="utf-8").split()[1])
-            memory = _peak(process.pid)  # compiling takes more, whatever the text
+            memory = peak_bytes(process.pid)  # compiling takes more, whatever the text
             time.sleep(1)  # in which rows are read
             process.kill()
     process.wait()
@@ -111,22 +114,12 @@ def _watch(process: subprocess.Popen, most: dict[str, int]) -> None:
         time.sleep(0.1)
 
 
-def _peak(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 if "VmHWM" in status else 0
-
-
 def main() -> None:
     """Print a line for each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_dir", required=True, type=Path, help="token store of a few shards of one part")
     parser.add_argument("--work", required=True, type=Path, help="directory for stores and runs, on the same disk")
     parser.add_argument("--sizes", nargs="+", type=float, default=[0.064, 1.3, 6.4, 19, 100], help="GB of text")
-    parser.add_argument("--recipe", default="bert-mini")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     arguments = parser.parse_args()
     base = open_store(arguments.data_dir)
     print(COLUMNS)
@@ -135,13 +128,9 @@ def main() -> None:
         if not path.is_dir():
             linked_store(base, path, gigabytes)
         shards = len(open_store(path).shards)
-        first, second = (
-            start(path, arguments.work / f"run-{gigabytes}-{name}", arguments.recipe, arguments.overrides)
-            for name in ("first", "second")
-        )
+        first, second = (start(path, arguments.work / f"run-{gigabytes}-{name}") for name in ("first", "second"))
         print(
             f"{gigabytes:7}  {shards:6}  {first['start_s'] - second['start_s']:7.1f}  {second['start_s']:7.1f}  "
-            f"{second['whole_s']:7.1f}  "
             f"{second['files']:5}  {second['maps']:4}  {second['memory_bytes'] / 1e9:9.2f}  "
             f"{second['read_bytes'] / 1e6:7.1f}",
             flush=True,

@@ -33,15 +33,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.reporting.tables import lines
 from lab.cluster import Cluster, cluster
 from lab.kept import add_line, read_lines
-from lab.rounds import PROJECT
+from lab.made_store import make_store
+from lab.rounds import PROJECT, variables
 from lab.soak_ranks import MARK
 
-STEPS = 120
+STEPS, WORDS = 120, 200  # of a run; of its vocabulary
 FAULTS = 10  # in a run
 PATIENCE_S = 1500.0  # for whatever must follow a fault
 TOLERANCE = 2e-3  # relative, of losses of a run that another number of ranks has finished
 STEP = "step "
-KILL, SILENT = signal.SIGKILL, "gave no sign of life"
+A_RANK = ("SIGKILL", "lost other ranks", "gave no sign of life", "ended first")  # said of one that was killed
 RECIPE = """
 [model]
 vocab_size = {words}
@@ -126,29 +127,9 @@ time_t time(time_t *place) {
 
 def make_input(directory: Path, steps: int) -> None:
     """A token store of made-up text, and a recipe."""
-    draw = random.Random(0)
-    letters = [a + b + c for a in "bdfgkl" for b in "aeiou" for c in "mnprst"]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
-    (directory / "vocab.txt").write_text("\n".join(special + letters) + "\n")
-    (directory / "text").mkdir()
-    for number in range(40):
-        paragraphs = [
-            " ".join(" ".join(draw.choices(letters, k=draw.randint(4, 20))).capitalize() + "." for _ in range(6))
-            for _ in range(20)
-        ]
-        (directory / "text" / f"{number}.txt").write_text("\n\n".join(paragraphs))
-    words = ["--input", directory / "text", "--vocab", directory / "vocab.txt", "--output_dir", directory / "store"]
-    command = [sys.executable, "-m", "bert_horovod", "prepare", *words, "--held_out", "0.1"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    first = steps // 2
-    text = RECIPE.format(words=len(special + letters), first=first, second=steps - first)
-    (directory / "recipe.toml").write_text(text)
-
-
-def environment() -> dict[str, str]:
-    """The one for a rank: this project, no GPU."""
-    path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    make_store(directory / "store", WORDS, documents=20)
+    recipe = RECIPE.format(words=WORDS, first=steps // 2, second=steps - steps // 2)
+    (directory / "recipe.toml").write_text(recipe)
 
 
 class Soak:
@@ -173,10 +154,10 @@ class Soak:
         words += ["--data_dir", self.directory / "store", "--output_dir", self.output_dir]
         words += ["--set", f"execution.mirror={self.mirror}"] if self.mirror else []
         library = self.directory / "patches" / "clock.so"
-        path = os.pathsep.join([str(self.directory / "patches"), str(PROJECT)])
-        variables = environment() | {"PYTHONPATH": path, "LD_PRELOAD": str(library)}
+        patched = os.pathsep.join([str(self.directory / "patches"), str(PROJECT)])
+        own = variables(PYTHONPATH=patched, LD_PRELOAD=str(library))
         with self.log.open("a") as log:
-            self.process = self.box.start("node1", words, stdout=log, stderr=log, env=variables)
+            self.process = self.box.start("node1", words, stdout=log, stderr=log, env=own)
 
     def said(self) -> str:
         """What was printed since the last fault."""
@@ -210,16 +191,24 @@ class Soak:
         """Steps that were printed since the last fault."""
         return sum(line.startswith(STEP) and "/" in line for line in self.said().splitlines())
 
-    def await_steps(self, count: int) -> bool:
-        """Wait for so many steps after the last fault, giving the command again where it ends; False: the run ended."""
+    def await_(self, holds: Callable[[], bool], what: object) -> bool:
+        """Wait until this holds, giving the command again where it ends; False: the run ended before."""
         end = time.monotonic() + PATIENCE_S
-        while self.steps() < count:
+        while not holds():
             if time.monotonic() > end:
-                raise TimeoutError(f"nothing followed within {PATIENCE_S:.0f} s")
+                raise TimeoutError(f"no {what} within {PATIENCE_S:.0f} s")
             if self.process.poll() is not None and not self.again():
                 return False
             time.sleep(0.05)
         return True
+
+    def await_steps(self, count: int) -> bool:
+        """Wait for so many steps after the last fault; False: the run ended."""
+        return self.await_(lambda: self.steps() >= count, f"{count} steps")
+
+    def await_words(self, *words: str) -> bool:
+        """Wait until one of these is printed after the last fault; False: the run ended."""
+        return self.await_(lambda: any(word in self.said() for word in words), words)
 
     def again(self) -> bool:
         """The command has ended: give it again unless the run is done; whether it was given."""
@@ -244,14 +233,19 @@ def send(processes: list[int], number: int) -> None:
 # Each fault returns the words of which one must be printed because of it; none: nothing need be.
 
 
-def sends(number: int, processes: Callable[[Soak], list[int]], *words: str) -> Callable[[Soak], list[str]]:
-    """The fault that sends a signal to these processes of a run."""
+def kills(processes: Callable[[Soak], list[int]], *words: str) -> Callable[[Soak], list[str]]:
+    """The fault that kills these processes of a run."""
 
     def fault(run: Soak) -> list[str]:
-        send(processes(run), number)
+        send(processes(run), signal.SIGKILL)
         return list(words)
 
     return fault
+
+
+def terminate(run: Soak) -> list[str]:
+    send(run.launcher(), signal.SIGTERM)
+    return ["asked to stop: saved at step", "the ranks will stop as soon as they have started", "more steps first"]
 
 
 def stop_seconds(run: Soak) -> list[str]:
@@ -266,7 +260,7 @@ def stop_minutes(run: Soak) -> list[str]:
     rank = run.draw.randrange(2)
     stopped = run.rank(rank)
     send(stopped, signal.SIGSTOP)
-    await_words(run, ["gives no sign of life", "gave no sign of life", "restart ", "ended first"])
+    run.await_words("gives no sign of life", "gave no sign of life", "restart ", "ended first")
     time.sleep(run.draw.uniform(0, 60))
     send(stopped, signal.SIGCONT)
     return [f"rank {rank} on node{rank + 1} gave no sign of life"]
@@ -282,9 +276,9 @@ def cut_seconds(run: Soak) -> list[str]:
 def cut_for_good(run: Soak) -> list[str]:
     run.box.cut("node2")
     try:
-        await_words(run, ["leaving out node2", "no sign of life", "lost other ranks", "ended first"])
+        run.await_words("leaving out node2", "no sign of life", "lost other ranks", "ended first")
         if run.restarts:
-            await_words(run, ["leaving out node2"])
+            run.await_words("leaving out node2")
             run.rounds_only = True
             run.await_steps(5)
     finally:
@@ -298,7 +292,7 @@ def fill_disk(run: Soak) -> list[str]:
         while True:
             file.write(bytes(4096))
     try:
-        await_words(run, ["No space left on device"])
+        run.await_words("No space left on device")
         time.sleep(run.draw.uniform(0, 10))
     finally:
         filler.unlink()
@@ -330,7 +324,7 @@ def damage_store(run: Soak) -> list[str]:
         while "is missing or damaged" not in run.said() and time.monotonic() < end:
             flip_byte(shard, run.draw)
             time.sleep(0.2)
-        await_words(run, ["is missing or damaged"])
+        run.await_words("is missing or damaged")
     finally:
         with shard.open("r+b") as file:
             file.write(before)
@@ -343,7 +337,7 @@ def lose_mirror(run: Soak) -> list[str]:
     os.rename(run.mirror, away)
     if words:
         run.mirror.touch()
-        await_words(run, words)
+        run.await_words(*words)
     else:
         run.await_steps(run.draw.randint(5, 12))
     with contextlib.suppress(FileNotFoundError):
@@ -370,23 +364,11 @@ def jump_clock(run: Soak) -> list[str]:
 
 # Kinds, and how often each comes in a round: more often what takes seconds, once what takes minutes.
 KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
-    "kill -9 of one rank": (
-        3,
-        sends(KILL, lambda run: run.rank(run.draw.randrange(2)), "SIGKILL", "lost other ranks", SILENT, "ended first"),
-    ),
-    "kill -9 of all ranks": (2, sends(KILL, lambda run: run.rank(None), "SIGKILL", "ended first")),
-    "kill -9 of a host's ssh": (2, sends(KILL, lambda run: run.ssh(), "SIGKILL of the ssh client")),
-    "kill -9 of the launcher": (2, sends(KILL, lambda run: run.launcher())),
-    "SIGTERM": (
-        2,
-        sends(
-            signal.SIGTERM,
-            lambda run: run.launcher(),
-            "asked to stop: saved at step",
-            "the ranks will stop as soon as they have started",
-            "more steps first",
-        ),
-    ),
+    "kill -9 of one rank": (3, kills(lambda run: run.rank(run.draw.randrange(2)), *A_RANK)),
+    "kill -9 of all ranks": (2, kills(lambda run: run.rank(None), "SIGKILL", "ended first")),
+    "kill -9 of a host's ssh": (2, kills(Soak.ssh, "SIGKILL of the ssh client")),
+    "kill -9 of the launcher": (2, kills(Soak.launcher)),
+    "SIGTERM": (2, terminate),
     "SIGSTOP for seconds": (4, stop_seconds),
     "SIGSTOP for minutes": (1, stop_minutes),
     "link cut for seconds": (4, cut_seconds),
@@ -402,17 +384,6 @@ KINDS: dict[str, tuple[int, Callable[[Soak], list[str]]]] = {
     "output directory gone, with a mirror": (2, lose_directory),
 }
 OF_MIRRORS = ("mirror gone", "output directory gone, with a mirror")
-
-
-def await_words(run: Soak, words: list[str]) -> None:
-    """Wait until one of these is printed, giving the command again where it has ended without."""
-    end = time.monotonic() + PATIENCE_S
-    while not any(word in run.said() for word in words):
-        if time.monotonic() > end:
-            raise TimeoutError(f"nothing said {words}")
-        if run.process.poll() is not None and not run.again():
-            return
-        time.sleep(0.1)
 
 
 def flip_byte(path: Path, draw: random.Random) -> None:
@@ -518,7 +489,7 @@ def prepare(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     make_input(directory, STEPS)
     patches = directory / "patches"
-    patches.mkdir()
+    patches.mkdir(exist_ok=True)
     (patches / "sitecustomize.py").write_text("import lab.soak_ranks\n")
     (patches / "clock.c").write_text(CLOCK)
     jump = f'-DJUMP="{directory / "jump"}"'

@@ -2,11 +2,11 @@
 """How fast texts get vectors: `predict --vectors` beside sentence-transformers' `encode`, on the CPU.
 
 python lab/vectors.py --checkpoint C --texts texts.csv --text_columns passage --threads 2
-python lab/vectors.py --model minilm --texts texts.txt
+python lab/vectors.py --vocab VOCAB.txt --texts texts.txt        a model of MiniLM's size with random parameters
 
 Both read the same directory and the same texts. Each contestant has a process of its own; they run in turn, in rounds,
 and a line has the median of the rounds' texts a second. sentence-transformers sorts all texts by their length, and pads
-each batch to its longest one. Without --checkpoint the model has random parameters.
+each batch to its longest one.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
+from lab.peers.answering import answer
 from lab.rounds import in_turn, ratio_of, say, started
 
 OURS, PEER = "predict --vectors", "sentence-transformers"
-SIZES = {"mini": (256, 4, 4), "minilm": (384, 6, 12), "base": (768, 12, 12)}  # width, layers, heads
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+PRECISIONS = ("float32", "bfloat16")
 
 
 def texts_of(path: Path, column: str | None) -> list[str]:
@@ -42,8 +45,8 @@ def texts_of(path: Path, column: str | None) -> list[str]:
     return [fields[place] for _, fields in table.rows]
 
 
-def write_model(size: str, directory: Path, vocabulary: Path) -> None:
-    """A directory of sentence-transformers with random parameters."""
+def write_model(directory: Path, vocabulary: Path) -> None:
+    """A directory of sentence-transformers, of MiniLM's size, with random parameters."""
     import_tensorflow()
     from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
     from bert_horovod.interchange.architectures import ENCODER, Architecture
@@ -52,18 +55,10 @@ def write_model(size: str, directory: Path, vocabulary: Path) -> None:
     from bert_horovod.recipe.sections import Model
 
     words = vocabulary.read_text(encoding="utf-8").splitlines()
-    width, layers, heads = SIZES[size]
-    model = Model(
-        vocab_size=len(words),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-    )
+    model = Model(vocab_size=len(words), **MINILM)
     architecture = Architecture(ENCODER, False, vectors={SENTENCE_VECTORS: {"max_seq_length": 256}})
-    write_directory(
-        directory, model, architecture, initial_values(architecture.parameters(model), 0.02, 0), words, UNCASED
-    )
+    parameters = initial_values(architecture.parameters(model), 0.02, 0)
+    write_directory(directory, model, architecture, parameters, words, UNCASED)
 
 
 def contestant(shape: dict[str, Any]) -> None:
@@ -91,17 +86,10 @@ def contestant(shape: dict[str, Any]) -> None:
         model = SentenceTransformer(directory, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
 
         def make() -> None:
-            vectors = model.encode(texts, convert_to_tensor=True, batch_size=shape["batch"])
+            vectors = model.encode(texts, convert_to_tensor=True, batch_size=32)
             np.save(shape["output"], vectors.float().numpy())
 
-    clock = time.process_time if shape["threads"] == 1 else time.perf_counter
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line)):
-            begin = clock()
-            make()
-            seconds.append(clock() - begin)
-        print(json.dumps(seconds), flush=True)
+    answer(make, time.process_time if shape["threads"] == 1 else time.perf_counter)
 
 
 def main() -> None:
@@ -109,15 +97,10 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE", help="a table, or lines (.txt)")
     parser.add_argument("--text_columns", metavar="A", help="the table's column of texts")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of sentence-transformers")
-    parser.add_argument("--model", choices=tuple(SIZES), default="minilm", help="in place of it (default: %(default)s)")
-    parser.add_argument("--vocab", type=Path, metavar="FILE", help="of --model: BERT's vocab.txt")
+    parser.add_argument("--vocab", type=Path, metavar="FILE", help="in place of it: BERT's vocab.txt")
     parser.add_argument("--count", type=int, default=4000, metavar="N", help="of the texts (default: %(default)s)")
-    parser.add_argument(
-        "--threads", type=int, default=2, metavar="N", help="1: the processor's time counts (default: %(default)s)"
-    )
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="of the peer (default: its %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="1: processor time (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16"], metavar="P", help="of both")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contestant:
@@ -125,21 +108,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vectors-") as place:
         directory = arguments.checkpoint or Path(place, "model")
         if arguments.checkpoint is None:
-            write_model(arguments.model, directory, arguments.vocab)
+            write_model(directory, arguments.vocab)
         texts = texts_of(arguments.texts, arguments.text_columns)[: arguments.count]
         Path(place, "texts.json").write_text(json.dumps(texts), encoding="utf-8")
         objects = (json.dumps({"text": text}) + "\n" for text in texts)
         Path(place, "texts.jsonl").write_text("".join(objects), encoding="utf-8")
         shape = {"directory": str(directory), "texts": str(Path(place, "texts.json")), "threads": arguments.threads}
         names, commands = {}, []
-        for precision in arguments.precision:
-            for name in (OURS, PEER):
-                title = f"{name}, {precision}"
-                output = str(Path(place, f"{len(names)}.npy"))
-                own = {"name": name, "precision": precision, "output": output, "batch": arguments.batch}
-                names[title] = output
-                words = [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
-                commands.append((title, words, None))
+        for precision, name in product(PRECISIONS, (OURS, PEER)):
+            title, output = f"{name}, {precision}", str(Path(place, f"{len(names)}.npy"))
+            own = {"name": name, "precision": precision, "output": output}
+            names[title] = output
+            words = [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
+            commands.append((title, words, None))
         with started(commands, lambda _: 1) as running:
             seconds = in_turn(running, arguments.rounds, lambda name, _: running[name].ask(1)[0])
         first, *others = (np.load(output) for output in names.values())

@@ -1,6 +1,6 @@
-"""Hugging Face's BERT in PyTorch's DistributedDataParallel over Gloo, with its defaults; not compiled.
+"""The parameters of Hugging Face's BERT in PyTorch's DistributedDataParallel over Gloo, with its defaults.
 
-horovodrun -np 2 -H node1:1,node2:1 python lab/peers/distributed_data_parallel.py --wire float16
+horovodrun -np 2 -H node1:1,node2:1 python lab/peers/distributed_data_parallel.py --delay FILE --wire float16
 
 horovodrun is the launcher alone. float16, powersgd (rank 1) and powersgd4 (rank 4) are PyTorch's own hooks. PowerSGD
 has its error feedback and all gradients in one bucket, and begins with the third step. All micro-batches but a step's
@@ -23,7 +23,6 @@ import ranks
 
 arguments, recipe = ranks.parse(__doc__, ("float32", "float16", "powersgd", "powersgd4"))
 
-import numpy as np
 import torch
 import torch.distributed
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -32,7 +31,6 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 PORT = 29511
-IGNORED = -100  # a label that is none
 POWER_SGD = {"powersgd": 1, "powersgd4": 4}  # rank by wire
 DENSE_STEPS = 2  # at the start of PowerSGD, as few as it allows
 WHOLE_MODEL_MB = 100_000
@@ -51,11 +49,10 @@ def main() -> None:
     profile = ranks.delays(arguments)
     # PowerSGD's callbacks wait for further sums in Gloo's two threads: with a second bucket both wait for ever.
     bucket_mb = WHOLE_MODEL_MB if arguments.wire in POWER_SGD else None
-    trained = network if profile is None else Delayed(network, profile, rank)
-    parallel = DistributedDataParallel(trained, bucket_cap_mb=bucket_mb)
+    parallel = DistributedDataParallel(Delayed(network, profile, rank), bucket_cap_mb=bucket_mb)
     if arguments.wire == "float16":
         parallel.register_comm_hook(None, fp16_compress_hook)
-    step = real_step(parallel, rank) if profile is None else delayed_step(parallel, profile)
+    step = delayed_step(parallel, profile)
     if arguments.wire in POWER_SGD:
         rank_of_factors = POWER_SGD[arguments.wire]
         state = PowerSGDState(None, matrix_approximation_rank=rank_of_factors, start_powerSGD_iter=DENSE_STEPS)
@@ -63,7 +60,7 @@ def main() -> None:
         for _ in range(DENSE_STEPS):
             step(True)
     numbers = sum(numbers_sent(parameter) for parameter in network.parameters())
-    ranks.report(arguments, recipe, rank, size, numbers, step, torch.distributed.barrier)
+    ranks.report(arguments, rank, size, numbers, step, torch.distributed.barrier)
     torch.distributed.destroy_process_group()
 
 
@@ -74,41 +71,6 @@ def numbers_sent(parameter: torch.Tensor) -> int:
         factors = POWER_SGD[arguments.wire] * (parameter.shape[0] + parameter[0].numel())
         return factors if 2 * factors < numbers else numbers
     return numbers
-
-
-def real_step(parallel: DistributedDataParallel, rank: int):
-    """A step that computes."""
-    decayed = {"params": [p for p in parallel.parameters() if p.dim() > 1], "weight_decay": 0.01}
-    others = {"params": [p for p in parallel.parameters() if p.dim() == 1], "weight_decay": 0.0}
-    optimizer = torch.optim.AdamW([decayed, others], lr=1e-4, fused=True)
-    batches = [as_tensors(batch) for batch in ranks.micro_batches(arguments, recipe, rank)]
-
-    def step(communicate: bool) -> None:
-        for k, batch in enumerate(batches):
-            with contextlib.nullcontext() if communicate and k == len(batches) - 1 else parallel.no_sync():
-                (parallel(**batch).loss / len(batches)).backward()
-        torch.nn.utils.clip_grad_norm_(parallel.parameters(), recipe.optimizer.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """What Hugging Face's model takes, from rows of one sequence each."""
-    labels = np.full(batch["input_ids"].shape, IGNORED, np.int64)
-    row, slot = np.nonzero(batch["masked_weights"])
-    labels[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
-    arrays = {
-        "input_ids": batch["input_ids"].astype(np.int64),
-        "attention_mask": (batch["sequence_ids"] > 0).astype(np.int64),
-        "token_type_ids": batch["token_type_ids"].astype(np.int64),
-        "labels": labels,
-    }
-    if recipe.objective.pairs:
-        counted = batch["sequence_weights"][:, 0] > 0
-        arrays["next_sentence_label"] = np.where(counted, batch["next_sentence_labels"][:, 0], IGNORED).astype(np.int64)
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
 class Delayed(torch.nn.Module):
@@ -128,10 +90,7 @@ class Delayed(torch.nn.Module):
             for part in range(last + 2)
         ]
         self.zeros = [[torch.zeros_like(parameter) for parameter in part] for part in self.parts]
-        self.words = [
-            torch.from_numpy(batch["input_ids"].astype(np.int64))
-            for batch in ranks.micro_batches(arguments, recipe, rank)
-        ]
+        self.words = [torch.from_numpy(words) for words in ranks.words(arguments, recipe, rank)]
         table = network.get_input_embeddings().weight
         self.tables = [[parameter is table for parameter in part] for part in self.parts]
 

@@ -4,9 +4,9 @@ A batch is padded to its longest example. The settings are AdamW with weight dec
 biases, epsilon 1e-6, and gradients clipped to 1.0.
 
 The argument is a JSON object. With "steps", a JSON file, it trains a step for each of the file's "rates", on the
-examples that "batches" has for it, answers losses, seconds and examples of the steps, and writes the logits of "splits"
-into "logits". Without, it answers seconds an example of as many steps as a line of standard input asks for, in batches
-of similar length, as its Trainer makes them with group_by_length: LengthGroupedSampler.
+examples that "batches" has for it, answers the steps' losses, and writes the logits of "splits" into "logits".
+Without, it answers seconds an example of as many steps as a line of standard input asks for, in batches of similar
+length, as its Trainer makes them with group_by_length: LengthGroupedSampler.
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from answering import answer
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -33,10 +34,7 @@ class Finetuning:
         self.of_words = labels.ndim == 2 and labels.dtype.kind == "i"  # else of texts; several labels a text are floats
         kind = AutoModelForTokenClassification if self.of_words else AutoModelForSequenceClassification
         self.network = kind.from_pretrained(
-            shape["checkpoint"],
-            num_labels=shape["labels"],
-            attn_implementation="sdpa",
-            ignore_mismatched_sizes=True,
+            shape["checkpoint"], num_labels=shape["labels"], attn_implementation="sdpa", ignore_mismatched_sizes=True
         ).train()
         decayed, others = [], []
         for name, parameter in self.network.named_parameters():
@@ -97,22 +95,18 @@ class Finetuning:
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-def train(finetuning: Finetuning, rates: list[float], batches: list[list[int]]) -> dict[str, list]:
-    """Train a step on each batch, at its rate; losses, seconds and examples of the steps."""
-    history: dict[str, list] = {"losses": [], "seconds": [], "examples": []}
-    for number, (rate, chosen) in enumerate(zip(rates, batches, strict=True)):
+def train(finetuning: Finetuning, rates: list[float], batches: list[list[int]]) -> list[float]:
+    """Train a step on each batch, at its rate; the losses."""
+    losses, began = [], time.perf_counter()
+    for number, (rate, chosen) in enumerate(zip(rates, batches, strict=True), 1):
         for group in finetuning.optimizer.param_groups:
             group["lr"] = rate
-        started = time.perf_counter()
-        history["losses"].append(finetuning.step(chosen))
-        history["seconds"].append(time.perf_counter() - started)
-        history["examples"].append(len(chosen))
-        if (number + 1) % SAID == 0:
-            pace = sum(history["examples"][-SAID:]) / sum(history["seconds"][-SAID:])
-            left = sum(history["seconds"][-SAID:]) / SAID * (len(rates) - number - 1)
-            words = f"step {number + 1:,} of {len(rates):,}, loss {history['losses'][-1]:.4f}"
-            print(f"{words}, {pace:.1f} examples/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
-    return history
+        losses.append(finetuning.step(chosen))
+        if number % SAID == 0:
+            left_s = (time.perf_counter() - began) * (len(rates) - number) / number
+            words = f"step {number:,} of {len(rates):,}, loss {losses[-1]:.4f}, {left_s / 60:.0f} min left"
+            print(words, file=sys.stderr, flush=True)
+    return losses
 
 
 def main() -> None:
@@ -121,20 +115,19 @@ def main() -> None:
     if "steps" in shape:
         with open(shape["steps"], encoding="utf-8") as file:
             steps = json.load(file)
-        history = train(finetuning, **steps)
+        losses = train(finetuning, **steps)
         if shape["splits"]:
             np.savez(shape["logits"], **{split: finetuning.logits(split) for split in shape["splits"]})
-        print(json.dumps(history), flush=True)
+        print(json.dumps(losses), flush=True)
         return
     batches = finetuning.batches()
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line)):
-            started = time.perf_counter()
-            chosen = next(batches)
-            finetuning.step(chosen)
-            seconds.append((time.perf_counter() - started) / finetuning.counted(chosen))
-        print(json.dumps(seconds), flush=True)
+
+    def step() -> int:
+        chosen = next(batches)
+        finetuning.step(chosen)
+        return finetuning.counted(chosen)
+
+    answer(step)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """lab/compute.py and lab/rounds.py: contestants in turn."""
 
+import os
 import sys
 
 import pytest
 
 from bert_horovod.errors import RunError
 from lab import compute
-from lab.rounds import in_turn, ratio_of, started
+from lab.rounds import in_turn, logged, printed, ratio_of, started
 from tests.lab.scripts import run_script
 
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
@@ -37,6 +38,16 @@ def test_contestants_are_asked_over_pipes_and_one_that_dies_is_named_with_its_la
     assert "left out: mortal ended with 1: no such processor" in capsys.readouterr().err
 
 
+@pytest.mark.full
+def test_a_command_that_fails_is_told_with_its_last_words_or_its_log(tmp_path):
+    fails = ["-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] + 'no such file')"]
+    with pytest.raises(RunError, match=r"ended with 1: no such file$"):
+        printed([sys.executable, *fails])
+    with pytest.raises(RunError, match=r"ended with 1; see .*log; the same command goes on"):
+        logged(fails, tmp_path / "log", min(os.sched_getaffinity(0)))
+    assert (tmp_path / "log").read_text() == "no such file\n"
+
+
 def test_each_is_measured_once_a_round_and_one_that_fails_is_left_out(capsys):
     order = []
 
@@ -46,7 +57,7 @@ def test_each_is_measured_once_a_round_and_one_that_fails_is_left_out(capsys):
             raise RunError("no more")
         return number
 
-    assert in_turn("abc", 3, measure, "round") == {"a": [0, 1, 2], "c": [0, 1, 2]}
+    assert in_turn("abc", 3, measure) == {"a": [0, 1, 2], "c": [0, 1, 2]}
     assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2"]
     told = capsys.readouterr().err
     assert "b: left out: no more" in told

@@ -1,6 +1,7 @@
 """Curves: under which key they are kept, what their steps take, what a line tells, the band of several seeds."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from bert_horovod.errors import RunError
 from bert_horovod.runs.reference_curves import Reference
 from bert_horovod.runs.status_files import Sign
 from lab import curves
-from lab.curve_recipes import CURVES, kept, key_of
+from lab.curve_recipes import CURVES, Curve, kept, key_of
 from tests.lab.scripts import load_script
 
 
 def curve(name: str, held_out: list[tuple[int, float]], **more) -> dict:
-    return {"name": name, "settings": [], "held_out": held_out, **more}
+    phase = {"steps": held_out[-1][0], "flops": 0.0, "wire_bytes": more.pop("wire_bytes", 0.0)}
+    return {"name": name, "settings": [], "held_out": held_out, "phases": [phase], **more}
 
 
 PHASES = [{"steps": 10, "flops": 1e12, "wire_bytes": 4e9}, {"steps": 20, "flops": 3e12, "wire_bytes": 1e9}]
@@ -61,7 +63,6 @@ def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
     (line,) = curves.lines([old], {})
     assert line["behind"] is None
     assert line["wire_gb"] == 10
-    assert line["tera_flops"] is None
 
 
 def test_seeds_become_one_line_once_all_are_there_and_losses_are_compared_with_what_was_judged_alike():
@@ -78,6 +79,22 @@ def test_seeds_become_one_line_once_all_are_there_and_losses_are_compared_with_w
     del trained[0]["judged"]  # an older curve: its baseline's loss is of other masks
     rows = curves.lines(trained, {})
     assert [row["behind"] for row in rows if row["configuration"] == "stacking, 8 layers"] == [0.0]
+
+
+def test_a_curve_that_fails_leaves_the_others_alone(monkeypatch, tmp_path):
+    tried = []
+
+    def train(curve: Curve, *_: object) -> None:
+        tried.append(curve.name)
+        raise RunError(f"{curve.name}: it diverged")
+
+    monkeypatch.setattr(curves, "train", train)
+    monkeypatch.setattr(curves, "open_stores", lambda _: {"": None})
+    monkeypatch.setattr(curves, "dataset_of", lambda *_: SimpleNamespace(hash="of toys"))
+    words = ["--data_dir", "store", "--work", str(tmp_path), "--curve", "float16", "--curve", "int8"]
+    monkeypatch.setattr("sys.argv", ["curves.py", *words])
+    assert curves.main() == RunError.exit_code
+    assert tried == ["float16", "int8"]
 
 
 # Of the store of books on which the kept curves were trained, in format 2 and in format 3.

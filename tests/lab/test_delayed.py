@@ -32,8 +32,8 @@ def test_delays_are_the_differences_of_a_profile():
     [
         ("[]", "expected what `python lab/delayed.py measure` prints"),
         (json.dumps(DELAYS | {"head_s": "long"}), "expected what `python lab/delayed.py measure` prints"),
-        (json.dumps(DELAYS | {"layers_s": [0.1]}), "expected seconds of 2 layers"),
-        (json.dumps(DELAYS | {"layers_s": [0.1, -1]}), "expected seconds from 0 on"),
+        (json.dumps(DELAYS | {"layers_s": [0.1]}), "of a model of 2 layers"),
+        (json.dumps(DELAYS | {"layers_s": [0.1, -1]}), "of a model of 2 layers"),
     ],
 )
 def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):

@@ -9,9 +9,10 @@ import pytest
 from bert_horovod.cluster.doctor.facts import horovod_with
 from bert_horovod.corpus.store import verify
 from bert_horovod.model.parameters import QUERY, layer_prefix
+from bert_horovod.recipe_files.loading import load_recipe
 from lab import gpu, gpu_plan
 from lab.gpu_correctness import BANDS, Trained, compare, out_of_bands
-from lab.gpu_parts import SPECIAL_TOKENS, make_store
+from lab.made_store import SPECIAL_TOKENS, make_store
 from tests.lab.scripts import run_script
 
 WEIGHT = layer_prefix(0) + QUERY + ".weight"
@@ -85,12 +86,13 @@ def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
     assert {job.recipe.numerics.precision for job in steps} == {"float16"}
     assert {with_kernels(job) for job in steps} == {True, False}
     assert {job.recipe.execution.kernels for job in steps if not with_kernels(job)} == {"xla"}
+    assert load_recipe(tmp_path / "input.toml").numerics.precision == "float16"
     without = gpu.jobs(DEVICE | {"without_kernels": "no"}, arguments(), tmp_path)
     assert not any(map(with_kernels, without))
 
 
 def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path):
-    store = verify(make_store(tmp_path / "store", 1000).path)
+    store = verify(make_store(tmp_path / "store", 1000, documents=50).path)
     tokens = store.shards[0].tokens
     assert (tokens.min(), tokens.max()) == (len(SPECIAL_TOKENS), 999)
     counts = np.bincount(tokens)[len(SPECIAL_TOKENS) :]
@@ -123,6 +125,7 @@ def test_what_is_equal_to_rounding_is_within_the_bands_and_the_rest_is_named(the
     [
         ("print('a library talks'); print('{\"rows\": 3}')", "input", "done", None, {"rows": 3}),
         ("import os; print('{\"a\": \"%s\"}' % os.environ['XLA_FLAGS'])", "input", "done", None, {"a": "--one --two"}),
+        ("print('[0]<stdout>:{\"a\": 1}'); print('[1]<stdout>:bye')", "link", "done", None, {"a": 1}),
         ("raise ValueError('no such kernel')", "input", "failed", "ended with 1: ValueError: no such kernel", None),
         ('print(\'{"a": 1, "problems": ["losses differ"]}\')', "input", "failed", "losses differ", {"a": 1}),
         ("raise SystemExit('error: out of memory: OOM')", "step", "done", None, {"out_of_memory": True}),
@@ -136,7 +139,7 @@ def test_a_job_is_an_entry_with_its_last_line_or_words(child, monkeypatch, progr
 
 @pytest.mark.full
 def test_a_failure_leaves_the_others_alone_and_what_was_found_is_kept(child, tmp_path, capsys, monkeypatch):
-    device = DEVICE | {"data_sheet_flops_per_s": {"float16": 1e12}}
+    device = dict(DEVICE)
     facts = {"rows_per_s": 12.5, "flops_per_s": 4e11, "memory_bytes": 2**30, "estimated_memory_bytes": 2**31}
     plan = [child("raise SystemExit('no rows')"), gpu.Job("step", "toy", ["-c", f"print({json.dumps(facts)!r})"])]
     monkeypatch.setattr(gpu, "part", lambda name, work: ["-c", f"print({json.dumps(device)!r})"])
@@ -148,7 +151,7 @@ def test_a_failure_leaves_the_others_alone_and_what_was_found_is_kept(child, tmp
     status = {section: [entry["status"] for entry in entries] for section, entries in sections.items()}
     assert status == {"device": ["done"], "input": ["failed"], "step": ["done"]}
     table = capsys.readouterr().out
-    assert "12.5 rows/s (40.0% of the data sheet), 1.00 GiB (estimate 2.00)" in table
+    assert "rows_per_s 12.5; flops_per_s 4e+11; memory_bytes 1073741824; estimated_memory_bytes 2147483648" in table
     assert "failed: ended with 1: no rows" in table
 
     plan[0] = plan[0]._replace(command=["-c", "print('{}')"])  # is done again, and what is done is not

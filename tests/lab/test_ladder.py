@@ -101,15 +101,15 @@ def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch
     """A directory with a mean records no length, and `evaluate` takes rows of 128 then."""
     said = []
 
-    def answer(words: list) -> tuple[str, float]:
+    def program(*words: object) -> str:
         said.append(list(map(str, words)))
         if words[0] == "pretrain":
             run = tmp_path / "key"
             run.mkdir()
             (run / "metrics.jsonl").write_text('{"step": 1, "loss": 9.0, "step_s": 0.1}\n')
-        return '{"held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.4}', 1.0
+        return '{"held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.4}'
 
-    monkeypatch.setattr(curves, "_answer", answer)
+    monkeypatch.setattr(curves, "program", program)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
     run = ladder.Run("mean", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key mean 5", mean=5)
     curves.climb_with(run, argparse.Namespace(work=tmp_path, stores=["--data_dir", tmp_path / "store"], fresh_dir=None))
@@ -121,11 +121,11 @@ def test_a_mean_is_judged_on_rows_as_long_as_those_it_was_trained_on(monkeypatch
 def test_a_run_that_diverged_is_kept_and_any_other_failure_ends_the_ladder(monkeypatch, tmp_path):
     said = {"text": ""}
 
-    def answer(words: list) -> tuple[str, float]:
+    def program(*words: object) -> str:
         (tmp_path / "key").mkdir(exist_ok=True)
         raise RunError(f"{words[0]} ended with 2: error: {said['text']}")
 
-    monkeypatch.setattr(curves, "_answer", answer)
+    monkeypatch.setattr(curves, "program", program)
     monkeypatch.setattr(ladder, "FILE", tmp_path / "ladder.jsonl")
     run = ladder.Run("faster", 1, {}, load_recipe(recipe_path(TABLE.recipe), []), "key")
     arguments = argparse.Namespace(work=tmp_path, stores=["--data_dir", tmp_path / "store"], fresh_dir=None)

@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from bert_horovod.errors import UserError
-from lab.minutes_results import Enough, Results, marks_of, pace_of, report, share_of, split_books, steps_of
+from bert_horovod.errors import RunError, UserError
+from lab import same_minutes
+from lab.minutes_results import Enough, Results, curves, marks_of, pace_of, report, share_of, split_books, steps_of
+from lab.rounds import commit
 from tests.horovod_runs import PATIENCE_S
 from tests.lab.scripts import DIRECTORY, cells, run_script
 
@@ -89,6 +93,50 @@ def test_the_table_has_means_and_the_share_of_time(tmp_path):
     assert len(rest) == 2
     never = share_of([{"minutes": 20, "loss": 5.0}], [{"minutes": 20, "loss": 4.0}])
     assert never == "(a) does not reach (c)'s last loss, 4.0000: it ends 1.0000 above"
+
+
+def test_runs_of_other_settings_are_not_averaged():
+    old, new = (run("a", 5.0, 4.0, loss, settings={"ranks": ranks}) for loss, ranks in ((3.0, 1), (2.0, 2)))
+    (points,) = curves([old, new]).values()
+    assert points[-1]["losses"] == [2.0]
+
+
+def test_a_contestant_that_fails_leaves_the_others_alone(monkeypatch):
+    tried = []
+
+    def train(self, what: dict, settings: dict) -> dict:
+        tried.append(what["contestant"])
+        if what["contestant"] == "a":
+            raise RunError("no room")
+        return {"losses": [1.0]}
+
+    for name, method in (("run", train), ("judge_pairs", lambda *_, **__: None)):
+        monkeypatch.setattr(same_minutes.Contest, name, method)
+    for name in ("best_of_ours", "best_of_theirs"):
+        monkeypatch.setattr(same_minutes.Contest, name, lambda *_: {})
+    contest = object.__new__(same_minutes.Contest)
+    contest.arguments = same_minutes.parse(["--minutes", "20", "--seeds", "1", "--only", "a", "c"])
+    with pytest.raises(RunError, match=r"\(a\), seed 1, 20 minutes: no room; the same command tries again"):
+        contest.hold()
+    assert tried == ["a", "c"]
+
+
+@pytest.mark.parametrize(("said", "loss"), [("the model's loss is not finite", math.inf), ("no room", None)])
+def test_a_pilot_that_diverged_has_an_infinite_loss(monkeypatch, tmp_path, said, loss):
+    def evaluate(*_: object, **__: object) -> str:
+        raise RunError(f"evaluate ended with 2: error: {said}")
+
+    monkeypatch.setattr(same_minutes, "program", evaluate)
+    contest = object.__new__(same_minutes.Contest)
+    contest.work, contest.gpu = tmp_path, False
+    with nullcontext() if loss else pytest.raises(RunError, match="no room"):
+        assert contest.judge(tmp_path / "checkpoint") == loss
+    report([run("a", 5.0, 4.0, math.inf), run("a", 5.0, 4.0, 3.0, seed=2)])
+
+
+def test_a_machine_without_git_loses_no_result(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert commit() == ""
 
 
 def test_a_line_is_found_once_and_the_last_of_a_key_counts(tmp_path):

@@ -33,8 +33,6 @@ def test_hosts_and_peers_stand_in_one_table(start_cluster, tmp_path):
     done = run_script("scaling", *TINY, *words, "--delay", profile, "--peer", "horovod", "--json")
     assert done.returncode == 0, done.stderr
     lines = {(each["program"], each["hosts"]): each for each in json.loads(done.stdout)["lines"]}
-    assert lines["ours", 2]["predicted_s"] > lines["ours", 2]["compute_s"]
-    assert lines["ours", 2]["held_back_s"] > lines["ours", 2]["compute_s"]
     alone, two = lines["horovod", 1], lines["horovod", 2]
     for each in lines.values():
         assert each["compute_s"] > 3 * 0.09 + 0.02
@@ -48,18 +46,20 @@ def test_hosts_and_peers_stand_in_one_table(start_cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_float16_halves_what_a_peer_sends_of_a_stores_rows(start_cluster, store):
+def test_float16_halves_what_a_peer_sends(start_cluster, tmp_path):
     box = start_cluster(hosts=2, link="1gbit")
     script = DIRECTORY / "peers" / "distributed_data_parallel.py"
     horovodrun = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--network-interfaces", "eth0"]
     before = box.traffic("node1")[0]
-    words = [*TINY, "--micro_batches", 3, "--steps", 1, "--wire", "float16", "--data_dir", store.path]
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(PROFILE))
+    sizes = ["--set", f"execution.micro_batch={ROWS}", "--set", f"phase.0.sequence_length={LENGTH}"]
+    words = [*TINY[:2], *TINY[6:], *sizes, "--micro_batches", 3, "--steps", 1, "--wire", "float16", "--delay", profile]
     command = [*horovodrun, "-np", "2", "-H", "node1:1,node2:1", sys.executable, script, *map(str, words)]
     done = box.run("node1", command, env=clean_environment())
     assert done.returncode == 0, done.stderr
     (figures,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
-    assert set(figures) == {"step_s", "compute_s", "exposed_s", "rows_per_s", "bytes_reduced", "wire_bytes"}
-    assert figures["bytes_reduced"] == figures["wire_bytes"] == 2 * PARAMETERS
+    assert figures["wire_bytes"] == 2 * PARAMETERS
     # Two steps of the gradients, and once the parameters in float32, which rank 0 gives to all.
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
 
@@ -71,13 +71,11 @@ def test_figures_of_a_line(scaling):
             "step_s": on,
             "communication": {
                 "off": {"step_s": off, "cores_busy": 0.2},
-                "on": {"step_s": on, "cores_busy": busy},
-                "held_back": {"step_s": 3.5, "cores_busy": 0.3},
+                "on": {"step_s": on, "cores_busy": 0.9},
             },
             "wire_bytes": 25e6,
-            "predicted_s": 2.5,
         }
-        for off, on, busy in ((2.0, 2.4, 0.9), (1.0, 2.5, 0.7), (2.2, 2.7, 0.8))
+        for off, on in ((2.0, 2.4), (1.0, 2.5), (2.2, 2.7))
     ]
     line = scaling.line(cell, [scaling.figures(answer) for answer in answers], 16, 10.0)
     assert line["step_s"] == 2.5
@@ -86,8 +84,6 @@ def test_figures_of_a_line(scaling):
     assert line["rows_per_s"] == pytest.approx(16 * 4 * 4 / 2.5)
     assert line["efficiency"] == pytest.approx(16 * 4 / 2.5 / 10)
     assert line["link_use"] == pytest.approx(25e6 * 8 / 2.5 / 100e6)
-    assert (line["predicted_s"], line["held_back_s"]) == (2.5, 3.5)
-    assert line["cores_busy"] == 0.8
 
 
 def test_one_host_has_no_wire_and_no_link(scaling):

@@ -51,7 +51,6 @@ def paths(tmp_path_factory) -> dict[str, str]:
         ("cluster --link fast -- true", "--link fast: expected"),
         ("cluster --link 0gbit -- true", "--link 0gbit: expected"),
         ("cluster --hosts 0 -- true", "--hosts 0: expected"),
-        ("cluster --slots 0 -- true", "--slots 0: expected"),
         ("gpu --output x.json --only speed", "invalid choice: 'speed'"),
         ("gpu --output x.json --budget_s 0", "--budget_s 0.0: expected more than 0"),
         ("gpu --output /nowhere/x.json", "its directory does not exist"),
@@ -59,11 +58,15 @@ def paths(tmp_path_factory) -> dict[str, str]:
         ("scaling --link fast", "--link fast: expected a rate"),
         ("scaling --delay nowhere.json", "--delay nowhere.json: no such file"),
         ("scaling --compute real --hosts 4096", "a core for each host"),
-        ("scaling --compute real --delay x", "--delay with --compute real"),
+        ("scaling --compute real --hosts 1 --delay x", "--compute real: expected no --delay"),
+        ("scaling --compute real --hosts 1 --peer ddp", "and no --peer, because peers sleep"),
         ("scaling --speed 0", "--speed 0.0: expected more than 0"),
         ("peers/plain_horovod --wire float16", "invalid choice: 'float16'"),
-        ("peers/distributed_data_parallel --set model.vocab_size=1", "model.vocab_size = 1: expected at least"),
-        ("curves --data_dir s --work w --curve int9", "invalid choice: 'int9'"),
+        (
+            "peers/distributed_data_parallel --delay x --set model.vocab_size=1",
+            "model.vocab_size = 1: expected at least",
+        ),
+        ("curves --data_dir s --work w --curve int9", "--curve 'int9': did you mean int8?"),
         ("curves --data_dir s --work w --curve CONTINUED", "--curve 'continued, int8': expected --start"),
         ("curves --data_dir s --work w --start nowhere", "--start nowhere: expected a checkpoint"),
     ],
@@ -80,7 +83,9 @@ def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
 def test_packing_prints_its_table(paths):
     done = run_here("packing", "--data_dir", paths["STORE"])
     assert done.returncode is None, done.stderr
-    assert done.stdout.count("masking: tokens ") == 2
+    assert [line.partition("  ")[0] for line in done.stdout.splitlines()[3:]] == [
+        *("512, packed", "512, one sequence", "128, packed", "128, one sequence")
+    ]
 
 
 @pytest.mark.slow
