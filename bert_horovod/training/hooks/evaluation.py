@@ -138,7 +138,7 @@ class ExpectedLossHook(Hook):
         super().__init__(run)
         self._reference = None
         if run.world.rank == 0:
-            fresh = not (run.job.start.weights or start_of(run.job.output_dir).weights)
+            fresh = run.job.initial is None and not start_of(run.job.output_dir).weights
             found = references_of(run.recipe, text_key_of(run.recipe, run.job.dataset), fresh)
             self._reference = next((reference for reference in found if reference.means), None)
         self._losses: list[float] = []
