@@ -196,7 +196,8 @@ def read_query_passages(
 
 def _corpus_blocks(path: Path, name: str, dialect: Dialect) -> Iterator[list[str]]:
     if suffixes(path)[0] == ".txt":
-        yield from text_blocks(path, "text")
+        for block in text_blocks(path, "text"):
+            yield [line.removesuffix("\r") for line in block]
         return
     there = require_columns(path, (), "", dialect)
     is_number = name.removeprefix("-").isdecimal() and kind_of(path) != "json"  # then there is no header

@@ -118,7 +118,8 @@ def kind_of_input(path: Path, column: str | None = None) -> str:
 def text_blocks(path: Path, kind: str, column: str | None = None, most: float = ITEMS_BYTES) -> Iterator[list[str]]:
     """Read in blocks the texts of a table, or of the objects of JSON Lines, or the lines of a plain text.
 
-    `kind`: of kind_of_input, "table" or "text". Raises ReportedError if the file has no texts in this column.
+    `kind`: of kind_of_input, "table" or "text". A line keeps a carriage return at its end, so that places in the file
+    can be counted. Raises ReportedError if the file has no texts in this column.
     """
     if kind == "table" and kind_of(path) != "json":
         name = column or USUAL.word
@@ -129,7 +130,7 @@ def text_blocks(path: Path, kind: str, column: str | None = None, most: float = 
     with opened(path, _FORMS) as reader:
         lines = reader.lines()
         texts = (line for _, line in lines) if kind == "text" else _json_texts(path, lines, column or USUAL.word)
-        yield from in_blocks((text.removesuffix("\r") for text in texts), most, len)
+        yield from in_blocks(texts, most, len)
 
 
 def _json_texts(path: Path, lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:

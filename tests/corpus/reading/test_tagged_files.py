@@ -171,8 +171,6 @@ def test_a_files_name_and_content_tell_what_it_holds(tmp_path, name, text, colum
 def test_texts_are_read_from_tables_and_objects(tmp_path):
     path = write(tmp_path / "a.jsonl", lines({"text": "EU", "more": [1]}, {"text": ""}))
     assert list(text_blocks(path, "table")) == [["EU", ""]]
-    (tmp_path / "a.txt").write_bytes(b"EU\r\n\r\nUN")
-    assert list(text_blocks(tmp_path / "a.txt", "text")) == [["EU", "", "UN"]]
     assert list(text_blocks(write(tmp_path / "a.csv", "id,body\n1,EU\n"), "table", "body")) == [["EU"]]
     with pytest.raises(UserError, match=r"line 2: 'text' is None, its keys are \['body'\]"):
         list(text_blocks(write(tmp_path / "b.jsonl", lines({"text": "EU"}, {"body": "EU"})), "table"))
