@@ -110,14 +110,8 @@ def run(arguments: argparse.Namespace) -> None:
     require_columns(arguments.input, columns, "--text_columns", dialect)
 
     from bert_horovod.finetuning.kinds.kinds import open_predictor
-    from bert_horovod.finetuning.mining import (
-        Miner,
-        Mining,
-        kept_directory,
-        load_vectors,
-        negative_columns,
-        read_query_passages,
-    )
+    from bert_horovod.finetuning.mining import Miner, Mining, kept_directory, load_vectors, negative_columns
+    from bert_horovod.finetuning.query_passages import read_query_passages
     from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
     from bert_horovod.inference.options import Options
     from bert_horovod.inference.text_predictor import RerankPredictor

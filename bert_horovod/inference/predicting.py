@@ -10,7 +10,8 @@ from bert_horovod.batches.examples.base import PackedRows
 from bert_horovod.batches.layout import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
-from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns, table_parts
+from bert_horovod.corpus.reading.table_files import Table, kind_of, only_column, require_columns
+from bert_horovod.corpus.table_writing import table_parts
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.input_table import InputTable
 from bert_horovod.inference.onnx_outputs import OnnxOutputs

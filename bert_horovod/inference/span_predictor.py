@@ -12,8 +12,8 @@ from bert_horovod.batches.examples.span_tokens import SpanTexts, tokenised_spans
 from bert_horovod.batches.layout import require_pairs
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
-from bert_horovod.corpus.reading.table_files import table_parts
 from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer
+from bert_horovod.corpus.table_writing import table_parts
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.input_table import InputTable

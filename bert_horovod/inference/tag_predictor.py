@@ -11,7 +11,7 @@ import numpy as np
 from bert_horovod.batches.examples.tag_rows import SPECIAL_TOKENS, TaggedTokens, TagRows, tokenised_words
 from bert_horovod.batches.words import WordBoundaries
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
-from bert_horovod.corpus.reading.table_files import kind_of, table_parts
+from bert_horovod.corpus.reading.table_files import kind_of
 from bert_horovod.corpus.reading.tag_schemes import OUTSIDE, entities, is_tag
 from bert_horovod.corpus.reading.tagged_files import (
     USUAL,
@@ -22,6 +22,7 @@ from bert_horovod.corpus.reading.tagged_files import (
     text_blocks,
 )
 from bert_horovod.corpus.reading.tokenizer import LocatingTokenizer, Tokenizer
+from bert_horovod.corpus.table_writing import table_parts
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import trimmed
 from bert_horovod.inference.options import Options, Progress

@@ -12,6 +12,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.reading.table_files import PLAIN
 from bert_horovod.errors import RunError
 from bert_horovod.finetuning import mining
+from bert_horovod.finetuning.query_passages import read_query_passages
 from bert_horovod.tasks.text_head import Reranking
 from tests.horovod_runs import PROJECT
 from tests.toy_glue import WORDS, write_checkpoint
@@ -183,7 +184,7 @@ def test_no_negative_is_empty_and_ranks_behind_the_last_passage_need_nothing(tmp
     words = ("--vectors", f"{tmp_path / 'q.npy'},{tmp_path / 'p.npy'}", "--input", tmp_path / "in.csv")
     words = *words, "--corpus", tmp_path / "corpus.txt", "--ranks", "1-99999", "--per_query", 9
     assert [row["negative"] for row in mine(tmp_path / "out.jsonl", *words)] == [["e", "f"], ["b", "f"]]
-    pairs = mining.read_query_passages(tmp_path / "in.csv", ("query", "passage"), None, tmp_path, PLAIN)
+    pairs = read_query_passages(tmp_path / "in.csv", ("query", "passage"), None, tmp_path, PLAIN)
     assert mining.Miner(pairs, mining.Mining((1, 99_999))).places == 2
 
 
@@ -191,7 +192,7 @@ def test_a_corpus_of_one_column_has_no_header_where_columns_are_numbers(tmp_path
     (tmp_path / "in.tsv").write_text("a\tb\nc\td\n")
     (tmp_path / "corpus.tsv").write_text("first\nsecond\n")
     for columns, expected in ((("1", "2"), ["first", "second", "b", "d"]), (("a", "b"), ["second", "d"])):
-        pairs = mining.read_query_passages(tmp_path / "in.tsv", columns, tmp_path / "corpus.tsv", tmp_path, PLAIN)
+        pairs = read_query_passages(tmp_path / "in.tsv", columns, tmp_path / "corpus.tsv", tmp_path, PLAIN)
         assert pairs.passages(np.arange(len(pairs.passages.first))) == expected
 
 
@@ -202,7 +203,7 @@ def test_what_is_kept_is_of_these_pairs_and_columns(tmp_path):
         for columns in (("query", "passage"), ("q", "p")):
             rows = [dict(zip(columns, row, strict=True)) for row in (("a", first), ("e", second))]
             (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            pairs = mining.read_query_passages(tmp_path / "in.jsonl", columns, None, tmp_path, PLAIN)
+            pairs = read_query_passages(tmp_path / "in.jsonl", columns, None, tmp_path, PLAIN)
             keys.add(mining.Miner(pairs, mining.Mining()).key())
     assert len(keys) == 4
 

@@ -16,7 +16,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.corpus.reading.table_files import Table, table_text
+from bert_horovod.corpus.reading.table_files import Table
+from bert_horovod.corpus.table_writing import table_text
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options

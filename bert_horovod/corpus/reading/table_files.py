@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can ho
 _WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".numbers", ".parquet", ".arrow", ".feather", ".zip")  # no text
 _QUOTED = re.compile('"[^"]*"')
-BLANKS = str.maketrans("\t\n\r", "   ")
 
 
 class Dialect(NamedTuple):
@@ -387,28 +386,3 @@ def _text(path: Path, number: int, name: str, value: Any, list_allowed: bool) ->
     squad = name == "data" and isinstance(value, list)
     why = "; a file in SQuAD's format is for question answering alone" if squad else ""
     raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")
-
-
-def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
-    """A table's text, of the kind of `path`; tabs and line ends within a TSV field become blanks."""
-    return "".join(table_parts(path, columns, [rows]))
-
-
-class _Lines(list[str]):
-    """The lines that are written, as csv.writer gives them."""
-
-    write = list.append
-
-
-def table_parts(path: Path, columns: list[str], blocks: Iterable[list[list[Any]]]) -> Iterator[str]:
-    """Yield a table's text in parts: its header, if it has one, and its rows block by block; see table_text."""
-    kind = kind_of(path)
-    for rows in blocks if kind == "json" else itertools.chain([[columns]], blocks):
-        if kind == "json":
-            yield "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
-        elif kind == "csv":
-            lines = _Lines()
-            csv.writer(lines).writerows(rows)  # before Python 3.13 a field with \r is quoted for this line end alone
-            yield "".join(line.removesuffix("\r\n") + "\n" for line in lines)
-        else:
-            yield "".join("\t".join(str(field).translate(BLANKS) for field in row) + "\n" for row in rows)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES, WHOLE, in_blocks, suffixes
-from bert_horovod.corpus.reading.table_files import BLANKS, SURROGATE, json_objects, kind_of, opened, table_blocks
+from bert_horovod.corpus.reading.table_files import SURROGATE, json_objects, kind_of, opened, table_blocks
 from bert_horovod.corpus.reading.tag_schemes import is_bilou, is_tag, without_bilou
+from bert_horovod.corpus.table_writing import BLANKS
 from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
 from bert_horovod.wording import counted

@@ -11,9 +11,10 @@ import numpy as np
 
 from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
 from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import JsonList, read_table, require_columns, table_text
+from bert_horovod.corpus.reading.table_files import JsonList, read_table, require_columns
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.corpus.table_writing import table_text
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import (

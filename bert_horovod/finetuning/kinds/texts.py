@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.batches.examples.labelled import DocumentRows, LabelledRows, LabelledTokens, tokenised
-from bert_horovod.corpus.reading.table_files import table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+from bert_horovod.corpus.table_writing import table_text
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files, Split
 from bert_horovod.finetuning.glue import TASKS

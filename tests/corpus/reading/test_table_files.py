@@ -15,8 +15,8 @@ from bert_horovod.corpus.reading.table_files import (
     require_columns,
     require_table_name,
     table_blocks,
-    table_text,
 )
+from bert_horovod.corpus.table_writing import table_text
 from bert_horovod.errors import DamagedData, UserError
 
 
