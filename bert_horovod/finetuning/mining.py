@@ -86,8 +86,8 @@ class Vectors(NamedTuple):
 def load_vectors(path: Path, texts: NumberedTexts, count: int, of: str) -> Vectors:
     """Open a .npy file of a vector for each of `count` texts that were added first; raises UserError."""
     try:
-        loaded = np.lib.format.open_memmap(path, mode="r")  # np.load has other errors for a file of other kind
-    except (OSError, ValueError) as error:
+        loaded = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy gives damaged headers to Python's parser, which raises many kinds of errors
         raise UserError(f"--vectors: cannot read {path}: {error}; expected a .npy of predict --vectors") from error
     if loaded.ndim != 2 or loaded.dtype.kind != "f":
         raise UserError(f"--vectors: {path} is no table of real numbers; expected a .npy of predict --vectors")

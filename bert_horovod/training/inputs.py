@@ -59,7 +59,8 @@ class Batches(NamedTuple):
     def ahead(self, first: int, last: int, world: World) -> Iterator[tuple[StepBatch, float]]:
         """This rank's parts of the batches [first, last), and raises, as step_batches.
 
-        The rows of several steps are made in one call, because a call has a fixed cost for each store.
+        The rows of several steps are made in one call, because a call has a fixed cost for each store; of the first
+        step alone, because nothing is trained meanwhile.
         """
         micro_batch = self.recipe.execution.micro_batch
         positions = micro_batch_count(self.rows, world.size, micro_batch) * micro_batch * self.phase.sequence_length
@@ -69,7 +70,7 @@ class Batches(NamedTuple):
 
         def make(number: int) -> StepBatch:
             if not made:
-                numbers = np.arange(number, min(number + most, last))
+                numbers = np.arange(number, min(number + (most if number > first else 1), last))
                 stairs = rate.stair(numbers * self.rows)
                 numbers = numbers[stairs == stairs[0]]  # so that rows have as many masked slots as alone
                 try:

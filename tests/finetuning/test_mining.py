@@ -226,11 +226,17 @@ def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_f
     assert "warning: no pair has a negative" in capsys.readouterr().out
 
 
-def test_vectors_that_are_not_finite_are_refused_and_leave_nothing(tmp_path, capsys):
+def test_vectors_that_are_not_finite_or_no_array_are_refused_and_leave_nothing(tmp_path, capsys):
     (tmp_path / "in.csv").write_text("query,passage\na,b\nd,e\n")
     np.save(tmp_path / "q.npy", np.float32([[1, 0], [np.nan, 0]]))
     before, words = {*tmp_path.iterdir()}, ("--vectors", f"{tmp_path / 'q.npy'},{tmp_path / 'q.npy'}")
     words = *words, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv"
     assert dispatch(parse(["bert-horovod", "mine", *map(str, words)])) == 2
     assert "q.npy has numbers that are not finite; expected vectors as predict" in capsys.readouterr().err
+    assert {*tmp_path.iterdir()} == before
+    array = (tmp_path / "q.npy").read_bytes()
+    (tmp_path / "q.npy").write_bytes(array.replace(b"}", b"("))
+    assert dispatch(parse(["bert-horovod", "mine", *map(str, words)])) == 2
+    assert "q.npy: " in (said := capsys.readouterr().err)
+    assert "expected a .npy of predict --vectors" in said
     assert {*tmp_path.iterdir()} == before
