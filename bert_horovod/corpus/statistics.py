@@ -167,8 +167,8 @@ _FEW_HELD_OUT = 10_000  # tokens: 1,500 are masked; if their losses spread by 3 
 _SHORT = 5  # exponent: documents under 2^5 = 32 tokens are very short
 
 
-class _Hints(NamedTuple):
-    """What a user should check, and where."""
+class Hints(NamedTuple):
+    """Questions about a store, of which one tells a user what to check, and where."""
 
     unknown: str
     strange: str
@@ -176,19 +176,26 @@ class _Hints(NamedTuple):
     short: str
 
 
-_OF_PROSE = _Hints(
+_OF_PROSE = Hints(
     unknown="is the vocabulary for this language, and --cased given to prepare exactly when it is a cased one?",
     strange="another language, or no text?",
     longest="does its file hold many documents? See --documents of prepare",
     short="are they whole documents? See --documents of prepare",
 )
 _OF_ANY_TOKENIZER = _OF_PROSE._replace(unknown="is the tokenizer for this language?")  # which --cased is not read with
-_OF_SEQUENCES = _Hints(
-    unknown="is the tokenizer made of such sequences? Of k-mers give vocab a larger --size, or a smaller --split",
+_OF_SEQUENCES = Hints(
+    unknown="does the tokenizer know such sequences? Of k-mers, does vocab need a larger --size, or a smaller --split?",
     strange="other sequences than those of the tokenizer?",
     longest="does its file lack lines >NAME between sequences?",
     short="are they whole sequences? In FASTA each line >NAME begins one",
 )
+
+
+def hints_of(head: dict[str, Any]) -> Hints:
+    """Those that fit a store, whose manifest has the settings and the vocabulary of `head`."""
+    if token_letters(head["settings"].get("documents", "")):
+        return _OF_SEQUENCES
+    return _OF_ANY_TOKENIZER if "tokenizer" in head["vocabulary"] else _OF_PROSE
 
 
 def report(store: Store) -> str:
@@ -220,10 +227,7 @@ def histogram(counts: np.ndarray) -> list[str]:
 
 def warnings(manifest: dict[str, Any], sources: list[SourceEntry], lengths: Lengths) -> list[str]:
     """Warnings about a store; each tells what the user should check."""
-    totals, lines = manifest["totals"], []
-    hints = _OF_ANY_TOKENIZER if "tokenizer" in manifest["vocabulary"] else _OF_PROSE
-    if token_letters(manifest["settings"]["documents"]):
-        hints = _OF_SEQUENCES
+    totals, lines, hints = manifest["totals"], [], hints_of(manifest)
     rate = totals["unknown_tokens"] / totals["tokens"]
     if rate > _MUCH_UNKNOWN:
         lines.append(f"{rate:.1%} of all tokens are [UNK]: {hints.unknown}")
@@ -240,9 +244,7 @@ def warnings(manifest: dict[str, Any], sources: list[SourceEntry], lengths: Leng
         )
     short, documents = int(lengths.documents[:_SHORT].sum()), int(lengths.documents.sum())
     if 2 * short > documents:
-        lines.append(
-            f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: {hints.short}"
-        )
+        lines.append(f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: {hints.short}")
     silent = silent_sources(sources)
     if silent:
         lines.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
