@@ -150,8 +150,8 @@ def _make_sequence_tokenizer(
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, f"cannot write {arguments.output}: {error.strerror}") from error
+    write_output(arguments.output, settings.text)  # first: the other alone would be refused by the next call
     write_output(config, json.dumps(general_config(settings), indent=2) + "\n")
-    write_output(arguments.output, settings.text)
     print(
         f"{arguments.output}: {len(settings.facts.vocabulary):,} tokens from {counted(len(sources), 'file')} in "
         f"{time.monotonic() - start:.1f} s"

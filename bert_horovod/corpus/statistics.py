@@ -5,11 +5,12 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from bert_horovod.corpus.manifest import SourceEntry
+from bert_horovod.corpus.reading.sequences import token_letters
 from bert_horovod.corpus.shard import Shard
 from bert_horovod.corpus.store import Store
 from bert_horovod.corpus.tokens import TokenReader
@@ -166,6 +167,37 @@ _FEW_HELD_OUT = 10_000  # tokens: 1,500 are masked; if their losses spread by 3 
 _SHORT = 5  # exponent: documents under 2^5 = 32 tokens are very short
 
 
+class Hints(NamedTuple):
+    """Questions about a store, of which one tells a user what to check, and where."""
+
+    unknown: str
+    strange: str
+    longest: str
+    short: str
+
+
+_OF_PROSE = Hints(
+    unknown="is the vocabulary for this language, and --cased given to prepare exactly when it is a cased one?",
+    strange="another language, or no text?",
+    longest="does its file hold many documents? See --documents of prepare",
+    short="are they whole documents? See --documents of prepare",
+)
+_OF_ANY_TOKENIZER = _OF_PROSE._replace(unknown="is the tokenizer for this language?")  # which --cased is not read with
+_OF_SEQUENCES = Hints(
+    unknown="does the tokenizer know such sequences? Of k-mers, does vocab need a larger --size, or a smaller --split?",
+    strange="other sequences than those of the tokenizer?",
+    longest="does its file lack lines >NAME between sequences?",
+    short="are they whole sequences? In FASTA each line >NAME begins one",
+)
+
+
+def hints_of(head: dict[str, Any]) -> Hints:
+    """Those that fit a store, whose manifest has the settings and the vocabulary of `head`."""
+    if token_letters(head["settings"].get("documents", "")):
+        return _OF_SEQUENCES
+    return _OF_ANY_TOKENIZER if "tokenizer" in head["vocabulary"] else _OF_PROSE
+
+
 def report(store: Store) -> str:
     """Totals, lengths, unknown tokens by source, the longest documents and warnings."""
     lengths, sources = measure_lengths(store), store.sources()
@@ -195,31 +227,24 @@ def histogram(counts: np.ndarray) -> list[str]:
 
 def warnings(manifest: dict[str, Any], sources: list[SourceEntry], lengths: Lengths) -> list[str]:
     """Warnings about a store; each tells what the user should check."""
-    totals = manifest["totals"]
-    lines = []
+    totals, lines, hints = manifest["totals"], [], hints_of(manifest)
     rate = totals["unknown_tokens"] / totals["tokens"]
     if rate > _MUCH_UNKNOWN:
-        lines.append(
-            f"{rate:.1%} of all tokens are [UNK]: is the vocabulary for this language, and --cased given to prepare "
-            "exactly when it is a cased one?"
-        )
+        lines.append(f"{rate:.1%} of all tokens are [UNK]: {hints.unknown}")
     strange = [source["name"] for source in _by_rate(sources) if _rate(source) > _MUCH_UNKNOWN]
     if strange:
         lines.append(
             f"{len(strange)} of {len(sources)} sources have over {_MUCH_UNKNOWN:.0%} [UNK]: {some(strange)}: "
-            "another language, or no text?"
+            f"{hints.strange}"
         )
     if lengths.longest and lengths.longest[0].tokens > _MOST_TOKENS * lengths.tokens:
         lines.append(
             f"one document has {lengths.longest[0].tokens / lengths.tokens:.1%} of all tokens "
-            f"({_name(lengths.longest[0])}): does its file hold many documents? See --documents of prepare"
+            f"({_name(lengths.longest[0])}): {hints.longest}"
         )
     short, documents = int(lengths.documents[:_SHORT].sum()), int(lengths.documents.sum())
     if 2 * short > documents:
-        lines.append(
-            f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: are they whole documents? "
-            "See --documents of prepare"
-        )
+        lines.append(f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: {hints.short}")
     silent = silent_sources(sources)
     if silent:
         lines.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")

@@ -32,6 +32,7 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 
 ROWS = 32  # at once
 _ROW = 64  # positions of a row; longer sentences get rows of the next power of two
+_MOST_WHOLE = 128  # positions of the longest rows of which so many are computed at once: memory does not grow with them
 _TEXTS = 4096  # that are cut into tokens at once
 _SPECIAL = 2  # [CLS] sentence [SEP]
 
@@ -89,7 +90,8 @@ class PairTokens:
 class PairScorer:
     """Scores pairs with a model, as often as it is called; all ranks call it together and share the rows.
 
-    `dtype`: of matrix products; `rows`: at once. Token log-probabilities do not depend on the number of ranks.
+    `dtype`: of matrix products; `rows`: at once, of more than 128 positions fewer. Token log-probabilities do not
+    depend on the number of ranks.
     """
 
     def __init__(
@@ -104,16 +106,17 @@ class PairScorer:
     ) -> None:
         self._tokens = tokens
         policy = ComputePolicy(tf.as_dtype(dtype))
-        self._outputs = RowOutputs(_TokenGuess(), model, policy, rows, world or World())
         counts = tokens.counts
         ends = tokens.word_ends() if within_words else np.arange(1, len(tokens.ids) + 1)
         lengths = np.maximum(row_length, 1 << np.ceil(np.log2(counts + _SPECIAL)).astype(np.int64))
-        self._parts: list[tuple[np.ndarray, MaskedCopies]] = []  # tokens of sentences of like length, and their rows
+        # Tokens of sentences of like length, their rows, and what computes these.
+        self._parts: list[tuple[np.ndarray, MaskedCopies, RowOutputs]] = []
         for length in np.unique(lengths).tolist():
             mine = np.flatnonzero(np.repeat(lengths == length, counts))  # (tokens,)
             until = np.searchsorted(mine, ends[mine] - 1) + 1  # a word lies within its sentence
             copies = MaskedCopies(tokens.ids[mine], counts[lengths == length], until, tokens.special, length)
-            self._parts.append((mine, copies))
+            at_once = max(1, rows * _MOST_WHOLE // max(length, _MOST_WHOLE))
+            self._parts.append((mine, copies, RowOutputs(_TokenGuess(), model, policy, at_once, world or World())))
 
     def log_probabilities(self, parameters: dict[str, Any], progress: Progress | None = None) -> np.ndarray:
         """Each token's log-probability where it is masked, in nats: float32 [tokens], as PairTokens.ids.
@@ -121,14 +124,14 @@ class PairScorer:
         `parameters`: the model's, by name. `progress` is told of pairs. Raises NotFiniteError.
         """
         result = np.empty(len(self._tokens.ids), np.float32)
-        total, before, pairs = sum(len(mine) for mine, _ in self._parts), 0, len(self._tokens.pairs.sentences)
-        for mine, copies in self._parts:
+        total, before, pairs = sum(len(mine) for mine, *_ in self._parts), 0, len(self._tokens.pairs.sentences)
+        for mine, copies, outputs in self._parts:
 
             def tell(done: int, of: int, before: int = before, tokens: int = len(mine)) -> None:
                 if progress:
                     progress(pairs * (before + tokens * done // max(of, 1)) // total, pairs)  # a rank may have none
 
-            result[mine] = copies.by_item(self._outputs(parameters, copies, tell)["log-probabilities"])
+            result[mine] = copies.by_item(outputs(parameters, copies, tell)["log-probabilities"])
             before += len(mine)
         return result
 

@@ -131,6 +131,12 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint", url: str = "") -> Op
     raise UserError(f"{flag}: {problem}; expected {', '.join(kind.name for kind in KINDS[1:-1])}, or {RUN.name}")
 
 
+def kept_checkpoints(run: OpenCheckpoint) -> list[OpenCheckpoint]:
+    """All checkpoints of a run, oldest first; reads none of their files: a damaged one is told when it is read."""
+    saved = KINDS[0]
+    return [OpenCheckpoint(path, run.flag, saved, path, saved.reader(path)) for path in checkpoint.paths(run.given)]
+
+
 def open_checkpoint(path: Path, flag: str = "--checkpoint", url: str = "") -> OpenCheckpoint:
     """As find_checkpoint; mistakes in configuration and tokenizer are found too, without TensorFlow and hashes.
 

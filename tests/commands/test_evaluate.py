@@ -164,23 +164,34 @@ def test_pairs_are_judged_with_a_table_or_one_object(toys, tmp_path, capsys):
     assert "4/4" in told.err
 
 
+def test_many_ties_and_names_of_several_lines_stay_in_their_lines(toys, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bert_horovod.corpus.reading.pair_files._EQUAL_SHARE", 1)
+    line = json.dumps(dict.fromkeys(COLUMNS, "the cat") | {"field": "syn\ntax"})
+    (tmp_path / "a.jsonl").write_text(f"{line}\n" * 30, encoding="utf-8")
+    assert command("evaluate", toys.checkpoint, "--pairs", tmp_path / "a.jsonl") == 0
+    told = capsys.readouterr()
+    assert told.err.count("a.jsonl, line ") == 10
+    assert re.search("^syn tax +30 +30 +50.0%", told.out, re.MULTILINE)
+
+
 @pytest.mark.full
 def test_all_checkpoints_of_a_run_are_judged_but_damaged_ones(toys, tmp_path, capsys):
     recipe = recipe_of(
         model=MODEL,
-        phase=(Phase(sequence_length=16, global_batch=4, steps=3),),
-        execution=Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, xla="off"),
+        phase=(Phase(sequence_length=16, global_batch=4, steps=4),),
+        execution=Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, keep_checkpoints=4, xla="off"),
     )
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
     flags = ("--pairs", write_pairs(tmp_path / "a.jsonl"), "--checkpoints", "all")
     with open(run / "checkpoints" / "step-00000002" / "model.safetensors", "r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")
+    (run / "checkpoints" / "step-00000003" / "config.json").unlink()
     capsys.readouterr()
     assert command("evaluate", run, *flags, "--json") == 0
     told = capsys.readouterr()
     judged = json.loads(told.out)["checkpoints"]
-    assert [Path(each["checkpoint"]).name for each in judged] == ["step-00000001", "step-00000003"]
-    assert "left out: --checkpoint" in told.err
+    assert [Path(each["checkpoint"]).name for each in judged] == ["step-00000001", "step-00000004"]
+    assert told.err.count("left out: --checkpoint") == 2
     assert command("evaluate", run, *flags) == 0
-    assert re.search(r"^step-00000003 +\S+% +\S+% +0$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^step-00000004 +\S+% +\S+% +0$", capsys.readouterr().out, re.MULTILINE)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.store import open_store
+from bert_horovod.errors import UserError
+from bert_horovod.storage.writing import write_output
 from tests.commands.conftest import command
 from tests.corpus.preparing.test_preparation import tree
 from tests.horovod_runs import PROJECT
@@ -121,6 +123,10 @@ def test_the_next_command_prepares_the_same_sequences(genome, capsys):
     [
         ("prepare --tokenizer split3", "genome.fa is FASTA"),
         ("prepare --tokenizer split3 --split 2", "the tokenizer cuts sequences otherwise; expected --split 3"),
+        (
+            "prepare --tokenizer few --split 3",
+            "the text: does the tokenizer know such sequences? Of k-mers, does vocab",
+        ),
         ("prepare --vocab vocab.txt --split 3", "--split 3: vocab.txt cuts words; expected --tokenizer DIR made"),
         ("prepare --tokenizer split3 --split word", "--split 'word': expected letters"),
         ("prepare --tokenizer split3 --split 3 --documents blank_line", "it is read only without --split"),
@@ -140,12 +146,29 @@ def test_what_does_not_fit_together_is_refused(genome, capsys, tmp_path, words, 
     (tmp_path / "other" / "tokenizer_config.json").write_text("{}")
     if "split3" in words:
         assert command("vocab", "--input", "genome.fa", "--split", 3, "--output", "split3/tokenizer.json") == 0
+    if "few" in words:
+        assert (
+            command("vocab", "--input", "genome.fa", "--split", 3, "--size", 10, "--output", "few/tokenizer.json") == 0
+        )
     name, *flags = words.split()
     output = ("--output_dir", "store") if name == "prepare" else ()
     before = sorted(tmp_path.rglob("*"))
     assert command(name, "--input", "genome.fa", *flags, *output) == 2
     assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_tokenizer_that_could_not_be_written_is_made_by_the_next_call(genome, monkeypatch):
+    def full(path, text):
+        if path.name == "tokenizer.json":
+            raise UserError(f"cannot write {path}: No space left on device")
+        write_output(path, text)
+
+    words = ("vocab", "--input", "genome.fa", "--split", 3, "--output", "three/tokenizer.json")
+    with monkeypatch.context() as patched:
+        patched.setattr("bert_horovod.storage.writing.write_output", full)
+        assert command(*words) == 2
+    assert command(*words) == 0
 
 
 def test_the_organism_of_the_tutorial_has_codons_and_pairs_of_one_wrong_letter(tmp_path, monkeypatch):

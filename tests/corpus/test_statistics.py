@@ -88,9 +88,11 @@ def counts(**powers: int) -> np.ndarray:
     return bins
 
 
-def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicates=10) -> list[str]:
+def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicates=10, **manifest) -> list[str]:
     """Warnings for a store of 100 tokens and 100 documents, by default one at each limit."""
     manifest = {
+        "settings": {"documents": "file"},
+        "vocabulary": {},
         "totals": {
             "tokens": 100,
             "unknown_tokens": unknown,
@@ -99,7 +101,7 @@ def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicate
             "held_out_tokens": 10000 * held_out,
         },
         "duplicates": {"documents": duplicates},
-    }
+    } | manifest
     sources = [{"name": "a", "bytes": 9, "tokens": 100, "unknown_tokens": of_source}]
     documents = counts(p4=5, p5=5) if documents is None else documents
     longest = [LongDocument(most, "shard-00000", 3, "")]
@@ -124,6 +126,22 @@ def test_at_the_limits_nothing_looks_wrong():
 def test_beyond_a_limit_there_is_one_warning(change, message):
     (warning,) = found(**change)
     assert warning.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "hints"),
+    [
+        ({}, ["--cased given to prepare", "another language", "See --documents", "See --documents"]),
+        ({"vocabulary": {"tokenizer": {}}}, ["is the tokenizer for", "another language", *2 * ["See --documents"]]),
+        (
+            {"vocabulary": {"tokenizer": {}}, "settings": {"documents": "6"}},
+            ["a smaller --split", "other sequences than", "lack lines >NAME", "each line >NAME begins one"],
+        ),
+    ],
+)
+def test_a_warning_names_flags_that_are_read_for_such_a_store(manifest, hints):
+    warned = found(unknown=6, of_source=6, most=51, documents=counts(p4=6, p5=5), **manifest)
+    assert [hint in warning for hint, warning in zip(hints, warned, strict=True)] == [True] * 4
 
 
 def test_a_histogram_shows_all_that_occurs_and_what_lies_between():

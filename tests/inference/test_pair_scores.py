@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.examples.masked_copies import MaskedCopies
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.pair_files import FILE, Pairs
 from bert_horovod.inference.masked_tokens import read_masked_model
@@ -115,6 +116,17 @@ def test_the_packing_changes_nothing(tmp_path):
     for scores, result in judged[1:]:
         np.testing.assert_allclose(scores, judged[0][0], atol=2e-6)
         assert result == judged[0][1]
+
+
+def test_of_long_rows_fewer_are_computed_at_once(tmp_path, monkeypatch):
+    directory, pairs, made = write(tmp_path / "model", "Bert"), random_pairs(20, VOCABULARY[5:]), []
+    assemble = MaskedCopies.assemble
+    monkeypatch.setattr(
+        MaskedCopies, "assemble", lambda copies, rows: made.append((copies.length, len(rows))) or assemble(copies, rows)
+    )
+    scorer, _, parameters = scorer_of(directory, pairs_of([*pairs.sentences, ("a " * 300, "a")]), rows=4)
+    scorer(parameters)
+    assert set(made) == {(64, 4), (128, 4), (512, 1)}
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.text.cutting import Classes
+from bert_horovod.corpus.reading.sequences import token_letters
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import ReportedError, damaged
 from bert_horovod.runtime.reading_progress import ReadingProgress
@@ -147,10 +148,13 @@ def refusal(store: Store, pair: str, sequence_length: int, split: str, counts: C
         )
     if pair != "none" and not counts.windows[1:].any():
         if _most_sentences(store, held_out) < 2:
+            is_prose = not token_letters(store.manifest["settings"].get("documents", ""))
+            several = (
+                ", or prepare texts with documents of several sentences (with --documents blank_line a blank line "
+            )
             return (
                 f"has no {which_rows}section of a document with two sentences, so that there are no pairs; set "
-                'objective.pair = "none", or prepare texts with documents of several sentences (with --documents '
-                "blank_line a blank line ends a document)"
+                f'objective.pair = "none"{f"{several}ends a document)" * is_prose}'
             )
         return (
             f"has no two {which_rows}sentences that fit into sequence_length = {sequence_length} "

@@ -12,7 +12,7 @@ from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.progress import shown_progress
 from bert_horovod.corpus.reading.pair_files import COLUMNS, FILE, Pairs, read_pairs
 from bert_horovod.errors import DamagedData, ReportedError, UserError
-from bert_horovod.wording import counted
+from bert_horovod.wording import counted, some
 
 if TYPE_CHECKING:
     from bert_horovod.runs.opening import OpenCheckpoint
@@ -62,19 +62,18 @@ def judge_by_pairs(arguments: argparse.Namespace) -> None:
     """Judge and print; raises ReportedError if the checkpoint, a file or an argument is wrong."""
     require_least("--every", arguments.every)
     require_least("--micro_batch", arguments.micro_batch)
-    from bert_horovod.runs.checkpoint import paths
-    from bert_horovod.runs.opening import RUN, find_checkpoint
+    from bert_horovod.runs.opening import RUN, kept_checkpoints
 
     given: OpenCheckpoint = arguments.checkpoint
     checkpoints, several = [given], arguments.checkpoints == "all"
     if several:
         if given.url or given.kind is not RUN:
             raise UserError(f"--checkpoints all: {given} is no run's output_dir; leave it out")
-        checkpoints = [find_checkpoint(path) for path in paths(given.given)]
+        checkpoints = kept_checkpoints(given)
     columns = tuple(whole_text(arguments.text_columns).split(","))
     pairs = read_pairs(arguments.pairs, columns).every(arguments.every)
     if equal := pairs.equal():
-        print(f"bert-horovod: equal sentences, which count as a tie: {'; '.join(equal)}", file=sys.stderr)
+        print(f"bert-horovod: equal sentences, which count as a tie: {some(equal, 10)}", file=sys.stderr)
     judged = list(_judged(arguments, pairs, checkpoints))
     if not judged:
         raise UserError(f"--checkpoint {given}: none of its checkpoints can be read")
@@ -128,7 +127,10 @@ def pairs_table(judged: dict[str, Any]) -> str:
     tables = []
     for kind, groups in judged["groups"].items():
         cells = [[kind.replace("_", " "), "pairs", "ties", "accuracy", "standard error"]]
-        cells += [[name, f"{group['pairs']:,}", str(group["ties"]), *_shares(group)] for name, group in groups.items()]
+        cells += [
+            [" ".join(name.split()), f"{group['pairs']:,}", str(group["ties"]), *_shares(group)]
+            for name, group in groups.items()
+        ]
         tables.append(lines(cells))
     accuracy, error = _shares(judged)
     files = counted(len(judged["groups"][FILE]), "file")

@@ -41,7 +41,7 @@ def finish_store(
         for number, counts in block.totals["pieces"].items():
             of_source[pieces[block.task][int(number)].source].update(counts)
         hashes |= {pieces[block.task][int(number)].source: digest for number, digest in block.hashes.items()}
-    refuse_unknown(path, totals["unknown_tokens"], totals["tokens"])
+    refuse_unknown(path, head, totals["unknown_tokens"], totals["tokens"])
     if changed := changed_names(sources):
         raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
     described = [

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from bert_horovod.corpus.preparing.planning import Plan, Settings
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.workers import BlocksJob, Done, do
 from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.statistics import hints_of
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.reading_progress import ReadingProgress
 from bert_horovod.wording import counted
@@ -75,7 +77,7 @@ def make_shards(
         workers = 1 if text_bytes < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
     pool = local_pool(workers) if workers > 1 else nullcontext()
     with pool as executor:
-        done, hashes = _work(path, jobs, text_bytes, executor)
+        done, hashes = _work(path, settings, jobs, text_bytes, executor)
         made = [file for each in done for file in each.files]
         files = [*kept, *made]
         shards = join_shards(path, files, plan, vocabulary_size, executor)
@@ -92,12 +94,13 @@ def make_shards(
 
 
 def _work(
-    path: Path, jobs: list[BlocksJob | SourceFile], text_bytes: int, executor: Executor | None
+    path: Path, settings: Settings, jobs: list[BlocksJob | SourceFile], text_bytes: int, executor: Executor | None
 ) -> tuple[list[Done], dict[SourceFile, str]]:
     """Do the jobs; returns what came of those that make blocks, and the hashes of the files."""
     all_done: list[Done] = []
     hashes: dict[SourceFile, str] = {}
     tokens = unknown_tokens = 0
+    head = {"settings": settings.described(), "vocabulary": settings.tokenizer.recorded()}
     with ReadingProgress("prepare", text_bytes) as progress:
         far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
 
@@ -115,7 +118,7 @@ def _work(
             report(number, job.task.bytes, sum(block.counts["documents"] for block in blocks))
             tokens += sum(block.counts["tokens"] for block in blocks)
             unknown_tokens += sum(block.totals["unknown_tokens"] for block in blocks)
-            refuse_unknown(path, unknown_tokens, tokens)
+            refuse_unknown(path, head, unknown_tokens, tokens)
     return all_done, hashes
 
 
@@ -139,12 +142,11 @@ def join_shards(
     return [shard for shard in shards.values() if isinstance(shard, BlockFile)]
 
 
-def refuse_unknown(path: Path, unknown: int, tokens: int) -> None:
-    """Clear the directory and raise UserError if most tokens are [UNK]."""
+def refuse_unknown(path: Path, head: dict[str, Any], unknown: int, tokens: int) -> None:
+    """Clear the directory and raise UserError if most tokens are [UNK]; `head`: as hints_of takes it."""
     if unknown > tokens / 2:
         destination.clear(path)
         raise UserError(
             f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
-            "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
-            "Make one for this text with: bert-horovod vocab"
+            f"the text: {hints_of(head).unknown} Make one for this text with: bert-horovod vocab"
         )

@@ -134,7 +134,7 @@ def _is_hidden(name: str) -> bool:
 def _matches(pattern: str) -> list[tuple[Path, str]]:
     path = Path(pattern)
     if path.is_dir():
-        return [(file, file.relative_to(path).as_posix()) for file in _texts(pattern, _walk(path), path)]
+        return [(file, file.relative_to(path).as_posix()) for file in _texts(pattern, walk(path), path)]
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
     return [(file, file.name) for file in _texts(pattern, files, None, is_named=path.exists())]
@@ -217,7 +217,9 @@ def _saved_names(state: File) -> list[str]:
     return names
 
 
-def _walk(directory: Path) -> list[Path]:
+def walk(directory: Path) -> list[Path]:
+    """All files of a directory by name, but hidden ones and those of Spark's; raises the error of file_error."""
+
     def refuse(error: OSError) -> None:
         raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bert_horovod.corpus.reading.finding import walk
 from bert_horovod.corpus.reading.sources import JSON_SUFFIXES, suffixes
 from bert_horovod.corpus.reading.table_files import read_table
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 
 COLUMNS = ("sentence_good", "sentence_bad")  # as BLiMP names them
 FILE = "file"
@@ -104,11 +105,7 @@ def _files(inputs: Sequence[Path], flag: str) -> dict[Path, str]:
 
 
 def _tables(directory: Path, flag: str) -> list[Path]:
-    try:
-        found = [path for path in sorted(directory.rglob("*")) if suffixes(path)[0] in _SUFFIXES and path.is_file()]
-    except OSError as error:
-        raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
-    found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(directory).parts)]
+    found = [path for path in walk(directory) if suffixes(path)[0] in _SUFFIXES]
     if not found:
         raise UserError(f"{flag} {directory}: no tables there; expected files of pairs: .jsonl, .csv or .tsv, or .gz")
     return found

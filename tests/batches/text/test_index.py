@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import shutil
 
@@ -10,6 +11,7 @@ from bert_horovod.batches.text.cutting import Cutter, positions_of
 from bert_horovod.batches.text.index import FORMATS, open_index
 from bert_horovod.batches.text.index_check import CRC_BYTES, LARGE, TABLES, CheckedArray
 from bert_horovod.corpus.shard import Shard, page_crcs
+from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests import toys
 from tests.batches.reading import Window, index_windows, make_rows, token_documents
@@ -238,6 +240,15 @@ def test_a_store_without_rows_is_refused_with_advice(make_store, sizes, pair, sp
     assert sizes is not ONE_SENTENCE or "sequence_length" not in str(caught.value)
     for other in possible:
         assert open_index(store, 32, other, packing).windows
+
+
+def test_advice_for_sequences_names_no_flag_of_prose(make_store):
+    path = make_store(**ONE_SENTENCE).path
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["settings"]["documents"] = "6"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"there are no pairs; set objective\.pair = \"none\"$"):
+        open_index(open_store(path), 32, "next_sentence", True)
 
 
 def two_sentences_of(tokens: int) -> Shard:

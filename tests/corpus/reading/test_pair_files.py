@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.corpus.reading.pair_files import COLUMNS, FILE, read_pairs
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 from tests.horovod_runs import PROJECT
+from tests.rights import without_rights
 
 BLIMP = PROJECT.parent / "shared" / "data" / "pairs" / "blimp"
 
@@ -38,6 +39,11 @@ def test_json_lines_csv_and_tsv_plain_or_compressed_and_directories_are_read(fil
         "field": ["syntax", "syntax", "", ""],
         "linguistics_term": ["islands", "islands", "", ""],
     }
+
+
+def test_a_folder_that_cannot_be_read_is_told(files):
+    with without_rights(files / "in"), pytest.raises(ReportedError, match=r"cannot read .*in: Permission denied"):
+        read_pairs([files])
 
 
 def test_other_columns_may_be_named(files):
