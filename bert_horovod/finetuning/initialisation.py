@@ -142,7 +142,8 @@ class Finetuning:
         kind = self.kind
         if early_stop and not kind.decides:
             raise UserError(f"--early_stop {early_stop}: the dev set has no score that decides; leave it out")
-        for flag in kind.lasting():
+        task = kind.data.name
+        for flag in (("--task", task, task, "whose head and loss it has"), *kind.lasting()):
             refuse_another(output_dir, *flag)
         if kind.packing_pays and not self._packing_pays(overrides):
             overrides = ["data.packing=false", *overrides]

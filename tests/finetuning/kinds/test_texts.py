@@ -8,6 +8,7 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.kinds import kind_of_task
 from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
 from bert_horovod.runs.opening import find_checkpoint
@@ -62,3 +63,19 @@ def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, 
     job(before)
     with pytest.raises(UserError, match=message):
         job(now)
+
+
+def test_a_run_goes_on_with_its_task_alone(files, tmp_path):
+    def job(task: str) -> None:
+        kind = kind_of_task(task).read(task, Files(None, path, (path,)), {"text_columns": "query,passage"})
+        Finetuning(kind, find_checkpoint(files["checkpoint"])).job(tmp_path / "run", 4, FAST)
+
+    path = tmp_path / "pairs.csv"
+    path.write_text("query,passage,label\n" + "".join(f"good {i // 3},bad {i},{i % 3 % 2}\n" for i in range(30)))
+    (tmp_path / "run").mkdir()
+    Command(["finetune", "--task", "regression"], "/", str(tmp_path / "run"), None, 1).write(tmp_path / "run")
+    job("regression")
+    with pytest.raises(
+        UserError, match=r"--task reranking: .*run was begun with regression, whose head and loss it has"
+    ):
+        job("reranking")
