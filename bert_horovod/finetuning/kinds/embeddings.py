@@ -261,7 +261,8 @@ class Embeddings(Kind):
         data = self.data
         splits = data.train, *data.dev.values(), *data.test.values()
         empty = {
-            split.path: sum(not text.strip() for side in split.examples.texts[:2] for text in side) for split in splits
+            f"{split.path}{split.part}": sum(not text.strip() for side in split.examples.texts[:2] for text in side)
+            for split in splits
         }
         dev = data.dev[""]
         constant = constant_notice(dev, dev.examples.label_array()) if data.dev_scored else []
@@ -270,8 +271,8 @@ class Embeddings(Kind):
             *rate_notice(recipe),
             *constant,
             *(
-                f"warning: {path}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
-                for path, count in empty.items()
+                f"warning: {name}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
+                for name, count in empty.items()
                 if count
             ),
         ]

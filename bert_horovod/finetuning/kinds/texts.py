@@ -180,7 +180,8 @@ class Texts(Kind):
         if constant is None:
             return [line]
         answer = repr(labels[constant]) if labels else "one number"
-        undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
+        zeros = [name for name, score in scores.items() if not score and name not in ("accuracy", "f1", "macro_f1")]
+        undefined = "; a correlation that is undefined is given as 0" if zeros else ""
         return [
             line,
             f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
