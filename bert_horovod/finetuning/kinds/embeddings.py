@@ -247,6 +247,9 @@ class Embeddings(Kind):
         if "rank" in table.columns:
             (place,) = table.places(("rank",))
             ranks = [real(table.path, line, fields[place], "the rank") for line, fields in table.rows]
+            if odd := [(line, rank) for (line, _), rank in zip(table.rows, ranks, strict=True) if rank < 1 or rank % 1]:
+                line, rank = odd[0]
+                raise UserError(f"{table.path}, line {line}: the rank is {rank:g}; expected a whole number from 1")
             return retrieval_scores(np.array(ranks))
         if request.dev_file is None:
             raise UserError(f"--task {task}: expected --dev_file, the file with the scores")
