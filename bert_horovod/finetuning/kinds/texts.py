@@ -171,10 +171,11 @@ class Texts(Kind):
             if not (predicted == predicted[0]).all():
                 return [line]
             names = [name for name, given in zip(labels, predicted[0], strict=True) if given]
+            mend = "choose the threshold on the dev set (--threshold dev), or " if self.data.threshold else ""
             return [
                 line,
-                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); choose the "
-                "threshold on the dev set (--threshold dev), or try more epochs or another learning rate",
+                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); {mend}try more epochs or "
+                "another learning rate",
             ]
         constant = constant_like(scores, np.array(split.examples.labels), len(labels))
         if constant is None:

@@ -1,6 +1,8 @@
 """Rare labels weigh more in the loss, as scikit-learn and torch define it; elsewhere the setting is refused."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.kinds import kind_of_task
 from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
+from bert_horovod.recipe.fields import named
+from bert_horovod.recipe.finetuning_heads import HEADS, Head
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import Command
-from tests.toy_glue import FAST, write_labels
+from tests.toy_glue import FAST, numbered, write_labels
 
 WEIGHTED = "finetuning.class_weights='balanced'"
 
@@ -79,3 +83,17 @@ def test_a_run_goes_on_with_its_task_alone(files, tmp_path):
         UserError, match=r"--task reranking: .*run was begun with regression, whose head and loss it has"
     ):
         job("reranking")
+
+
+def test_a_packages_head_of_a_classification_is_refused_elsewhere(files, tmp_path, monkeypatch):
+    class Mine(Head):
+        head: str = named("mine")
+
+        def task(self, plain: Any) -> Any:
+            return plain
+
+    monkeypatch.setitem(HEADS._own, "mine", dataclasses.dataclass(frozen=True)(Mine))
+    path = numbered(tmp_path, 9)
+    kind = Texts(own_data("regression", Files(None, path, (path,)), ("text",), "score"))
+    with pytest.raises(UserError, match=r"finetuning.head = 'mine': it is of a classification; leave it out"):
+        Finetuning(kind, find_checkpoint(files["checkpoint"])).settings(["finetuning.head='mine'"])
