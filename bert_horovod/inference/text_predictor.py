@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,11 +92,6 @@ class TextPredictor(Predictor):
     def prepare(self) -> None:
         _require_as_many(self.config, self.options)
         self._tokenizer = Tokenizer(self.vocabulary, self.tokenizer_settings)
-
-    @classmethod
-    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
-        _require_as_many(config, options)
-        super().look(source, config, options)
 
     @property
     def labels(self) -> tuple[str, ...]:
