@@ -116,7 +116,13 @@ def judge(
     predictor, scores = open_predictor(checkpoint, Options()), []
     with tempfile.TemporaryDirectory() as place:
         predictions = Path(place) / f"answers{kind_of_task(arguments.task).last_file.suffix}"
-        request = Request(predictions, dev_file=arguments.dev_file, label_column=arguments.label_column or "label")
+        request = Request(
+            predictions,
+            dev_file=arguments.dev_file,
+            label_column=arguments.label_column or "label",
+            separator=getattr(predictor.task, "separator", None),
+            text_columns=predictor.columns,
+        )
         for computes in (None, OnnxOutputs(export, predictor.model)):
             predictor.computes = computes
             predictor.predict_file(arguments.dev_file, predictions, lambda *_: None)

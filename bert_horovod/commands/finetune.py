@@ -159,9 +159,8 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
         return
     compared = sweep_summary(arguments.task, runs)
     write_atomically(arguments.output_dir / "scores.json", json.dumps(compared, indent=1) + "\n")
-    decides = compared["decides"].replace("_", " ")
-    best = compared["best"]
-    print(
-        f"\n{lines(sweep_cells(compared))}\n+-: standard deviation of the runs; {decides} decides\n"
-        f"best: {best['output_dir']}, {decides} {best['scores'][compared['decides']]:.4f}"
-    )
+    said = f"\n{lines(sweep_cells(compared))}\n+-: standard deviation of the runs"
+    if best := compared["best"]:
+        decides = compared["decides"].replace("_", " ")
+        said += f"; {decides} decides\nbest: {best['output_dir']}, {decides} {best['scores'][compared['decides']]:.4f}"
+    print(said)

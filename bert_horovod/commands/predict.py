@@ -199,7 +199,7 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
         from bert_horovod.runtime.devices import use_devices
 
         require_output_file(arguments, "vectors")
-        EmbeddingPredictor.look(Path(arguments.input), config, options)
+        EmbeddingPredictor.look_at_texts(Path(arguments.input), config, options)
         world = connect(launched)
         use_devices(world.local_rank, world.local_size, 0)
         predictor = arguments.checkpoint.whole(lambda whole: EmbeddingPredictor(whole, options))

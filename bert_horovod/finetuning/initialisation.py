@@ -13,7 +13,9 @@ from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.outcome import BestCheckpoint, DevScores, Evaluated, Outcome
 from bert_horovod.interchange.suitability import head_rows, named_class, require_vocabulary
 from bert_horovod.recipe.checking import refuse_idle
+from bert_horovod.recipe.finetuning_heads import Head
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe.settings import CLASSIFICATION
 from bert_horovod.recipe_files.loading import about_experiments, overridden_keys, recipe_from_table
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.runs.status_files import COMMAND, read_command
@@ -142,7 +144,8 @@ class Finetuning:
         kind = self.kind
         if early_stop and not kind.decides:
             raise UserError(f"--early_stop {early_stop}: the dev set has no score that decides; leave it out")
-        for flag in kind.lasting():
+        task = kind.data.name
+        for flag in (("--task", task, task, "whose head and loss it has"), *kind.lasting()):
             refuse_another(output_dir, *flag)
         if kind.packing_pays and not self._packing_pays(overrides):
             overrides = ["data.packing=false", *overrides]
@@ -184,6 +187,9 @@ class Finetuning:
         table = _table(self.model, self.kind.phase)
         recipe = recipe_from_table(table, overrides)
         refuse_idle(recipe, self.kind.trained, overridden_keys(overrides), recipe_from_table(table))
+        head = recipe.finetuning
+        if type(head).task is not Head.task and self.kind.trained != CLASSIFICATION:  # a package's, without a read_if
+            raise UserError(f"finetuning.head = {head.head!r}: it is of a classification; leave it out")
         return recipe
 
     def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:

@@ -94,7 +94,7 @@ def train_all(
         else:
             train(job, world)
             gc.collect()  # graphs hold parameters and optimizer slots in reference cycles
-            scores = _scores(job, world)
+            scores = _scores(job, world, ended=True)
             if scores is None:
                 return None
         done.append(Finished(variant, job.output_dir, scores))
@@ -102,10 +102,13 @@ def train_all(
 
 
 def sweep_summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
-    """The content of scores.json: every run, mean and spread by learning rate, and the best run by the first score."""
-    decides = next(iter(runs[0].scores))
+    """The content of scores.json: every run, mean and spread by learning rate, and the best run by the first score.
+
+    None is the best by uniformity, which tells nothing of how well texts are found.
+    """
+    decides = next((name for name in runs[0].scores if name != "uniformity"), None)
     rates = list(dict.fromkeys(run.variant.learning_rate for run in runs))
-    best = max(runs, key=lambda run: run.scores[decides])
+    best = max(runs, key=lambda run: run.scores[decides]) if decides else None
     return {
         "task": task,
         "decides": decides,
@@ -114,7 +117,7 @@ def sweep_summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
             {"learning_rate": rate, **_spread([run.scores for run in runs if run.variant.learning_rate == rate])}
             for rate in rates
         ],
-        "best": _entry(best),
+        "best": best and _entry(best),
     }
 
 
@@ -149,17 +152,21 @@ def _spread(scores: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def _scores(job: Job, world: World) -> dict[str, float] | None:
-    """The dev scores of the run's last step, on every rank; None if the run has not ended."""
-    return from_rank_0(_last_scores(job) if world.rank == 0 else None, world, "scores")
+def _scores(job: Job, world: World, ended: bool = False) -> dict[str, float] | None:
+    """The dev scores of the run's last step, on every rank; None if the run has not ended.
+
+    `ended`: whether it has ended if that step is there; else its last file is looked for too, which not each kind of
+    dev set has: a run without one is entered again, and trains no step.
+    """
+    return from_rank_0(_last_scores(job, ended) if world.rank == 0 else None, world, "scores")
 
 
-def _last_scores(job: Job) -> dict[str, float] | None:
+def _last_scores(job: Job, ended: bool) -> dict[str, float] | None:
     last = min(job.recipe.total_steps, job.max_steps or job.recipe.total_steps)
     if (best := best_record(job.output_dir)) and best.ended:
         last = best.last_step
     path = job.output_dir / "metrics.jsonl"
-    written = any((job.output_dir / kind.last_file).is_file() for kind in KINDS)
+    written = ended or any((job.output_dir / kind.last_file).is_file() for kind in KINDS)
     if not path_of(job.output_dir, last).is_dir() or not written:
         return None
     prefix, scores = "held_out_", None

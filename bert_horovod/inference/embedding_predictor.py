@@ -82,7 +82,12 @@ class EmbeddingPredictor(Predictor):
                 f"--checkpoint {self.checkpoint} compares two texts, or writes a vector of each; expected two "
                 "--text_columns, or --vectors"
             )
-        columns = (*self.columns, "", "")
+        columns, own = (*self.columns, "", ""), self.config.get("text_columns")
+        if own:  # other names of columns are of a query and its passage too
+            columns = tuple(
+                name if name in self.settings.prompts else own[min(place, len(own) - 1)]
+                for place, name in enumerate(columns[:2])
+            )
         prompts = (_prompt(self.settings, self.options, column) for column in columns)
         one, other = (unit(self.vectors(side, prompt)) for side, prompt in zip(texts, prompts, strict=False))
         return [[cosine] for cosine in (one * other).sum(1, dtype=np.float64).round(6).tolist()]
@@ -224,12 +229,17 @@ class EmbeddingPredictor(Predictor):
     def _texts(self, source: Path, column: str | None) -> tuple[int, Iterator[list[str]]]:
         """The number of texts, and the texts in blocks; raises ReportedError."""
         if column is None:
-            return sum(map(len, text_blocks(source, "text"))), text_blocks(source, "text", most=_BLOCK)
+            count = sum(map(len, text_blocks(source, "text")))
+            if not count:
+                raise UserError(f"{source} is empty; expected a text in each line")
+            blocks = text_blocks(source, "text", most=_BLOCK)
+            return count, ([line.removesuffix("\r") for line in block] for block in blocks)
         table = InputTable(source, (column,), [], self.options, _BLOCK)
         return table.count, (rows.texts[0] for rows in table)
 
     @classmethod
-    def look(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+    def look_at_texts(cls, source: Path, config: dict[str, Any], options: Options) -> None:
+        """As `look`, for `write_vectors`."""
         settings, column = vectors_of(config) or SentenceVectors(), _column(source, config, options)
         _prompt(settings, options, column)
         if type(hidden := config.get("hidden_size")) is int:

@@ -19,13 +19,13 @@ from bert_horovod.batches.examples.labelled import (
 from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.inference.options import Progress
+from bert_horovod.inference.options import Options, Progress
 from bert_horovod.inference.predicting import Predictor, line_length
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.tasks.label_attention import WINDOWS, LabelAttention
-from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression, Reranking
+from bert_horovod.tasks.text_head import SEPARATOR, THRESHOLD, Classification, Multilabel, Regression, Reranking, ranks
 
 _BLANKS = re.compile("[\t\n\r]")  # blanks in a TSV field
 
@@ -90,6 +90,7 @@ class TextPredictor(Predictor):
         return task
 
     def prepare(self) -> None:
+        _require_as_many(self.config, self.options)
         self._tokenizer = Tokenizer(self.vocabulary, self.tokenizer_settings)
 
     @property
@@ -140,6 +141,19 @@ class TextPredictor(Predictor):
             truncate = truncated_longest_first if isinstance(self.checkpoint.reader, HuggingFace) else truncated
             rows = LabelledRows(examples, self.special, length, 0, packing, truncate)
         return rows.by_item(self.outputs(rows, packing, progress)["logits"])
+
+
+def _require_as_many(config: dict[str, Any], options: Options) -> None:
+    """Raise UserError if --text_columns names more or fewer texts than a checkpoint was trained to read at once."""
+    own = config.get("text_columns")
+    own = own if isinstance(own, list) else ["query", "passage"] if ranks(config) else []
+    most = len(own) or (1 if config.get(WINDOWS) else 2)
+    if (given := len(options.text_columns)) and (given > most or given < len(own)):
+        raise UserError(
+            f"--text_columns {','.join(options.text_columns)}: the checkpoint reads "
+            f"{' and '.join(map(str, own)) or ('one text' if most == 1 else 'one text or a pair')}; expected "
+            f"{'one column' if most == 1 else 'two columns' if own else 'one column or two'}"
+        )
 
 
 def text_task(directory: object, config: dict[str, Any]) -> Classification | Multilabel | Regression:

@@ -28,6 +28,8 @@ SEVERAL_LABELS = "multi_label_classification"  # problem_type of a classifier th
 LABEL_WINDOWS = "label_attention"  # key of the configuration of a model with label attention: windows of a document
 WORDS_AFTER_BLANKS = "words_after_blanks"  # key of a tagger's configuration: see suitability.words_after_blanks
 LABEL_THRESHOLD = "label_threshold"  # key of such a classifier's configuration: a text gets a label from there on
+LABEL_SEPARATOR = "label_separator"  # key of the same: what stands between labels in a table
+ANSWER_KEYS = ("version_2_with_negative", "doc_stride")  # keys of ANSWERS' configuration
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
@@ -43,7 +45,7 @@ class Architecture:
     threshold: float | None = None  # of a classifier that gives any number of labels
     windows: int = 0  # of a document, with label attention
     blanks: bool = True  # of TAGS, see suitability.words_after_blanks
-    entries: dict[str, Any] | None = None  # of config.json: how an ENCODER makes vectors, or a CLASSIFICATION ranks
+    entries: dict[str, Any] | None = None  # further ones of config.json, by which its answers are made and written
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder, pooler and heads, in forward order."""

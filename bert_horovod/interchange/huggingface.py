@@ -21,8 +21,11 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, Tokeni
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.any_tokenizer import ROLES, general_config
 from bert_horovod.interchange.architectures import (
+    ANSWER_KEYS,
+    ANSWERS,
     ENCODER,
     LABEL_ATTENTION_MODEL,
+    LABEL_SEPARATOR,
     LABEL_THRESHOLD,
     LABEL_WINDOWS,
     LABELLED,
@@ -262,7 +265,6 @@ def describe_directory(
         windows = config.get(LABEL_WINDOWS) if architecture.name == LABEL_ATTENTION_MODEL else 0
         if architecture.name in LABELLED or windows:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
-            ranking = (CROSS_ENCODER, "text_columns") if CROSS_ENCODER in config else ()
             architecture = dataclasses.replace(
                 architecture,
                 labels=labels if len(set(labels)) == count else default_labels(count),
@@ -270,14 +272,21 @@ def describe_directory(
                 threshold=config.get(LABEL_THRESHOLD),
                 windows=windows,
                 blanks=architecture.name != TAGS or words_after_blanks(config),
-                entries={key: config[key] for key in ranking if key in config} or None,
+                entries=_entries(config, CROSS_ENCODER, LABEL_SEPARATOR, "text_columns"),
             )
+        elif architecture.name == ANSWERS:
+            architecture = dataclasses.replace(architecture, entries=_entries(config, *ANSWER_KEYS))
         elif architecture.name == ENCODER and vectors_of(config):  # then its own class, whatever heads there are
-            entries = {key: config[key] for key in (SENTENCE_VECTORS, "text_columns") if key in config}
+            entries = _entries(config, SENTENCE_VECTORS, "text_columns")
             architecture, named = dataclasses.replace(architecture, entries=entries), architecture.name
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: name_of_bert(architecture.class_name(model)) != named)  # a stable sort
     return model, shapes, architectures
+
+
+def _entries(config: dict[str, Any], *keys: str) -> dict[str, Any] | None:
+    """Those of a configuration's entries, without which `predict` would answer otherwise."""
+    return {key: config[key] for key in keys if key in config} or None
 
 
 def _map_parameters(files: HuggingFace) -> dict[str, np.ndarray]:

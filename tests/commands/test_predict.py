@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.runs.opening import find_checkpoint
-from bert_horovod.tasks.text_head import Classification
+from bert_horovod.tasks.label_attention import LabelAttention
+from bert_horovod.tasks.text_head import Classification, Reranking
 from tests import google_checkpoints as google
 from tests.commands.conftest import WORDS, command
 from tests.toy_glue import write_checkpoint
@@ -53,6 +54,27 @@ def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpo
 def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> str:
     assert predict(checkpoint, "--input", source, "--output", output, *more) == 0
     return output.read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        (
+            Classification(("no", "yes"), ("text",)),
+            "a,b",
+            "--text_columns a,b: the checkpoint reads text; expected one",
+        ),
+        (Classification(("no", "yes"), ()), "a,b,c", "reads one text or a pair; expected one column or two"),
+        (Reranking("label", ("query", "passage")), "a", "reads query and passage; expected two columns"),
+        (LabelAttention(("x", "y"), (), windows=2), "a,b", "reads one text; expected one column"),
+    ],
+    ids=["single", "unnamed", "pairs", "windows"],
+)
+def test_as_many_columns_as_texts_are_expected(tmp_path, capsys, task, columns, message):
+    (tmp_path / "in.csv").write_text("a,b,c\ngood,film,bad\n")
+    words = ["--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv", "--text_columns", columns]
+    assert predict(write_checkpoint(tmp_path / "model", task), *words) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_table_of_answers_keeps_the_columns_of_its_input(checkpoint, tmp_path, capsys):

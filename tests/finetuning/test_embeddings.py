@@ -17,6 +17,7 @@ from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retri
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
 from bert_horovod.finetuning.kinds.embeddings import Embeddings
+from bert_horovod.finetuning.sweep import Variant, train_all
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import HuggingFace
@@ -28,7 +29,7 @@ from tests.horovod_runs import run_ranks
 from tests.toy_glue import FAST, WORDS
 from tests.toy_runs import metrics, newest
 from tests.toy_vectors import write_vectors
-from tests.toys import more_rows
+from tests.toys import more_rows, toy_recipe
 
 BATCH = ("data.packing=false", "phase.0.global_batch=16", "phase.0.sequence_length=32")
 TRIPLES = {"prompts": ["the ", "a ", "a "], "matryoshka": "8", "symmetric": True}
@@ -189,6 +190,17 @@ def test_three_ranks_have_the_losses_of_one(whole, checkpoint, tmp_path):
     np.testing.assert_allclose([line["loss"] for line in metrics(tmp_path / "run")], expected, atol=1e-5)
 
 
+def test_empty_texts_of_both_parts_of_a_file_are_told(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("query,passage\n" + "".join(f"{'' if i % 2 else i},good {i}\n" for i in range(20)))
+    kind = Embeddings.read("embedding", Files(None, path), {"dev_fraction": 0.5})
+    told = [line for line in kind.notices(toy_recipe()) if "empty; each stands" in line]
+    counts = [sum(not text for text in split.examples.texts[0]) for split in (kind.data.train, kind.data.dev[""])]
+    assert sum(counts) == 10
+    for line, part, count in zip(told, ("train", "dev"), counts, strict=True):
+        assert line == f"warning: {path} ({part} part): {count} texts empty; each stands as [CLS] [SEP]"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("judged", [True, False])
 def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_scores(checkpoint, tmp_path, judged):
@@ -197,7 +209,8 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
     pairs = {"dev_columns": "query,passage", "label_column": "score"} if judged else {}
     kind = Embeddings.read("embedding", files, {"text_columns": "passage", "prompts": ["the "]} | pairs)
     job = Finetuning(kind, find_checkpoint(checkpoint)).job(tmp_path, 2, (*FAST, "execution.micro_batch=2"))
-    train(job, World())
+    (done,) = train_all([job], [Variant(None, None)], World(), lambda _: None)
+    assert done.scores.keys() == ({"spearman", "pearson"} if judged else {"uniformity"})
     losses = [line["loss"] for line in metrics(tmp_path)]
     assert losses[-1] < losses[0]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

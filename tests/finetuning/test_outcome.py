@@ -63,6 +63,8 @@ def test_an_undefined_correlation_is_said_to_be_given_as_0():
     assert "predicting one number for every example; a correlation that is undefined is given as 0" in messages
     _, messages = verdict({"matthews_correlation": 0.0}, [0, 1, 1], ("matthews_correlation",), ("no", "yes"))
     assert "a correlation that is undefined is given as 0" in messages
+    _, messages = verdict({"accuracy": 0.0, "macro_f1": 0.0}, [2, 2], ("accuracy", "macro_f1"), ("a", "b", "c"))
+    assert "correlation" not in messages
 
 
 def test_predictions_are_written_as_glue_takes_them(tmp_path):

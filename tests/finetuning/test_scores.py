@@ -245,3 +245,13 @@ def test_mrr_is_that_of_the_plain_way_with_ties_against_the_model():
 def test_constant_scores_and_queries_with_one_kind_of_candidates_gain_nothing():
     assert ranking_scores(np.ones(3), np.array([1, 0, 0]), ["a"] * 3)["mrr_10"] == pytest.approx(1 / 3)
     assert ranking_scores(np.array([0.9, 0.1]), np.array([1, 1]), ["a", "b"]) == {"accuracy": 0.5}  # MRR over none
+
+
+def test_of_thousands_of_labels_one_that_is_always_predicted_is_found_at_once(monkeypatch):
+    labels, tried = np.arange(9000) % 3000, []
+    labels[:50] = 7
+    scores = score(np.full(9000, 7), labels, ("accuracy", "macro_f1"))
+    monkeypatch.setattr("bert_horovod.finetuning.scores.score", lambda *given: tried.append(given) or score(*given))
+    assert constant_like(scores, labels, 3000) == 7
+    assert constant_like({"accuracy": 3 / 9000, "macro_f1": 0.1}, labels, 3000) is None
+    assert len(tried) == 2

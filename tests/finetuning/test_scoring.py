@@ -95,6 +95,13 @@ def test_any_number_of_labels_is_scored_with_and_without_probabilities(tmp_path)
     assert (scores["macro_roc_auc"], scores["precision_at_1"]) == (1, pytest.approx(2 / 3))
 
 
+@pytest.mark.parametrize("rank", ["0", "1.5", "-3"])
+def test_a_rank_is_a_whole_number_from_1(tmp_path, rank):
+    (tmp_path / "dev.tsv").write_text(f"index\tprediction\trank\n0\t0.5\t1\n1\t0.5\t{rank}\n")
+    with pytest.raises(UserError, match=rf"dev.tsv, line 3: the rank is {rank}; expected a whole number from 1"):
+        score_file("embedding", Request(tmp_path / "dev.tsv"))
+
+
 def test_scores_over_nothing_are_told_and_not_0(tmp_path):
     scores = score_file("reranking", own_files(tmp_path, "query,y\na,1\nb,0\n", "index,prediction\n0,0.9\n1,0.1\n"))
     assert scores == {"accuracy": 1}

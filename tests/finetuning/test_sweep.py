@@ -67,6 +67,13 @@ def test_a_summary_has_mean_spread_and_the_best_by_the_first_score():
     assert sweep_cells(summarized)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
 
 
+def test_uniformity_decides_nothing():
+    runs = [Finished(Variant(seed, None), Path(f"out/seed-{seed}"), {"uniformity": -seed}) for seed in range(2)]
+    summarized = sweep_summary("embedding", runs)
+    assert (summarized["decides"], summarized["best"]) == (None, None)
+    assert len(summarized["runs"]) == 2
+
+
 @pytest.mark.full
 def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_path):
     finetuning = Finetuning(

@@ -69,6 +69,28 @@ def test_lines_of_a_plain_text_are_texts_and_pairs_have_a_cosine(checkpoint, tmp
     assert float(predictor.predict_line("good film\tbad")) == pytest.approx(float(expected[0, 0]), abs=2e-6)
 
 
+def test_lines_with_carriage_returns_have_the_vectors_of_others_and_an_empty_file_is_refused(tmp_path, capsys):
+    checkpoint = write_vectors(tmp_path / "model", "modernbert")  # whose bytes are all tokens
+    (tmp_path / "lf.txt").write_bytes(b"good film\nbad\n")
+    (tmp_path / "crlf.txt").write_bytes(b"good film\r\nbad\r\n")
+    (tmp_path / "none.txt").touch()
+    one, other = (predict(checkpoint, tmp_path / f"{name}.txt", tmp_path / f"{name}.npy") for name in ("lf", "crlf"))
+    np.testing.assert_array_equal(one, other)
+    words = ["--checkpoint", checkpoint, "--input", tmp_path / "none.txt", "--vectors", tmp_path / "none.npy"]
+    assert dispatch(parse(["bert-horovod", "predict", *map(str, words)])) == 2
+    assert "none.txt is empty; expected a text in each line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["query,passage", "a,b"])
+def test_a_table_of_pairs_has_cosines_behind_the_prompts_whatever_its_columns_are_called(tmp_path, columns):
+    checkpoint = write_vectors(tmp_path / "model")
+    (tmp_path / "in.csv").write_text(f"{columns},id\ngood film,bad,7\n")
+    words = ["predict", "--checkpoint", checkpoint, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv"]
+    assert dispatch(parse(["bert-horovod", *map(str, words), "--text_columns", columns, "--keep", "id"])) == 0
+    cosine = EmbeddingPredictor(find_checkpoint(checkpoint), Options()).predict_line("good film\tbad")
+    assert (tmp_path / "out.csv").read_text() == f"index,prediction,id\n0,{cosine},7\n"
+
+
 @pytest.mark.parametrize("prompt", ["", PROMPTS[0]])
 def test_a_long_text_gets_the_mean_of_its_windows_each_behind_the_prompt(checkpoint, prompt):
     words = ["good", "bad", "film", "hero", "the", "plot", "is", "was", "fine", "poor", "and", "a"] * 4

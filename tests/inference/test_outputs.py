@@ -14,6 +14,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import ComputePolicy
 from bert_horovod.runs.exporting import export
 from bert_horovod.runs.opening import find_checkpoint
+from bert_horovod.tasks.text_head import Reranking
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
 from tests.toy_glue import MODEL, write_checkpoint
@@ -70,3 +71,14 @@ def test_8_bits_of_vectors_are_judged_by_cosines_and_by_the_order_of_pairs(tmp_p
     assert re.search(r"score +spearman -?[01]\.\d+ before, ", said), said
     assert dispatch(parse(["bert-horovod", *words, str(tmp_path / "none"), "--limit", "1e-9"])) == 1
     assert "those before, the limit is a difference of 1e-09: look at" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_8_bits_of_a_reranker_are_judged_on_its_own_columns(tmp_path, capsys):
+    pytest.importorskip("tf2onnx")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", Reranking("label", ("asked", "found")))
+    (tmp_path / "dev.csv").write_text("asked,found,label\ngood,film,1\ngood,bad plot,0\n")
+    words = ["export", "--checkpoint", checkpoint, "--format", "onnx", "--int8", "--output", tmp_path / "int8"]
+    scored = ["--task", "reranking", "--dev_file", tmp_path / "dev.csv", "--limit", "3"]
+    assert dispatch(parse(["bert-horovod", *map(str, words + scored)])) == 0
+    assert "score       mrr 10 " in capsys.readouterr().out

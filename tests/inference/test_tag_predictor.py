@@ -135,6 +135,16 @@ def test_words_keep_their_columns_and_get_a_tag(tags_of, tmp_path, predictor):
     assert read_tagged(tmp_path / "out.jsonl").tags == [tags]
 
 
+@pytest.mark.parametrize("sentences", [[["good"], [], ["film", "plot"]], [[], []]], ids=["some", "all"])
+def test_an_object_without_words_has_its_line_in_the_output(tmp_path, predictor, sentences):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"tokens": words}) + "\n" for words in sentences))
+    predictor.predict_file(source, output, quiet)
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [answer["tokens"] for answer in answers] == sentences
+    assert [len(answer["tags"]) for answer in answers] == [len(words) for words in sentences]
+
+
 def test_a_long_sentence_is_read_in_windows_and_words_without_pieces_are_outside(tmp_path, predictor):
     (tmp_path / "in.conll").write_text("\n".join(["good"] * 200) + "\n\n\u200b\n\n\u200b\n", encoding="utf-8")
     predictor.predict_file(tmp_path / "in.conll", tmp_path / "out.conll", quiet)

@@ -149,7 +149,7 @@ def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (Options(text_columns=("other",)), "no column 'other'"),
+        (Options(text_columns=("other", "second")), "no column 'other'"),
         (Options(sequence_length=0), "--sequence_length 0: expected 8 to 32"),
         (Options(sequence_length=4), "--sequence_length 4: expected 8 to 32"),
         (Options(sequence_length=64), "--sequence_length 64: expected 8 to 32"),

@@ -9,13 +9,17 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
-from bert_horovod.interchange.huggingface import read_directory, write_directory
+from bert_horovod.interchange.huggingface import HuggingFace, read_directory, write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.label_attention import LabelAttention
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.tasks.span import Span
+from bert_horovod.tasks.text_head import Classification, Multilabel, Regression, Reranking
+from bert_horovod.tasks.token_classification import TokenClassification
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import MODEL, write_checkpoint
 
 HEADS = {"BertForPreTraining": True, "BertForMaskedLM": False}
 
@@ -167,3 +171,21 @@ def test_defaults_of_a_config_are_those_of_transformers(tmp_path, transformers):
     for key in vars(Model()).keys() - of_an_albert:
         value = getattr(Model(), key)
         assert getattr(theirs, key) == value
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Classification(("no", "yes"), ("title", "body")),
+        Regression("stars", ("body",)),
+        Reranking("label", ("query", "passage")),
+        Multilabel(("joy", "fear"), ("body",), ";", 0.3),
+        LabelAttention(("joy", "fear"), ("body",), ";", 0.3, windows=2),
+        Span(may_abstain=True, stride=64),
+        TokenClassification(("O", "B-X")),
+    ],
+    ids=lambda task: type(task).__name__,
+)
+def test_what_a_head_answers_by_is_read_back_for_means_imports_and_exports(tmp_path, task):
+    (architecture, *_) = HuggingFace(write_checkpoint(tmp_path, task)).contents().architectures
+    assert task.configuration(MODEL).items() <= architecture.configuration(MODEL).items()

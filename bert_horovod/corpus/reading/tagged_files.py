@@ -246,7 +246,7 @@ def _read_json(path: Path, lines: Iterator[tuple[int, str]], columns: TagColumns
                 )
             tags = [_named(tag, columns.names, path, number) for tag in tags]
         _require_whole(path, number, [words, tags])
-        if words:
+        if words or not tagged:  # each object gets an answer
             yield _Sentence(words, tags, number, [])
 
 

@@ -247,6 +247,9 @@ class Embeddings(Kind):
         if "rank" in table.columns:
             (place,) = table.places(("rank",))
             ranks = [real(table.path, line, fields[place], "the rank") for line, fields in table.rows]
+            if odd := [(line, rank) for (line, _), rank in zip(table.rows, ranks, strict=True) if rank < 1 or rank % 1]:
+                line, rank = odd[0]
+                raise UserError(f"{table.path}, line {line}: the rank is {rank:g}; expected a whole number from 1")
             return retrieval_scores(np.array(ranks))
         if request.dev_file is None:
             raise UserError(f"--task {task}: expected --dev_file, the file with the scores")
@@ -261,7 +264,8 @@ class Embeddings(Kind):
         data = self.data
         splits = data.train, *data.dev.values(), *data.test.values()
         empty = {
-            split.path: sum(not text.strip() for side in split.examples.texts[:2] for text in side) for split in splits
+            f"{split.path}{split.part}": sum(not text.strip() for side in split.examples.texts[:2] for text in side)
+            for split in splits
         }
         dev = data.dev[""]
         constant = constant_notice(dev, dev.examples.label_array()) if data.dev_scored else []
@@ -270,8 +274,8 @@ class Embeddings(Kind):
             *rate_notice(recipe),
             *constant,
             *(
-                f"warning: {path}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
-                for path, count in empty.items()
+                f"warning: {name}: {counted(count, 'text')} empty; each stands as [CLS] [SEP]"
+                for name, count in empty.items()
                 if count
             ),
         ]

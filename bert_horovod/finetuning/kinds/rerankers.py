@@ -32,7 +32,7 @@ def ranking_scores(scores: np.ndarray, relevance: np.ndarray, queries: Sequence[
     {'mrr_10': 0.75, 'accuracy': 0.5}
     """
     relevant = relevance >= 0.5
-    _, query = np.unique(np.array(queries, object).astype(str), return_inverse=True)
+    _, query = np.unique(np.array(queries, object), return_inverse=True)
     reciprocal = []
     for mine in np.split(np.argsort(query, kind="stable"), np.flatnonzero(np.diff(np.sort(query))) + 1):
         right, wrong = scores[mine][relevant[mine]], scores[mine][~relevant[mine]]

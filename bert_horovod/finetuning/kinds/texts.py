@@ -171,16 +171,18 @@ class Texts(Kind):
             if not (predicted == predicted[0]).all():
                 return [line]
             names = [name for name, given in zip(labels, predicted[0], strict=True) if given]
+            mend = "choose the threshold on the dev set (--threshold dev), or " if self.data.threshold else ""
             return [
                 line,
-                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); choose the "
-                "threshold on the dev set (--threshold dev), or try more epochs or another learning rate",
+                f"collapsed: every example gets the same labels ({listed(names) or 'none'}); {mend}try more epochs or "
+                "another learning rate",
             ]
         constant = constant_like(scores, np.array(split.examples.labels), len(labels))
         if constant is None:
             return [line]
         answer = repr(labels[constant]) if labels else "one number"
-        undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
+        zeros = [name for name, score in scores.items() if not score and name not in ("accuracy", "f1", "macro_f1")]
+        undefined = "; a correlation that is undefined is given as 0" if zeros else ""
         return [
             line,
             f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "

@@ -1,6 +1,8 @@
 """Rare labels weigh more in the loss, as scikit-learn and torch define it; elsewhere the setting is refused."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,11 +10,14 @@ import pytest
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import Files
 from bert_horovod.finetuning.initialisation import Finetuning
+from bert_horovod.finetuning.kinds.kinds import kind_of_task
 from bert_horovod.finetuning.kinds.texts import MOST, Texts, balanced
 from bert_horovod.finetuning.text_data import OwnOptions, glue_data, own_data
+from bert_horovod.recipe.fields import named
+from bert_horovod.recipe.finetuning_heads import HEADS, Head
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.runs.status_files import Command
-from tests.toy_glue import FAST, write_labels
+from tests.toy_glue import FAST, numbered, write_labels
 
 WEIGHTED = "finetuning.class_weights='balanced'"
 
@@ -62,3 +67,33 @@ def test_a_run_goes_on_with_its_threshold_alone(files, tmp_path, words, before, 
     job(before)
     with pytest.raises(UserError, match=message):
         job(now)
+
+
+def test_a_run_goes_on_with_its_task_alone(files, tmp_path):
+    def job(task: str) -> None:
+        kind = kind_of_task(task).read(task, Files(None, path, (path,)), {"text_columns": "query,passage"})
+        Finetuning(kind, find_checkpoint(files["checkpoint"])).job(tmp_path / "run", 4, FAST)
+
+    path = tmp_path / "pairs.csv"
+    path.write_text("query,passage,label\n" + "".join(f"good {i // 3},bad {i},{i % 3 % 2}\n" for i in range(30)))
+    (tmp_path / "run").mkdir()
+    Command(["finetune", "--task", "regression"], "/", str(tmp_path / "run"), None, 1).write(tmp_path / "run")
+    job("regression")
+    with pytest.raises(
+        UserError, match=r"--task reranking: .*run was begun with regression, whose head and loss it has"
+    ):
+        job("reranking")
+
+
+def test_a_packages_head_of_a_classification_is_refused_elsewhere(files, tmp_path, monkeypatch):
+    class Mine(Head):
+        head: str = named("mine")
+
+        def task(self, plain: Any) -> Any:
+            return plain
+
+    monkeypatch.setitem(HEADS._own, "mine", dataclasses.dataclass(frozen=True)(Mine))
+    path = numbered(tmp_path, 9)
+    kind = Texts(own_data("regression", Files(None, path, (path,)), ("text",), "score"))
+    with pytest.raises(UserError, match=r"finetuning.head = 'mine': it is of a classification; leave it out"):
+        Finetuning(kind, find_checkpoint(files["checkpoint"])).settings(["finetuning.head='mine'"])
