@@ -16,7 +16,7 @@ import pytest
 from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands import bench
-from bert_horovod.commands.shared.parser import _ORDER, command_names
+from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.errors import DamagedData, RunError, UserError, file_error
 from tests.golden import flags
 from tests.horovod_runs import PATIENCE_S, clean_environment, run_command, run_python
@@ -76,12 +76,6 @@ def test_files_that_help_names_exist(monkeypatch):
         assert not [path for path in named if not (project / path).exists()]
 
 
-def test_help_lists_commands_in_the_order_of_use():
-    names = command_names(commands)
-    assert names.index("vocab") < names.index("prepare") < names.index("pretrain") < names.index("finetune")
-    assert set(_ORDER) <= set(names)
-
-
 @pytest.mark.parametrize(
     ("command", "more", "dest"),
     [("inspect", (), "data_dir"), ("verify", (), "data_dir"), ("evaluate", ("--data_dir", "d"), "checkpoint")],
@@ -89,13 +83,6 @@ def test_help_lists_commands_in_the_order_of_use():
 def test_a_path_is_named_alone_or_after_its_flag(command, more, dest):
     for words in (("x",), (f"--{dest}", "x")):
         assert getattr(parse(["bert-horovod", command, *more, *words]), dest) in (Path("x"), [Path("x")])
-
-
-def test_the_version_is_the_packages(capsys):
-    with pytest.raises(SystemExit) as end:
-        parse(["bert-horovod", "--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out.strip() == importlib.import_module("bert_horovod").__version__
 
 
 @pytest.mark.parametrize(
