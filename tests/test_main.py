@@ -90,14 +90,11 @@ def test_a_path_is_named_alone_or_after_its_flag(command, more, dest):
     [
         (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of vocab, "),
         (["train"], "did you mean pretrain?"),
-        (["trian"], "did you mean pretrain?"),
         (["tokenize"], "did you mean prepare?"),
         (["zzz"], "invalid choice: 'zzz'; expected one of"),
         (["verify", "--data-dir", "x"], "unrecognized arguments: --data-dir; --data-dir: did you mean --data_dir?"),
-        (["verify", "--data", "x"], "--data: did you mean --data_dir?"),
         (["verify", "--data_dir", "x", "--dat", "y"], "not allowed with argument --data_dir; --dat: did you mean"),
         (["verify", "--data_dir", ""], "--data_dir: expected a value, found an empty one: is a variable not set?"),
-        (["verify", "--data_dir="], "--data_dir: expected a value, found an empty one"),
         (["bench", "stp"], "did you mean step?"),
         (["bench", "step", "--wram_up", "8"], "--wram_up: did you mean --warm_up?"),
         (["inspect", "--data_dir", "x", "--split", "heldout"], "did you mean held_out?"),
@@ -105,11 +102,6 @@ def test_a_path_is_named_alone_or_after_its_flag(command, more, dest):
         (["verify"], "one of the arguments STORE --data_dir is required"),
         (["verify", "x", "--data_dir", "y"], "--data_dir: not allowed with argument STORE"),
         (["evaluate", "--data_dir", "x"], "one of the arguments RUN --checkpoint is required"),
-        (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
-        (
-            ["pretrain", "--recipe", "r", "--data_dir", "d", "--output_dir", "o", "--max_steps", "many"],
-            "invalid int value",
-        ),
     ],
 )
 def test_a_command_line_that_cannot_be_read_exits_with_2_and_says_why(capsys, arguments, message):

@@ -237,9 +237,7 @@ def test_gpus_are_enough_alike_and_with_nccl(changes, level, found):
     [
         ([1e9, 1e9, 1e9, 1e9], ""),
         ([1e9, 1e8, 1e8, 1e9], "c, 0.1 Gb/s in and out"),
-        ([1e8, 1e9, 1e9, 1e8], "a, 0.1 Gb/s in and out"),
         ([1e9, 0.0, 1e9, 1e9], "b to c, 0 Gb/s"),
-        ([1e8, 1e9], "a to b, 0.1 Gb/s"),
         ([1e8, 2e8], "a to b, 0.1 Gb/s; b to a, 0.2 Gb/s"),
         ([1e8, 1e8, 1e8, 1e8], "a to b, 0.1 Gb/s; b to c, 0.1 Gb/s; c to d, 0.1 Gb/s; d to a, 0.1 Gb/s"),
     ],
