@@ -59,6 +59,7 @@ def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
     [
         ('name = "T4"', PRODUCT_SHARE),
         ('name = "H200"', HOPPER_SHARE),
+        ('name = "RTX 5090"', PRODUCT_SHARE),
         ('name = "H100 SXM"', HOPPER_SHARE / (1 + 0.2 * (4.8e-3 * 989 / 3.35 - 1))),
         ('name = "L40S"', PRODUCT_SHARE / (1 + 0.2 * (4.8e-3 * 362 / 0.864 - 1))),
         ('name = "H200"\nproduct_share = 0.5', 0.5),
@@ -108,6 +109,7 @@ def test_examples_are_of_each_kind_of_device_and_link():
         ("[hosts", "not valid TOML"),
         ("[nodes]\ncount = 2", r"cluster.toml: unknown key nodes; known are: between, costs, device, hosts, inside"),
         ("hosts = 3", r"hosts = 3: expected a table \[hosts\]"),
+        ("[hosts]\ncount = 0", "hosts.count = 0: expected at least 1"),
         ("[device]\nname = 3", "device.name = 3: expected a string"),
         ("[hosts]\ncount = 1", r'which device\? Add under \[device\] a line as name = "A100 80GB" or tflops'),
         (WHOLE.replace('rate = "10Gb/s"', ""), r'no link: add under \[between\] a line as rate = "25Gb/s"'),
@@ -147,9 +149,12 @@ def test_a_device_that_no_data_sheet_knows_is_named(tmp_path, text, precision, m
         (parse_rate, "10Gb/s", 1.25e9),
         (parse_rate, "100 Mbit/s", 1.25e7),
         (parse_rate, "2.5Gb/s", 3.125e8),
+        (parse_rate, "8b/s", 1),
+        (parse_rate, "4.8TB/s", 4.8e12),
         (parse_size, "16GiB", 16 * 2**30),
         (parse_size, "16GB", 16e9),
         (parse_size, "512 MiB", 2**29),
+        (parse_size, "1.5GiB", 1.5 * 2**30),
     ],
 )
 def test_rates_and_sizes(parse, text, value):

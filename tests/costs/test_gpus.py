@@ -14,12 +14,19 @@ from bert_horovod.costs.gpus import GPUS, TERA, Memory, allocatable_bytes, compu
     ("name", "peaks", "memory", "capability"),  # float32, float16, bfloat16: TFLOP/s; GiB and GB/s
     [
         ("Tesla V100-SXM2-16GB", (15.7, 125, None), (16, 900), (7, 0)),
+        ("Tesla V100-SXM2-32GB", (15.7, 125, None), (32, 900), (7, 0)),
         ("V100", (15.7, 125, None), (16, 900), (7, 0)),
+        ("Tesla V100-PCIE-32GB", (14, 112, None), (32, 900), (7, 0)),
         ("Tesla V100S-PCIE-32GB", (16.4, 130, None), (32, 1134), (7, 0)),
         ("NVIDIA A100-SXM4-80GB", (19.5, 312, 312), (80, 2039), (8, 0)),
+        ("NVIDIA A100 80GB PCIe", (19.5, 312, 312), (80, 1935), (8, 0)),
         ("a100", (19.5, 312, 312), (40, 1555), (8, 0)),
+        ("NVIDIA A10", (31.2, 125, 125), (24, 600), (8, 0)),
+        ("NVIDIA L40", (90.5, 181, 181), (48, 864), (8, 0)),
         ("NVIDIA L40S", (91.6, 362, 362), (48, 864), (8, 0)),
+        ("NVIDIA RTX 6000 Ada Generation", (91.1, 364.2, 364.2), (48, 960), (8, 0)),
         ("NVIDIA H100 80GB HBM3", (67, 989, 989), (80, 3350), (9, 0)),
+        ("NVIDIA H100 NVL", (60, 835, 835), (94, 3900), (9, 0)),
         ("NVIDIA B200", (75, 2250, 2250), (180, 8000), (9, 0)),
     ],
 )
@@ -33,8 +40,14 @@ def test_a_known_gpu_has_its_makers_figures_and_tells_its_compute_capability(nam
 @pytest.mark.parametrize(
     "name",
     [
-        *("NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 64GB HBM2"),
-        *("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "GRID A100-10C", "Some other accelerator"),
+        *(
+            "NVIDIA A10G",
+            "NVIDIA GeForce RTX 3090 Ti",
+            "NVIDIA GeForce RTX 4090 D",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
+        ),
+        *("NVIDIA GeForce RTX 5090 D", "NVIDIA H100 64GB HBM2", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "GRID A100-10C"),
+        *("NVIDIA A40-12Q", "Quadro RTX 6000", "Some other accelerator"),
     ],
 )
 def test_what_is_not_in_the_table_or_part_of_a_gpu_is_unknown(name):

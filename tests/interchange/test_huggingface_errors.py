@@ -38,6 +38,7 @@ def test_damaged_config(pretraining_directory, text):
     ("values", "words"),
     [
         ({"model_type": "xlnet"}, ["model_type", "xlnet", "bert"]),
+        ({"model_type": None}, ["model_type", "bert"]),
         ({"hidden_act": "relu"}, ["hidden_act", "relu", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
         ({"is_decoder": True}, ["is_decoder"]),
@@ -70,6 +71,7 @@ def test_config_of_another_model(pretraining_directory, values, words):
         ("roberta", {"position_embedding_type": "relative_key"}, "type = 'relative_key' is not supported"),
         ("roberta", {"max_position_embeddings": "x"}, "model.max_position_embeddings = 'x': expected"),
         ("roberta", {"max_position_embeddings": 4}, "model.max_position_embeddings = 2: expected"),
+        ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
     ],
     ids=str,
 )

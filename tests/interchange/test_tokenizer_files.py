@@ -148,6 +148,7 @@ REFUSED = {
     "pad_token = None": {"settings": {"pad_token": None}},
     "special_tokens_map.json: cls_token = '<s>'": {"special_tokens_map": {"cls_token": {"content": "<s>"}}},
     "do_basic_tokenize = False": {"settings": {"do_basic_tokenize": False}},
+    "word_tokenizer_type = 'mecab'": {"settings": {"word_tokenizer_type": "mecab"}},
     "never_split = ['ab']": {"settings": {"never_split": ["ab"]}},
     "auto_map = ": {"settings": {"auto_map": {"AutoTokenizer": ["x.Y", None]}}},
     "do_lower_case is 'false': expected true or false": {"settings": {"do_lower_case": "false"}},
@@ -174,6 +175,7 @@ REFUSED = {
     "tokenizer.json has an empty vocabulary": {"tokenizer": tokenizer_json(vocab={})},
     "tokenizer.json is damaged: its model is None": {"tokenizer": tokenizer_json() | {"model": None}},
     "line 6: 'a ' has blanks around it": {"vocabulary": [*SPECIAL, "a "]},
+    "line 6: 'a\\xa0' has blanks around it": {"vocabulary": [*SPECIAL, "a\u00a0"]},
 }
 
 

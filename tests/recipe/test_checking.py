@@ -46,12 +46,14 @@ def test_the_phase_of_a_step_is_the_one_that_does_it():
     [
         (({}, {"num_hidden_layers": 3}), "phase.1.num_hidden_layers = 3: a model cannot shrink; expected at least"),
         (({"num_hidden_layers": 3},), "phase.0.num_hidden_layers = 3: the last phase .* model.num_hidden_layers = 6"),
+        (({"num_hidden_layers": 8}, {}), "phase.1.num_hidden_layers = 6: a model cannot shrink"),
         (({"num_hidden_layers": 3}, {}), r"phase.1.num_hidden_layers = 6: .* expected phase.1.grow = 'stack' or"),
         (({"num_hidden_layers": 4}, {"grow": "stack"}), "phase.1.grow = 'stack' copies all 4 .* a multiple of 4"),
         (({"num_hidden_layers": 2}, {"grow": "top"}), "phase.1.grow = 'top' copies .* expected at most 4"),
         (({"grow": "stack"},), "phase.0.grow = 'stack': no layers are added, because the first phase"),
         (({}, {"grow": "top"}), "phase.1.grow = 'top': no layers are added, because phase.0 has 6 layers too"),
         (({"trained_layers": 7},), "phase.0.trained_layers = 7: the model has 6 layers in this phase"),
+        (({"num_hidden_layers": 3, "trained_layers": 4}, {"grow": "stack"}), "phase.0.trained_layers = 4: .* 3 layers"),
         (({"end_learning_rate": 0.1},), "phase.0.end_learning_rate = 0.1: expected at most phase.0.learning_rate"),
     ],
 )
@@ -79,6 +81,7 @@ LANS = '[optimizer]\nname = "lans"\n'
 # A recipe's text, an override, and words of the refusal.
 IDLE = [
     ("", "finetuning.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
+    ("", "objective.class_weights=balanced", "finetuning.class_weights = 'balanced': pre-training does not read it"),
     ("", "objective.label_attention=2", "finetuning.windows = 2: pre-training does not read it"),
     ("", "finetuning.head=label_attention", "'label_attention': pre-training does not read it; expected 'classifier'"),
     ('[optimizer]\nname = "sgd"\n', "optimizer.beta_1=0.5", "which 'sgd' and some exchanges have not"),
@@ -176,6 +179,7 @@ def modernbert(model: dict | None = None, phases: tuple[dict, ...] = ({},), **se
         ({"model": {"shared_layers": 1}}, r"model.shared_layers = 1: model.architecture = 'modernbert' has no such"),
         ({"model": {"local_attention": 1}}, r"model.local_attention = 1: expected at least 2"),
         ({"phases": ({"num_hidden_layers": 6}, {"grow": "stack"})}, "its layers are not alike .* expected no"),
+        ({"phases": ({"trained_layers": 2},)}, "its layers are not alike"),
         ({"phases": ({"global_rope_theta": 0.5},)}, r"phase.0.global_rope_theta = 0.5: expected more than 1, or 0"),
         ({"phases": ({"sequence_length": 8193},)}, r"expected at most model.max_position_embeddings = 8192"),
     ],

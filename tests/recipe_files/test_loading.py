@@ -196,6 +196,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
         ({"model": 3}, ("model = 3", "expected a table [model]")),
         ({"phase": []}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": {"steps": 3}}, ("phase", "one or more [[phase]] tables")),
         ({"phase": [3]}, ("phase", "one or more [[phase]] tables")),
         ({"model": {"num_attention_heads": 7}}, ("model.num_attention_heads = 7", "model.hidden_size = 768")),
         ({"phase": [{}, {"sequence_length": 513}]}, ("phase.1.sequence_length = 513", "max_position_embeddings = 512")),
@@ -427,12 +428,14 @@ def test_overrides_reach_a_phase_by_its_number_and_the_last_one_wins(tmp_path):
     [
         ("", "execution.micro_batch", "expected section.key=value"),
         ("", "micro_batch=8", "expected section.key=value"),
+        ("", "execution.=8", "expected section.key=value"),
         ("", "execution.micro_batch.x=8", "expected section.key=value"),
         ("model = 3", "model.vocab_size=8", "expected section.key=value"),
         ("", "phase.0.steps=8", r"the recipe has 0 \[\[phase\]\]"),
         ("[[phase]]", "phase.1.steps=8", r"phase\.N\.key=value .*the recipe has 1 \[\[phase\]\]"),
         ("[[phase]]", "phase.-1.steps=8", r"phase\.N\.key=value"),
         ("[[phase]]", "phase.².steps=8", r"phase\.N\.key=value"),
+        ("phase = 3", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
         ("phase = [3]", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
     ],
 )

@@ -53,6 +53,7 @@ class Record:
     ("record", "problem"),
     [
         ({}, "'count' is missing"),
+        ({"count": 10.0}, "it.count is 10.0, expected a whole number"),
         ({"count": -1}, "it.count is -1, expected a whole number from 0"),
         ({"count": 1 << 63}, "expected a whole number from 0 to 9223372036854775807"),
         ({"count": 1, "time": 1e300}, "it.time is 1e+300, expected a number within 1e+100"),

@@ -44,6 +44,7 @@ def test_the_peak_is_said_with_its_source_and_an_unknown_one_too():
     ("precision", "capability", "advised"),
     [
         ("float32", (7, 0), None),
+        ("float16", (7, 0), None),
         ("bfloat16", (7, 0), "float16"),
         ("bfloat16", (6, 1), "float32"),
         ("bfloat16", (8, 0), None),

@@ -107,6 +107,8 @@ def test_what_installs_horovod_is_named_where_a_wheel_lacks_it(monkeypatch, tmp_
         check_versions({"b": facts(horovod_with=["MPI"])}, ">=3.10", {}),
         check_disks({"b": facts(directories={"/tmp": {"free_bytes": 1e9, "wrong": "Read-only file system"}})}, "/tmp"),
         check_gpus({"b": facts(gpus={"names": [], "driver": None, "wrong": "nvidia-smi says: no"})}, {"b": 2}),
+        check_gpus({"b": facts(gpus={"names": ["A"], "driver": "550.54.15", "wrong": None})}, {"b": 2}),
+        check_gpus({"b": facts(gpus={"names": ["A", "A"], "driver": "470.9", "wrong": None})}, {"b": 2}),
         check_gpus({"b": facts(horovod_with=["Gloo"])}, {"b": 2}),
         check_names({"b": facts(own_address=None)}, None, False),
         check_names({"a": facts(), "b": facts(own_address="127.0.1.1")}, None, False),
@@ -237,7 +239,9 @@ def test_gpus_are_enough_alike_and_with_nccl(changes, level, found):
     [
         ([1e9, 1e9, 1e9, 1e9], ""),
         ([1e9, 1e8, 1e8, 1e9], "c, 0.1 Gb/s in and out"),
+        ([1e8, 1e9, 1e9, 1e8], "a, 0.1 Gb/s in and out"),
         ([1e9, 0.0, 1e9, 1e9], "b to c, 0 Gb/s"),
+        ([1e8, 1e9], "a to b, 0.1 Gb/s"),
         ([1e8, 2e8], "a to b, 0.1 Gb/s; b to a, 0.2 Gb/s"),
         ([1e8, 1e8, 1e8, 1e8], "a to b, 0.1 Gb/s; b to c, 0.1 Gb/s; c to d, 0.1 Gb/s; d to a, 0.1 Gb/s"),
     ],

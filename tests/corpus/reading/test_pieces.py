@@ -47,6 +47,7 @@ SIZES = [1, 2, 3, 7, 30, 31, 64, 100, 257, 10_000]
         ("a.jsonl", JSON_LINES.replace("\n", "\r\n") + "\r\n\r\n", "file"),
         ("a.jsonl", "\ufeff\n\n" + JSON_LINES, "file"),
         ("a.txt", BLANK_LINES, "blank_line"),
+        ("a.txt", BLANK_LINES.rstrip(), "blank_line"),
         ("a.txt", "\ufeff\n\n" + BLANK_LINES + "\n\n", "blank_line"),
         ("a.txt", BLANK_LINES.replace("\n", "\r\n"), "blank_line"),
     ],

@@ -98,6 +98,7 @@ def test_columns_that_nothing_reads_may_hold_anything_and_be_missing(tmp_path):
     [
         ("a.tsv", "good\t1\nbad\t0\n", ("1", "2"), [0, 1], 2),
         ("a.csv", "good,1\nbad,0\n", ("-2", "-1"), [0, 1], 2),
+        ("a.csv", "1,good\n0,bad\n", ("2", "1"), [1, 0], 2),  # a field that is a number is no header
         ("a.csv", "0,1,2\nx,good,1\n", ("1", "2"), [1, 2], 1),  # the header that pandas writes
         ("a.csv", "text,2\ngood,1\n", ("text", "2"), [0, 1], 1),
         ("a.jsonl", '{"1": "good", "2": 1}\n', ("1", "2"), [0, 1], 1),
@@ -113,6 +114,7 @@ def test_a_file_without_header_names_its_columns_by_number(tmp_path, name, text,
     ("names", "match"),
     [
         (("1", "3"), r"no column '3', its columns are \['1', '2'\]; .*numbers of columns, in a file without a header"),
+        (("-3",), "no column '0'"),
         (("1", "label"), r"no column '1', its columns are \['good', '1.0'\]; .*are given for all of them"),
         (("2", "-1"), "two columns have one name, '2'"),
     ],
@@ -136,6 +138,7 @@ def test_numbers_of_columns_that_are_not_there_are_refused(tmp_path, names, matc
         ("a.jsonl", "[1]\n", "line 1: .*expected an object in each line"),
         ("a.jsonl", '{"a": 1}\n{"b": 1}\n', "line 2: no 'a' in it"),
         ("a.jsonl", '{"a": null}\n', "line 1: 'a' is None; expected text or a number"),
+        ("a.jsonl", '{"a": "\\ud800"}\n', "line 1: 'a' is .*expected text or a number"),
         ("a.tsv", b"a\tb\ncaf\xe9\t1\n", r"line 2, .*not UTF-8"),
         ("a.csv", b"text\ncaf\xe9\n", "line 2, byte 8 of the text: the byte 0xe9"),
         # without flags that the command lacks, such as --bad_lines
@@ -202,6 +205,7 @@ def test_tabs_and_line_ends_within_a_written_tsv_field_become_blanks(tmp_path):
         ("text\ngood\n\n", ["good"]),
         ("text\ngood\n\n\r\n  \n", ["good"]),
         ("text\ngood\n\nbad\n", ["good", "", "bad"]),
+        ("text\rgood\r\r", ["good"]),
     ],
 )
 def test_blank_lines_at_the_end_of_tsv_are_no_rows(tmp_path, text, rows):

@@ -37,6 +37,7 @@ def test_a_few_odd_tags_do_not_hide_the_scheme():
         (["B-A", "I-A", "B-B", "B-B"], "IOB1", [0, 2]),
         (["B-A", "O", "E-A", "I-A", "S-A", "B-A"], "IOBES", [1, 2, 3, 4, 5]),
         (["B-A", "I-B", "E-B"], "IOBES", [1]),
+        (["B-A", "S-A"], "IOB2", [1]),
         ([], "IOBES", []),
     ],
 )
@@ -52,6 +53,7 @@ def test_odd_tags_are_found(tags, scheme, places):
         (["B-A", "E-A", "I-A", "E-A"], "IOBES", [("A", 0, 2)]),
         (["B-A", "I-A", "I-A"], "IOB1", [("A", 1, 3)]),  # B- begins nothing after O, I- after B- does
         (["I-A", "B-B"], "IOB1", [("A", 0, 1)]),
+        (["S-A", "B-A"], "IOB2", [("A", 1, 2)]),
     ],
 )
 def test_strict_rules_take_only_what_the_scheme_writes(tags, scheme, spans):
@@ -64,6 +66,7 @@ def test_strict_rules_take_only_what_the_scheme_writes(tags, scheme, spans):
         (["E-A", "E-A", "I-A", "S-A", "I-A"], [("A", 0, 1), ("A", 1, 2), ("A", 2, 3), ("A", 3, 4), ("A", 4, 5)]),
         (["B-A", "I-B"], [("A", 0, 1), ("B", 1, 2)]),
         (["B", "I", "O", "I"], [("_", 0, 2), ("_", 3, 4)]),
+        (["B-A-B", "I-A-B"], [("A-B", 0, 2)]),
     ],
 )
 def test_default_rules_let_a_stray_tag_begin_an_entity(tags, spans):

@@ -117,6 +117,7 @@ NUMBERED = TagColumns(names=("O", "B-PER"))
         ("a.conll", "a\tO\n\tO\n", TagColumns(), "line 2: the word is empty"),
         ("a.conll", "a\tO\n\xff\0\tO\n", TagColumns(), "a NUL byte"),
         ("a.conll", "EU O\n", TagColumns("3"), "conll has 2 columns, without names; expected a number from 1 to 2"),
+        ("a.conll", "EU O\n", TagColumns("3"), "--text_columns 3: "),
         ("a.conll", "EU O\n", TagColumns(tag="x"), "--label_column x: "),
         ("a.jsonl", "x\n", TagColumns(), "line 1: no JSON"),
         ("a.jsonl", "[]\n", TagColumns(), "line 1: []; expected JSON Lines"),
@@ -126,6 +127,7 @@ NUMBERED = TagColumns(names=("O", "B-PER"))
         ("a.jsonl", lines({"tokens": ["EU"], "tags": []}), TagColumns(), "1 in 'tokens' and 0 in 'tags'; expected as"),
         ("a.jsonl", lines({"tokens": ["", "a"], "tags": ["O"] * 2}), TagColumns(), "holds ''; expected words, none"),
         ("a.jsonl", lines({"tokens": ["EU"], "tags": [1]}), TagColumns(), "the tag 1; expected a name such as B-PER"),
+        ("a.jsonl", lines({"tokens": ["EU"], "tags": [True]}), TagColumns(), "the tag True; expected a name"),
         ("a.jsonl", lines({"tokens": ["EU"], "tags": ["ORG"]}), TagColumns(), "the tag 'ORG'; expected O, or B-"),
         ("a.jsonl", lines({"tokens": ["EU"], "tags": [2]}), NUMBERED, "the tag 2; --tag_names has the names of 0 to 1"),
     ],
@@ -151,6 +153,7 @@ def test_half_a_character_is_refused_where_it_is(tmp_path):
     ("name", "text", "column", "kind"),
     [
         ("a.txt", "EU rejects\n", None, "text"),
+        ("a.txt.gz", "", None, "text"),
         ("a.csv", "text\nEU\n", None, "table"),
         ("a.conll", "EU\n", None, "words"),
         ("a.tsv", "EU\n", "1", "words"),

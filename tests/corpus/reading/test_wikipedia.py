@@ -48,7 +48,9 @@ def test_articles_come_with_title_and_text_and_the_rest_is_counted(tmp_path, nam
     ("wikitext", "is_article"),
     [
         ("X may be: {{disambiguation}}", False),
+        ("X may be: {{ Disambiguation|geo|ship}}", False),
         ("X may be: {{human name disambiguation}}", False),
+        ("X may be: {{Disambiguation_page\n}}", False),
         ("X may be: {{disambig}}", False),
         ("X may be: {{hndis|Smith, John}}", False),
         ("X may be: {{SIA|mountains}}", False),

@@ -92,6 +92,7 @@ def test_what_is_removed_is_counted_once_by_its_kind():
     [
         ("[[Stó:lō]] and [[re:publica]] and [[Star Trek: Picard]].", "Stó:lō and re:publica and Star Trek: Picard."),
         ("[[2001: A Space Odyssey|The film]], [[:Category:X|this]].", "The film, this."),
+        ("[[It: Chapter Two]], [[:fr:Mot|mot]], [[wikt:word|word]].", "It: Chapter Two, mot, word."),
         ("[[abc:de]] is [[x: Y.2]][[be-x-old:A]][[als:B]].", "abc:de is x: Y.2."),
     ],
 )
