@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -134,6 +135,45 @@ def test_what_reads_recipes_and_trains_is_imported_without_tensorflow():
         "import sys, bert_horovod.training.loop, bert_horovod.finetuning.probing; sys.exit('tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT)
+
+
+def test_no_two_files_have_one_name():
+    named = [path for path in FILES if path.name not in ("__init__.py", "base.py")]
+    counts = Counter(path.name for path in named if path.parent.name != "bench")  # named as they are typed
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+# Names that several modules have on purpose: who calls them chooses the module by a name, or compares the two.
+SHARED_NAMES = {
+    "of a command": {"add_arguments", "run"},
+    "of a program of its own": {"main"},
+    "of an update rule": {"directions", "next_slots", "rates"},
+    "of a probe while a run trains": {"hook"},
+    "of an architecture": {"embed", "encode", "layer", "surroundings", "text_features"},
+    "of a layer's kernels": {"KernelLayer", "Kept", "Rows", "backward", "forward", "surroundings"},
+    "of an operation with kernels and without": {"add", "geglu", "gelu", "split_heads"},
+    "of another program's format": {"read_model", "read_tokenizer"},
+    "as in a textbook, and for training": {
+        *("attention_bias", "dense", "label_logits", "layer_norm", "masked_token_logits", "pair_logits", "pooled"),
+        "transformed",
+    },
+}
+# A kernel's call (catalogue.py, call.py) and its source, which Triton reads, have one name.
+KERNEL_NAMES = re.compile(r"\w+_(forward|backward|gradient)|reach_of")
+
+
+def test_public_classes_and_functions_have_names_of_their_own():
+    found: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    shared = set().union(*SHARED_NAMES.values())
+    several = {name: paths for name, paths in found.items() if len(paths) > 1}
+    kernels = {name for name in several if KERNEL_NAMES.fullmatch(name)}
+    assert all("gpu_kernels" in path for name in kernels for path in several[name])
+    assert {name: paths for name, paths in several.items() if name not in shared | kernels} == {}
+    assert shared <= several.keys()  # a name that one module alone has is no interface
 
 
 def test_the_page_about_the_house_names_its_rooms_and_files_that_are_there():

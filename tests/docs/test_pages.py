@@ -82,6 +82,15 @@ def test_a_line_is_short_and_has_one_sentence(page):
             assert not SENTENCE_END.search(re.sub(r"`[^`]*`", "`", line)), line
 
 
+def test_results_name_no_commits():
+    for page in [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])(?!\d+e\d+)[0-9a-f]{7,40}\b", text), page.name
+        if page.parent.name == "results":
+            assert text.splitlines()[0].endswith("?"), page.name
+            assert '<details markdown="1">' in text, page.name
+
+
 def test_the_page_of_metrics_is_current():
     made = load(DOCS / "make_reference_pages.py").metrics_page()
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == made, "run: python docs/make_reference_pages.py"
