@@ -4,7 +4,7 @@
 #   run/test.sh [pytest arguments]   what starts no process, the golden losses, and of each room one test with real ranks,
 #                                    programs or peers: about 4 minutes on 2 cores; for example run/test.sh -x tests/corpus
 #   run/test.sh --full [...]         all that a change must pass: .ci/run calls it; about 27 minutes on 2 cores
-#   run/test.sh --slow [...]         what takes longer: kills, clusters in a box, much fuzzing, benchmarks; an hour
+#   run/test.sh --slow [...]         what takes longer: kills, clusters in a box, benchmarks; an hour
 #   run/test.sh [--full] --minutes N [...]   begins no test later than N minutes from now and says which part was not run
 #
 # Sets up what is missing first. Needs no network, no GPU and no cluster once it is set up. Files of tests run side by
@@ -16,10 +16,7 @@ minutes=
 while true; do
     case "${1:-}" in
     --full) marks="not slow and not nccl" ;;
-    --slow)
-        marks="slow or fuzz"
-        export FUZZ_EXAMPLES="${FUZZ_EXAMPLES:-150}"
-        ;;
+    --slow) marks="slow" ;;
     --minutes)
         minutes=$2
         shift

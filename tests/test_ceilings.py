@@ -3,12 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from bert_horovod.recipe.fields import OneOf
 from bert_horovod.recipe.methods_found import is_experiment
 from bert_horovod.recipe_files.loading import SECTIONS
-from tests.docs.test_pages import WRITTEN
+from tests.docs.test_pages import WRITTEN, words
 from tests.horovod_runs import PROJECT
 from tests.test_imports import CORE_COMMANDS, CORE_LINES, closure, lines_of
 
@@ -41,10 +40,6 @@ def settings() -> Iterator[str]:
 
 def python_lines(folder: str) -> int:
     return lines_of(set((PROJECT / folder).rglob("*.py")))
-
-
-def words(pages: list[Path]) -> int:
-    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
 
 def test_sizes_are_printed_beside_their_ceilings():

@@ -4,7 +4,7 @@ import pytest
 
 from bert_horovod.batches.layout import check_vocabulary
 from bert_horovod.errors import UserError
-from tests.toys import toy_recipe, write_toy_store
+from tests.toys import toy_recipe
 
 
 def test_a_recipe_has_as_many_entries_as_the_store(store):
@@ -13,9 +13,3 @@ def test_a_recipe_has_as_many_entries_as_the_store(store):
         match = rf"model\.vocab_size = {size}.*vocabulary of 64; set model\.vocab_size = 64"
         with pytest.raises(UserError, match=match):
             check_vocabulary(toy_recipe(model={"vocab_size": size}), store)
-
-
-def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path):
-    store = write_toy_store(tmp_path / "store", vocabulary=[f"word{i}" for i in range(64)])
-    with pytest.raises(UserError, match=r"\[MASK\]"):
-        check_vocabulary(toy_recipe(), store)

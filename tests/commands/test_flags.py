@@ -37,7 +37,6 @@ def place(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "owner"),
     [
-        (["report", "run", "--output", "run/recipe.toml"], "is a file of the run"),
         (["report", "run", "--output", "link.toml"], "is a file of the run"),
         (["report", "run", "--output", "run/metrics.jsonl"], "is a file of the run"),  # not there yet
         (["report", "run", "--output", "run/checkpoints/step-00000008/page.html"], "is a file of the run"),
@@ -48,9 +47,7 @@ def place(tmp_path, monkeypatch) -> Path:
         (["report", "run", "--output", "."], "is a directory; expected the name of a file"),
         (["report", "run", "--output", "none/page.html"], "there is no directory none; make it"),
         (["hosts", "--output", "nodes"], "is the input nodes"),
-        (["hosts", "--output", "run/command.json"], "is a file of the run"),
         ([*TUNE, "r.toml"], "is the input r.toml"),
-        ([*TUNE, "run/recipe.toml"], "is a file of the run"),
         (["vocab", "--input", "a.txt", "--size", "50", "--output", "a.txt"], "is the input a.txt"),
         (["vocab", "--input", "a.txt", "--size", "50", "--output", "model/vocab.txt"], "is a file of the checkpoint"),
         (["vocab", "--input", "a.txt", "--size", "50", "--output", "store/vocab.txt"], "is a file of the token store"),

@@ -1,20 +1,15 @@
 """A checkpoint is opened once: its kind is asked once, its configuration and its weights are read once."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import tomli_w
 
-from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange import google, huggingface
-from bert_horovod.recipe.settings import Execution, Objective, Phase
 from bert_horovod.runs import opening
 from bert_horovod.tasks.text_head import Classification
 from tests import google_checkpoints, toy_glue
-from tests.commands.conftest import MODEL, Toys, command
-from tests.toy_runs import train_recipe
-from tests.toys import recipe_of
+from tests.commands.conftest import command
 
 ONCE = {"kind": 1, "config": 1, "weights": 1}
 QUICK = ("execution.threads=1", "execution.trackers=[]", "execution.xla='off'")
@@ -42,19 +37,9 @@ def counts(monkeypatch) -> Counter:
     return counted
 
 
-def run_of(toys: Toys) -> Path:
-    phase = (Phase(sequence_length=16, global_batch=4, steps=2),)
-    execution = Execution(micro_batch=4, threads=1, trackers=(), checkpoint_steps=1, xla="off")
-    recipe = recipe_of(model=MODEL, objective=Objective(pair="none"), phase=phase, execution=execution)
-    return train_recipe(recipe, open_store(toys.store), toys.store.parent / "run")
-
-
-@pytest.mark.parametrize("kind", ["directory", pytest.param("run", marks=pytest.mark.full)])
-def test_evaluate(toys, counts, kind):
-    checkpoint = run_of(toys) if kind == "run" else toys.checkpoint
-    counts.clear()
+def test_evaluate(toys, counts):
     words = ("--data_dir", toys.store, "--sequence_length", 16, "--rows", 4)
-    assert command("evaluate", checkpoint, *words) == 0
+    assert command("evaluate", toys.checkpoint, *words) == 0
     assert counts == ONCE
 
 
@@ -66,13 +51,10 @@ def test_predict(tmp_path, counts):
     assert counts == ONCE
 
 
-@pytest.mark.parametrize("kind", ["directory", pytest.param("google", marks=pytest.mark.full)])
-def test_finetune(tmp_path, counts, kind):
-    if kind == "google":
-        checkpoint = tmp_path / "uncased"
-        google_checkpoints.write_checkpoint(checkpoint)
-    else:
-        checkpoint = toy_glue.write_checkpoint(tmp_path / "model")
+@pytest.mark.full
+def test_finetune(tmp_path, counts):
+    checkpoint = tmp_path / "uncased"
+    google_checkpoints.write_checkpoint(checkpoint)
     settings = (word for setting in QUICK for word in ("--set", setting))
     words = ("--data_dir", toy_glue.write_glue(tmp_path / "glue"), "--output_dir", tmp_path / "run", *settings)
     assert command("finetune", "--task", "sst2", "--checkpoint", checkpoint, "--max_steps", 1, *words) == 0

@@ -100,14 +100,6 @@ def test_a_sentence_that_follows_another_has_its_space(tmp_path):
     assert whole.startswith("The cat")
 
 
-def test_workers_and_their_number_change_nothing(tmp_path):
-    tokenizer = write_kind(tmp_path / "tokenizer", "robertas")
-    one = prepare(tmp_path, tokenizer)
-    words = ("--input", tmp_path / "text", "--tokenizer", tokenizer, "--held_out", 0.3, "--workers", 2)
-    assert command("prepare", *words, "--output_dir", tmp_path / "again") == 0
-    assert open_store(tmp_path / "again").hash == one.hash
-
-
 @pytest.mark.full
 def test_a_roberta_of_transformers_is_trained_on_and_learns_entities(tmp_path, transformers, capsys):
     tokenizer, start = write_kind(tmp_path / "tokenizer", "robertas"), tmp_path / "roberta"

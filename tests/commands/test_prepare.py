@@ -19,7 +19,7 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.corpus.stores import open_stores
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from tests.commands.conftest import command
-from tests.horovod_runs import clean_environment, run_python
+from tests.horovod_runs import clean_environment
 from tests.toy_glue import write_checkpoint
 from tests.toys import toy_recipe
 
@@ -157,15 +157,6 @@ def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
     (files / "a.txt").write_text("A cat.\n\n" + "dog " * 30_000, encoding="utf-8")
     assert command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store") == 0
     assert "warning: sentences without an end (. ! ?) within 64 KiB were cut" in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_help_needs_no_tensorflow():
-    program = (
-        "import sys; from bert_horovod.commands import prepare, verify, vocab; "
-        "sys.exit(any(name in sys.modules for name in ('tensorflow', 'tokenizers', 'numpy')))"
-    )
-    assert run_python("-c", program).returncode == 0
 
 
 def test_with_a_recipe_the_row_index_is_made_by_the_workers_and_pretrain_only_opens_it(files, capsys):

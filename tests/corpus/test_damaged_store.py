@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.corpus.store import open_store, verify
 from bert_horovod.storage.reading import hash_file
-from tests.mutations import Change, apply, sandbox
+from tests.mutations import put_in_its_place, sandbox
 from tests.toys import SMALL_VOCABULARY, toy_shard, write_store, write_toy_store
 
 
@@ -59,7 +59,7 @@ def test_a_shard_outside_of_the_store_is_refused_by_name(tmp_path, original, nam
 
 def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(tmp_path, original):
     with sandbox(original, tmp_path / "box") as box:
-        apply(box.directory / "manifest.json", Change("fifo"), box.outside)
+        put_in_its_place(box.directory / "manifest.json", "fifo", box.outside)
         error = box.read(verify, box.directory)
         assert "cannot read manifest.json (it is not a regular file)" in str(error)
 

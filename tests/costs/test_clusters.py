@@ -58,7 +58,6 @@ def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
     ("device", "share"),
     [
         ('name = "T4"', PRODUCT_SHARE),
-        ('name = "A100 80GB"', PRODUCT_SHARE),
         ('name = "H200"', HOPPER_SHARE),
         ('name = "RTX 5090"', PRODUCT_SHARE),
         ('name = "H100 SXM"', HOPPER_SHARE / (1 + 0.2 * (4.8e-3 * 989 / 3.35 - 1))),
@@ -116,7 +115,6 @@ def test_examples_are_of_each_kind_of_device_and_link():
         (WHOLE.replace('rate = "10Gb/s"', ""), r'no link: add under \[between\] a line as rate = "25Gb/s"'),
         (WHOLE.replace('rate = "8GB/s"', ""), r"2 devices a host, and no link: add under \[inside\] a line as"),
         (WHOLE.replace("10Gb/s", "fast"), "cluster.toml: between.rate = fast: expected a rate above 0"),
-        (WHOLE.replace("8GB/s", "8"), "cluster.toml: inside.rate = 8: expected a rate above 0"),
         (WHOLE.replace("device_w = 400.0", ""), r"costs.kwh needs the power: add under \[costs\] a line as device_w"),
         (WHOLE.replace("device_hour = 2.0", ""), r"no price: add under \[costs\] a line as device_hour = 1.5"),
     ],
@@ -150,7 +148,6 @@ def test_a_device_that_no_data_sheet_knows_is_named(tmp_path, text, precision, m
     [
         (parse_rate, "10Gb/s", 1.25e9),
         (parse_rate, "100 Mbit/s", 1.25e7),
-        (parse_rate, "900GB/s", 9e11),
         (parse_rate, "2.5Gb/s", 3.125e8),
         (parse_rate, "8b/s", 1),
         (parse_rate, "4.8TB/s", 4.8e12),

@@ -64,6 +64,15 @@ def test_links_lead_to_pages_files_and_headings(page):
             assert anchor in anchors(target), f"{path}#{anchor}"
 
 
+def words(pages: list[Path]) -> int:
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+
+def test_pages_stay_short():
+    assert words([DOCS / "results.md"]) <= 900
+    assert words([*WRITTEN, PROJECT / "README.md"]) <= 38_000
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
 def test_a_line_is_short_and_has_one_sentence(page):
     for line in page.read_text(encoding="utf-8").splitlines():
@@ -71,14 +80,6 @@ def test_a_line_is_short_and_has_one_sentence(page):
     for line in without_code(page):
         if not line.startswith("|"):
             assert not SENTENCE_END.search(re.sub(r"`[^`]*`", "`", line)), line
-
-
-def test_pages_stay_short():
-    def words(pages: list[Path]) -> int:
-        return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
-
-    assert words([DOCS / "results.md"]) <= 900
-    assert words([*WRITTEN, PROJECT / "README.md"]) <= 38_000
 
 
 def test_results_name_no_commits():

@@ -80,10 +80,6 @@ def reductions(world: World) -> dict[str, np.ndarray]:
         keep(f"two_step.{step}", two_step.step(gradients(world.rank, step)), two_step)
     surging = {name: array * np.float32(SURGE) for name, array in gradients(world.rank, 0).items()}
     keep("two_step.surge", two_step.step(surging), two_step)
-    arrays["two_step.bytes"] = np.array([two_step.reducer.bytes_reduced(), two_step.reducer.wire_bytes()])
-    arrays["bytes"] = np.array(
-        [count() for wire in (wide, narrow) for count in (wire.reducer.bytes_reduced, wire.reducer.wire_bytes)]
-    )
     for step in range(STEPS):
         keep(f"float16.{step}", narrow.step(gradients(world.rank, step)), narrow)
     for name, wire in (("float32", wide), ("float16", narrow)):

@@ -170,26 +170,6 @@ def test_two_ranks_have_the_losses_of_one(whole, two_ranks, checkpoint, tmp_path
     np.testing.assert_allclose(answers[0].value, expected, atol=1e-5)
 
 
-THREE = """
-import sys
-from pathlib import Path
-from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.starting import connect
-from tests.finetuning.test_embeddings import losses_of
-world = connect(launch())
-losses_of(world, *map(Path, sys.argv[1:]), 2, max_steps=4)
-world.shutdown()
-"""
-
-
-@pytest.mark.slow
-def test_three_ranks_have_the_losses_of_one(whole, checkpoint, tmp_path):
-    data, expected = whole
-    done = run_ranks(3, THREE, str(data), str(checkpoint), str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose([line["loss"] for line in metrics(tmp_path / "run")], expected, atol=1e-5)
-
-
 def test_empty_texts_of_both_parts_of_a_file_are_told(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("query,passage\n" + "".join(f"{'' if i % 2 else i},good {i}\n" for i in range(20)))

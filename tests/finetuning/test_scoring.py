@@ -70,14 +70,6 @@ def own_files(tmp_path, gold: str, predictions: str) -> Request:
     return Request(tmp_path / "answers.csv", dev_file=tmp_path / "gold.csv", label_column="y")
 
 
-def test_a_classification_of_ones_own_has_macro_f1_and_a_confusion_matrix(tmp_path):
-    answers = "index,prediction,probability_a\n2,b,0.1\n0,a,0.9\n1,b,0.2\n3,c,0.3\n"
-    scores = score_file("classification", own_files(tmp_path, "x,y\np,a\nq,a\nr,b\ns,b\n", answers))
-    assert scores["accuracy"] == 0.5
-    assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert scores["confusion_matrix"] == {"a": {"a": 1, "b": 1}, "b": {"b": 1, "c": 1}}
-
-
 def test_a_regression_of_ones_own_has_its_correlations(tmp_path):
     request = own_files(tmp_path, "x,y\np,1\nq,2\nr,4\n", "index,prediction\n0,1.5\n1,2.5\n2,4.5\n")
     assert score_file("regression", request) == pytest.approx({"pearson": 1, "spearman": 1})

@@ -68,9 +68,3 @@ def test_mistakes_are_one_message(files, capsys):
     refuse("it is read only with --null_odds", "--threshold", "0.5")
     (files / "odds.json").write_text('{"a": 1}')
     refuse("has no value for 1 questions, such as b", "--null_odds", files / "odds.json")
-    flags = ["--task", "squad", "--predictions", "p", "--dev_file", str(files / "absent.json")]
-    assert dispatch(parse(["bert-horovod", "score", *flags])) == 2
-    assert "there is no such file" in capsys.readouterr().err
-    flags = ["--task", "sst2", "--predictions", "p", "--threshold", "1"]
-    assert dispatch(parse(["bert-horovod", "score", *flags])) == 2
-    assert "it is read only with --null_odds" in capsys.readouterr().err

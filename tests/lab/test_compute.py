@@ -8,23 +8,8 @@ import pytest
 from bert_horovod.errors import RunError
 from lab import compute
 from lab.rounds import in_turn, logged, printed, ratio_of, started
-from tests.lab.scripts import run_script
 
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
-TOY = ["hidden_size=32", "num_hidden_layers=2", "num_attention_heads=2", "intermediate_size=64", "vocab_size=100"]
-
-
-@pytest.mark.slow
-def test_our_configurations_stand_in_one_table():
-    settings = [word for each in TOY for word in ("--set", f"model.{each}")]
-    words = ("--peer", "none", "--xla", "off", "--precision", "float32", "--rows", 4, "--length", 16)
-    done = run_script("compute", *words, "--rounds", "2", "--steps", "2", *settings)
-    assert done.returncode == 0, done.stderr
-    heading, *lines = done.stdout.splitlines()
-    for column in ("step s", "rows/s", "tokens/s", "GFLOP/s", "products/step", "first step s"):
-        assert column in heading
-    assert [line.split("  ")[0] for line in lines] == ["2 x 32, 4 rows x 16, float32, adamw, XLA off"]
-    assert "off: round 2/2" in done.stderr
 
 
 @pytest.mark.full

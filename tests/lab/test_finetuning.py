@@ -1,40 +1,11 @@
 """lab/finetuning_gain.py: what is measured, and its name; lab/finetuning_pace.py: contestants in turn."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
 from tests.toy_ner import write_ner
 from tests.toy_squad import write_squad
-
-
-@pytest.fixture(scope="module")
-def gain() -> SimpleNamespace:
-    return load_script("finetuning_gain")
-
-
-def answer(task: str, start: str, *scores: float) -> dict:
-    return {
-        "task": task,
-        "start": start,
-        "scores": [{"accuracy": score} for score in scores],
-    }
-
-
-def test_the_table_has_means_spreads_and_the_gain(gain):
-    kept = [
-        answer("rte", "pretrained", 0.60, 0.62, 0.64),
-        answer("rte", "fresh", 0.5, 0.5, 0.5),
-        answer("sst2", "fresh", 0.5, 0.6),
-        answer("rte", "transformers", 0.61, 0.61, 0.61),
-    ]
-    told = gain.report({gain.Question(one["task"], one["start"]): one for one in kept}).splitlines()
-    assert cells(told[1]) == [
-        *("rte, 3 epochs", "accuracy", "62.00 +- 2.00", "50.00 +- 0.00", "61.00 +- 0.00", "+12.00")
-    ]
-    assert cells(told[2]) == ["sst2, 1 epoch", "accuracy", "-", "55.00 +- 7.07", "-", "-"]
 
 
 @pytest.mark.slow

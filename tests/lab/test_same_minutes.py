@@ -1,4 +1,4 @@
-"""lab/same_minutes.py: its arithmetic and table; the loop of the peer; all contestants end to end."""
+"""lab/same_minutes.py: its arithmetic; the loop of the peer; all contestants end to end."""
 
 import gzip
 import json
@@ -73,24 +73,9 @@ def test_a_tenth_of_the_books_is_held_out_and_the_rest_is_cut_at_a_paragraph(tmp
         split_books(books, 5000)
 
 
-def test_the_table_has_means_and_the_share_of_time(tmp_path):
-    results = Results(tmp_path / "results.jsonl")
-    for line in (
-        run("a", 5.0, 4.0, 3.0, pairs=0.6),
-        run("a", 5.2, 4.2, 3.2, seed=2, pairs=0.7),
-        run("c", 6.0, 5.0, 4.6),
-        run("c", 1.0, 1.0, 1.0, pilot=True),
-        run("c", 6.0, 5.0, 4.0, minutes=60),
-        {"key": "pace", "pace": True, "step_s": 0.5},
-    ):
-        results.keep(line)
-    heading, ours, theirs, share, *rest = report(Results(tmp_path / "results.jsonl").lines.values()).splitlines()
-    minutes = ["5 minutes", "10 minutes", "20 minutes"]
-    assert cells(heading)[1:] == ["seeds", *minutes, "spread of the last", "ended after, min", "pairs"]
-    assert cells(ours) == ["(a) bert-horovod", "2", "5.1000", "4.1000", "3.1000", "0.1414", "20.0", "65.0%"]
-    assert cells(theirs) == ["(c) run_mlm.py, at its best", "1", "6.0000", "5.0000", "4.6000", "-", "20.0", "-"]
-    assert share == "(a) has (c)'s last loss, 4.6000, after 7.5 min: 38% of (c)'s time"
-    assert len(rest) == 2
+def test_the_share_of_time_is_of_the_last_loss_of_the_other():
+    ours = [{"minutes": minutes, "loss": loss} for minutes, loss in ((5, 5.1), (10, 4.1), (20, 3.1))]
+    assert share_of(ours, [{"minutes": 20, "loss": 4.6}]).endswith(" after 7.5 min: 38% of (c)'s time")
     never = share_of([{"minutes": 20, "loss": 5.0}], [{"minutes": 20, "loss": 4.0}])
     assert never == "(a) does not reach (c)'s last loss, 4.0000: it ends 1.0000 above"
 

@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.corpus.store import verify
 from lab import size
 from lab.cluster import why_not
-from tests.lab.scripts import cells, load_script, run_here, run_script
+from tests.lab.scripts import load_script, run_here, run_script
 from tests.toys import write_toy_store
 
 
@@ -24,22 +24,6 @@ def test_published_and_measured_rows_are_reproduced_but_for_those_that_have_a_re
     marked = [row for row in rows if row["calibrates"]]
     assert len(marked) == 11
     assert all(abs(row["deviation"]) < 1e-6 for row in marked)
-
-
-@pytest.mark.slow
-def test_a_line_for_each_length_and_batch():
-    pytest.importorskip("tf2onnx")
-    words = ("--model", "mini", "--threads", 1, "--length", 8, 16, "--batch", 2, "--rounds", 1, "--seconds", 0.1)
-    done = run_script("serving", *words)
-    assert done.returncode == 0, done.stderr
-    title, heading, *lines = done.stdout.splitlines()
-    assert title == "BERT-mini, float32, 1 threads"
-    assert cells(heading)[1:3] == ["TensorFlow, sentences/s", "onnxruntime, sentences/s"]
-    assert [cells(line)[0] for line in lines] == ["8 x 2", "16 x 2"]
-    for line in lines:
-        tensorflow, onnxruntime, ratio = (float(cell.replace(",", "").rstrip("x ")) for cell in cells(line)[1:])
-        assert ratio == pytest.approx(onnxruntime / tensorflow, rel=0.05)
-    assert "savedmodel: " in done.stderr
 
 
 @pytest.mark.parametrize(("most", "shards", "parts"), [(1000, 7, 1), (3, 2, 3)])

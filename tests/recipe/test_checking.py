@@ -176,7 +176,6 @@ def modernbert(model: dict | None = None, phases: tuple[dict, ...] = ({},), **se
         ({"model": {"hidden_size": 36}}, r"model.num_attention_heads = 12: its heads of 3 numbers cannot be turned"),
         ({"model": {"attention_output_dropout_prob": 0.001}}, r"attention_output_dropout_prob = 0.001: expected 0, or"),
         ({"model": {"type_vocab_size": 3}}, r"model.type_vocab_size = 3: model.architecture = 'modernbert' has no"),
-        ({"model": {"hidden_dropout_prob": 0.2}}, r"model.hidden_dropout_prob = 0.2: model.architecture ="),
         ({"model": {"shared_layers": 1}}, r"model.shared_layers = 1: model.architecture = 'modernbert' has no such"),
         ({"model": {"local_attention": 1}}, r"model.local_attention = 1: expected at least 2"),
         ({"phases": ({"num_hidden_layers": 6}, {"grow": "stack"})}, "its layers are not alike .* expected no"),

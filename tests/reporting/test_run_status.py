@@ -134,10 +134,8 @@ def test_the_first_step_which_compiles_gives_no_estimate(run):
 HOSTILE = (
     "[" * 100_000,
     '{"step": 7, "loss": "low", "step_s": 1.0}',
-    '{"step": 7, "loss": Infinity, "step_s": 1.0}',
     '{"step": 7, "loss": 1e999, "step_s": 1.0}',
     '{"step": 7, "loss": 4.0}',
-    '{"step": 7, "loss": 4.0, "step_s": null}',
     '{"step": 7, "loss": 4.0, "step_s": -1.0}',
     '{"step": 7, "loss": 4.0, "step_s": 1.0, "x": [1]}',
     '{"step": 7, "loss": 4.0, "step_s": 1' + "0" * 400 + "}",

@@ -334,11 +334,8 @@ def test_a_whole_record_is_read_while_its_checkpoint_is_there(tmp_path):
     [
         "",
         "[]",
-        '{"step": 3}',
         json.dumps(RECORD | {"more": 1}),
         json.dumps(RECORD | {"score": "0.5"}),
-        json.dumps(RECORD | {"step": "3"}),
-        json.dumps(RECORD | {"last_step": None}),
     ],
 )
 def test_a_damaged_record_counts_as_none(tmp_path, text):

@@ -15,7 +15,7 @@ from bert_horovod.runs.resuming import load_newest
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.tasks.pretraining import Pretraining
-from tests.mutations import Change, apply, sandbox
+from tests.mutations import put_in_its_place, sandbox
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
@@ -123,7 +123,7 @@ def test_what_right_hashes_do_not_tell_is_found_and_the_one_before_is_taken(tmp_
 @pytest.mark.parametrize("name", FILES)
 def test_no_file_is_read_through_a_link_out_of_the_checkpoint(tmp_path, original, name):
     with sandbox(original, tmp_path / "box") as box:
-        apply(box.directory / NEWEST / name, Change("link_out"), box.outside)
+        put_in_its_place(box.directory / NEWEST / name, "link_out", box.outside)
         assert box.read(load_newest, box.directory, TASK).path.name == "step-00000010"
 
 

@@ -203,15 +203,6 @@ def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
 
 
-def test_the_newest_one_from_before_the_last_good_check_of_gradients_is_kept(tmp_path, store):
-    recipe = with_execution(keep_checkpoints=1)
-    for step in (1, 2, 4, 6, 8):
-        state = random_state(step)
-        state.progress.checked = min(step, 5)
-        save(tmp_path, state, recipe, store, POSITION)
-    assert names(tmp_path) == ["step-00000004", "step-00000008"]
-
-
 def test_a_checkpoint_has_the_task_as_it_was_when_it_was_taken(store, tmp_path, may_write):
     state, task = random_state(10), Counted(pairs=True)
     saver = Saver(state, tmp_path, RECIPE, task, StoreDataset(store, RECIPE), print)

@@ -12,7 +12,6 @@ from bert_horovod.storage.places import is_url, parse_place, without_secrets
     ("url", "key", "name", "suffix"),
     [
         ("s3://lab/a b/x.jsonl.gz", "lab/a b/x.jsonl.gz", "x.jsonl.gz", ".gz"),
-        ("gs://lab/x.txt", "lab/x.txt", "x.txt", ".txt"),
         ("abfs://box@account.dfs.core.windows.net/d/x.txt", "box/d/x.txt", "x.txt", ".txt"),
         ("hf://datasets/org/set@main/x.parquet", "datasets/org/set@main/x.parquet", "x.parquet", ".parquet"),
         ("https://host/d/x.txt?download=1", "https://host/d/x.txt?download=1", "x.txt", ".txt"),
@@ -32,15 +31,10 @@ def test_a_place_has_the_parts_of_a_url_and_its_neighbours(url, key, name, suffi
     ("url", "words"),
     [
         ("s3://key:hidden@lab/x.txt", "a user or a password before @"),
-        ("s3://hidden@lab/x.txt", "a user or a password before @"),
-        (
-            "sftp://me:hidden@host/x.txt",
-            "files that ssh reaches: mount the directory (sshfs HOST:DIR",
-        ),
+        ("sftp://me:hidden@host/x.txt", "files that ssh reaches: mount the directory (sshfs HOST:DIR"),
         ("ssh:/host/x.txt", "no such scheme, ssh://"),
         ("https://hidden@host/x.txt", "a user or a password before @"),
         ("https://host/x.txt?a=1&X-Amz-Signature=hidden", "in its parameter X-Amz-Signature"),
-        ("https://host/x.txt?X-Amz-Security-Token=hidden", "X-Amz-Security-Token"),
         ("https://account.blob.core.windows.net/c/x.txt?sv=2024&sig=hidden", "in its parameter sig"),
         ("https://host/x.txt?token=hidden", "in its parameter token"),
         ("https://host/x.txt?api_key=hidden", "api_key"),

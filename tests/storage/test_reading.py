@@ -56,7 +56,6 @@ class Record:
         ({"count": 10.0}, "it.count is 10.0, expected a whole number"),
         ({"count": -1}, "it.count is -1, expected a whole number from 0"),
         ({"count": 1 << 63}, "expected a whole number from 0 to 9223372036854775807"),
-        ({"count": "x/y"}, "it.count is 'x/y'"),
         ({"count": 1, "time": 1e300}, "it.time is 1e+300, expected a number within 1e+100"),
         ({"count": 1, "time": 1e12}, r"it.time is 1000000000000.0, expected 0 to 1e+11"),
         ({"count": 1, "place": [1]}, "it.place is [1], expected a list of 2"),

@@ -247,25 +247,6 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(make_store, batch, ran
         assert np.array_equal(np.sort(windows[windows >= 0]), np.arange(rows._index.windows))
 
 
-def test_another_world_size_sees_the_same_rows_from_any_step_on(make_store):
-    store = make_store()
-
-    def step_rows(step: int, ranks: int, micro_batch: int) -> dict[str, np.ndarray]:
-        rows, rows_by_place = make_rows(store), {}
-        for rank in range(ranks):
-            for positions, first in step_positions(step, 12, rank, ranks, micro_batch):
-                batch = rows.assemble(positions)
-                for row in np.flatnonzero(positions >= 0):
-                    rows_by_place[first + row] = {name: array[row] for name, array in batch.items()}
-        return {name: np.stack([rows_by_place[place][name] for place in range(12)]) for name in rows_by_place[0]}
-
-    for step in (0, 5, 1000):
-        expected = step_rows(step, 1, 12)
-        for ranks, micro_batch in ((2, 3), (5, 2), (12, 1)):
-            for name, array in step_rows(step, ranks, micro_batch).items():
-                assert np.array_equal(array, expected[name]), name
-
-
 def test_an_index_of_other_pairs_is_refused(make_store):
     store = make_store(sentences=100, longest=5)
     index, roles = open_index(store, 16, "next_sentence", True), token_roles(store, Objective())

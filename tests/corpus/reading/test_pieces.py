@@ -43,7 +43,6 @@ SIZES = [1, 2, 3, 7, 30, 31, 64, 100, 257, 10_000]
 @pytest.mark.parametrize(
     ("name", "text", "mode"),
     [
-        ("a.jsonl", JSON_LINES, "file"),
         ("a.jsonl", JSON_LINES + "\n", "blank_line"),
         ("a.jsonl", JSON_LINES.replace("\n", "\r\n") + "\r\n\r\n", "file"),
         ("a.jsonl", "\ufeff\n\n" + JSON_LINES, "file"),

@@ -110,7 +110,6 @@ NUMBERED = TagColumns(names=("O", "B-PER"))
     ("name", "text", "columns", "message"),
     [
         ("a.conll", "", TagColumns(), "has no sentence; expected a word and its tag in each line"),
-        ("a.conll", "-DOCSTART- O\n\n", TagColumns(), "has no sentence"),
         ("a.conll", "EU B-ORG\nrejects\n", TagColumns(), "line 2: 1 columns, expected 2 as in its first line, with"),
         ("a.conll", "EU\tB-ORG\nrejects O\n", TagColumns(), "2: 1 columns, expected 2 as in its first line, with tabs"),
         ("a.conll", "EU\nrejects\n", TagColumns(), "line 1: 1 column, of which word and tag are the same"),
