@@ -17,12 +17,14 @@ of text i. Several ranks share the texts: bert-horovod launch -np 8 -hostfile ho
 """
 
 import argparse
+import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bert_horovod.collectives.launched import launch, started_by
-from bert_horovod.commands.shared.flags import lines_of, require_number, whole_text
+from bert_horovod.commands.shared.flags import require_number, whole_text
 from bert_horovod.commands.shared.opened_flags import add_checkpoint
 from bert_horovod.commands.shared.output_flags import require_output, require_output_file
 from bert_horovod.commands.shared.parser import read_with
@@ -242,3 +244,19 @@ def _configuration(checkpoint: "OpenCheckpoint") -> dict[str, Any]:
         return {} if isinstance(checkpoint.reader, Tf1) else checkpoint.reader.configuration
     except ReportedError:
         return {}  # it is told later, or an older checkpoint of the run is read
+
+
+def lines_of(stream: TextIO) -> Iterator[str]:
+    """Yield a stream's lines as they come; bytes that are not UTF-8 become U+FFFD, and the first such line is told."""
+    raw = getattr(stream, "buffer", None) or io.BytesIO(stream.read().encode("utf-8", "replace"))
+    warned = False
+    for number, line in enumerate(raw, 1):
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if not warned and "\ufffd" in text and "\ufffd".encode() not in line:
+            warned = True
+            print(
+                f"bert-horovod: warning: line {number} of standard input has bytes that are not UTF-8; these are "
+                "left out",
+                file=sys.stderr,
+            )
+        yield text

@@ -5,6 +5,7 @@ from bert_horovod.exchange.compressed.onebit import OneBitAdamSettings, OneBitLa
 from bert_horovod.exchange.compressed.powersgd import PowerSgdSettings
 from bert_horovod.exchange.dense.gradients import GradientsSettings
 from bert_horovod.exchange.local.diloco import DiLoCoSettings
+from bert_horovod.exchange.local.dreamddp import DreamDdpSettings
 from bert_horovod.exchange.local.local_sgd import LocalSgdSettings
 from bert_horovod.recipe.methods_found import Methods
 from bert_horovod.recipe.sections import ExchangeMethod
@@ -19,6 +20,7 @@ METHODS = Methods(
         OneBitAdamSettings,
         OneBitLambSettings,
         LocalSgdSettings,
+        DreamDdpSettings,
         DiLoCoSettings,
     ),
 )

@@ -36,7 +36,7 @@ from typing import ClassVar
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, payload
-from bert_horovod.exchange.compressed.staged import StagedExchange, gradient_payloads, limited, moments
+from bert_horovod.exchange.compressed.staged import StagedExchange, limited, moments
 from bert_horovod.exchange.compressed.stages import SIGNS, StagedSettings, phase_of
 from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater, Wrapped
@@ -154,7 +154,7 @@ class ZeroOneAdam(StagedExchange):
             v_sum = bias_corrected(v_sum, self._settings.beta_2, v_updates)
             factor = self._clip_factor(square_sum(gradients, self._updater.fused), v_sum)
             limit = self._limit / self._world.size
-            compute = sums.compiled(gradient_payloads)
+            compute = sums.compiled(_gradient_payloads)
             return compute(gradients, v[i], factor, limit, v_updates, self._settings.beta_2, sums.epsilon)
 
         summed = self._summed(sums, gradients, lookups, payloads, clock)
@@ -252,6 +252,23 @@ class _Learning(Wrapped):
 def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
     """The inputs with `update` as [updates of m, updates of v], for `_directions`."""
     return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
+
+
+def _gradient_payloads(
+    gradients: list[tf.Tensor],
+    v: list[tf.Tensor],
+    factor: tf.Tensor,
+    limit: float,
+    v_updates: tf.Tensor,
+    beta_2: float,
+    epsilon: float,
+) -> list[tf.Tensor]:
+    """What a rank sends of its gradient of a bucket's tensors while v learns; `factor`: clipping's."""
+    payloads = []
+    for gradient, tensor_v in zip(gradients, v, strict=True):
+        corrected = bias_corrected(tensor_v, beta_2, v_updates)
+        payloads.append(payload(limited(gradient * factor, corrected, limit), tensor_v, epsilon))
+    return payloads
 
 
 def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, epsilon: float) -> list[tf.Tensor]:

@@ -261,6 +261,7 @@ TAKE = {
     "quickstart": "to see a run in minutes, without a GPU",
     "bert-mini-fast": "for a first model of a small corpus, on CPU cores",
     "bert-base-2026": "for a BERT-base of one's own; bert-base where it must be the published training",
+    "slow-link": "for the same on 1 Gb/s Ethernet",
     "modernbert-base": "for long texts, where all that reads the model knows ModernBERT",
     "domain": "to go on from a published checkpoint on a domain's text",
 }

@@ -1,12 +1,11 @@
 """What commands share: none writes over what it reads, or over a file of a run; texts whose bytes are not all UTF-8."""
 
-import io
 import os
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.commands.shared.flags import lines_of, whole_text
+from bert_horovod.commands.shared.flags import whole_text
 from bert_horovod.runs.directory import claim
 from tests.commands.conftest import command, write_checkpoint
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
@@ -80,10 +79,3 @@ def test_several_runs_do_not_go_into_the_directory_of_one(place, capsys):
 def test_an_argument_is_text_whatever_its_bytes():
     assert whole_text(os.fsdecode(b"caf\xe9 [MASK]")) == "caf\ufffd [MASK]"
     assert whole_text("café 北京 \U0001f600") == "café 北京 \U0001f600"
-
-
-def test_lines_go_on_after_bytes_that_are_no_text(capsys):
-    stream = io.TextIOWrapper(io.BytesIO(b"good\r\ncaf" + b"\xe9\n\n\xff\n" + "né\ufffd".encode()), "ascii")
-    assert list(lines_of(stream)) == ["good", "caf\ufffd", "", "\ufffd", "né\ufffd"]
-    assert capsys.readouterr().err.count("line 2 of standard input has bytes that are not UTF-8") == 1
-    assert list(lines_of(io.StringIO("a\nb\udcff"))) == ["a", "b?"]

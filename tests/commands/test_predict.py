@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.predict import lines_of
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.label_attention import LabelAttention
@@ -166,3 +167,10 @@ def test_bytes_that_are_no_text_are_left_out(toys, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "The \ufffd [MASK]"
     assert lines[1] == lines[3]
+
+
+def test_lines_go_on_after_bytes_that_are_no_text(capsys):
+    stream = io.TextIOWrapper(io.BytesIO(b"good\r\ncaf" + b"\xe9\n\n\xff\n" + "né\ufffd".encode()), "ascii")
+    assert list(lines_of(stream)) == ["good", "caf\ufffd", "", "\ufffd", "né\ufffd"]
+    assert capsys.readouterr().err.count("line 2 of standard input has bytes that are not UTF-8") == 1
+    assert list(lines_of(io.StringIO("a\nb\udcff"))) == ["a", "b?"]

@@ -93,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
     "parameters": {"exchange": LOCAL},
     "parameters of sgd": {"exchange": LOCAL, "optimizer": {"name": "sgd"}},
+    "dreamddp": {"exchange": {"method": "dreamddp", "interval": 4, "full_interval": 8}},
     "diloco": {"exchange": {"method": "diloco", "interval": 4}, "numerics": {"wire": "float16"}},
     "diloco with a delay": {"exchange": {"method": "diloco", "interval": 8, "fragments": 2, "delay": 4}},
     **more_rows("rows.SENT"),

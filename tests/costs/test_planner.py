@@ -136,6 +136,7 @@ METHODS = {
     "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.1}},
     "powersgd": {"exchange": {"method": "powersgd", "dense": 0.1}},
     "parameters": {"exchange": {"method": "parameters", "interval": 10}},
+    "dreamddp": {"exchange": {"method": "dreamddp", "interval": 10, "full_interval": 100}},
     "diloco": {"exchange": {"method": "diloco", "interval": 10}, "numerics": {"wire": "int8"}},
     **more_rows("rows.PLANNED"),
 }

@@ -61,6 +61,12 @@ def low_rank(steps: int = 50, wire: str = "float32", optimizer: dict[str, Any] =
     return exchange_recipe(steps, exchange=exchange, optimizer=optimizer, numerics={"wire": wire})
 
 
+def dream(optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
+    """Parts of parameters in turn, all of them every 12 steps."""
+    exchange = {"method": "dreamddp", "interval": 3, "full_interval": 12, **exchange}
+    return exchange_recipe(216, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
+
+
 def outer(settings: dict[str, Any], optimizer: dict[str, Any] = DILOCO_ADAMW, **sections: Any) -> Recipe:
     """DiLoCo, in a phase of 50 steps."""
     return exchange_recipe(50, exchange={"method": "diloco", **settings}, optimizer=optimizer, **sections)
@@ -102,6 +108,10 @@ PROMISES = {
         6,
         (4,),
         partial(transcribed.local_adamw, interval=4),
+    ),
+    "dreamddp": Promise(dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), told=(13,)),
+    "dreamddp, three micro-batches": Promise(
+        dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), micro_batches=3, slow=True
     ),
     "diloco": Promise(outer({"interval": 4}), 50, 7, (6,), partial(transcribed.diloco, ranks=RANKS, interval=4)),
     "diloco, fragments": Promise(

@@ -71,6 +71,7 @@ def test_ranks_differ_between_averages_and_are_equal_after_them(two_ranks, store
     [
         ("largest_chunks", False),
         pytest.param("parameters", False, marks=pytest.mark.slow),
+        ("dreamddp", False),
         *more_rows("rows.ALONE"),
     ],
 )

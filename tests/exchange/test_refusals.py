@@ -20,6 +20,7 @@ def recipe(settings: str):
         ("letters", ""),
         ("parameters", "interval=0"),
         ("diloco", "interval=0 outer_rate=0.0 outer_momentum=1.0 fragments=0 delay=-1"),
+        ("dreamddp", "full_interval=0"),
         ("largest_chunks", "dense=1.5"),
         ("powersgd", "rank=0 dense=1.5 dense_wire='signs' words='dense'"),
         ("powersgd", "rank=65 dense='auto'"),
@@ -40,6 +41,7 @@ def test_each_value_out_of_range_is_refused_by_its_key(method, values):
     [
         ("gradients", "interval = 2"),
         ("gradients", "rank = 2"),
+        ("dreamddp", "outer_rate = 0.5"),
         ("largest_chunks", "interval = 4"),
         ("powersgd", "interval = 4"),
         ("onebit_adam", "interval = 2"),
@@ -59,6 +61,7 @@ ADAM = "method=onebit_adam"
 LAMB = "method=onebit_lamb optimizer.name=lamb"
 CHUNKS = "method=largest_chunks"
 POWERSGD = "method=powersgd"
+DREAM = "method=dreamddp interval=5 full_interval=20"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,7 @@ POWERSGD = "method=powersgd"
         (f"{CHUNKS} numerics.wire=int8", r"'int8': .*'largest_chunks' sums its chunks by ring; expected float32 or"),
         (f"{POWERSGD} numerics.wire=float16 execution.reduction=two_step", r"'powersgd' sums float16 numbers by ring"),
         ("method=parameters numerics.wire=float16", r"numerics\.wire = 'float16': .*'parameters'.*expected float32"),
+        (f"{DREAM} numerics.wire=float16", r"numerics\.wire = 'float16': .*'dreamddp'.*expected float32"),
         (f"{ADAM} optimizer.name=lamb", r"optimizer\.name = 'lamb'.*expected adamw"),
         ("method=onebit_lamb", r"optimizer\.name = 'adamw'.*expected lamb"),
         (
@@ -76,6 +80,8 @@ POWERSGD = "method=powersgd"
             r"phase\.0\.steps = 20: .*every 3 steps \(exchange\.interval = 3\); expected a multiple",
         ),
         ("method=parameters interval=4 execution.checkpoint_steps=10", r"execution\.checkpoint_steps = 10: .*multiple"),
+        (f"{DREAM} execution.evaluate_steps=6", r"execution\.evaluate_steps = 6: .*exchange\.full_interval = 20"),
+        (f"{DREAM} interval=3", r"exchange\.full_interval = 20: .*exchange\.interval = 3 steps; expected a mult"),
         ("method=diloco fragments=7", r"fragments = 7: .*exchange\.interval = 30 steps; expected a divisor of it"),
         ("method=diloco fragments=6 delay=6", r"exchange\.delay = 6: .* 5 steps later .*expected at most that"),
         (f"{ADAM} dense=0.05", r"exchange\.dense = 0\.05.*phase\.0\.warmup = 0\.1"),
@@ -91,7 +97,7 @@ def test_what_does_not_go_together_is_refused_by_its_key(settings, message):
 
 
 def test_what_goes_together_is_not_refused():
-    for settings in (f"{POWERSGD} numerics.wire=int8 execution.reduction=two_step", *more_rows("rows.TOGETHER")):
+    for settings in (f"{POWERSGD} numerics.wire=int8 execution.reduction=two_step", DREAM):
         recipe(settings)
 
 

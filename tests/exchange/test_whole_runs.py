@@ -8,6 +8,7 @@ from tests.toy_runs import assert_same_files, losses, metrics, newest, train_ran
 from tests.toys import exchange_of, more_rows, toy_recipe
 
 LOCAL = {"method": "parameters", "interval": 4}
+PARTS = {"method": "dreamddp", "interval": 4, "full_interval": 8}
 DILOCO = {"method": "diloco", "interval": 8, "fragments": 2, "delay": 4}  # after 7 steps a sum has sent 3 of 4 rows
 STAGED = {"method": "onebit_adam", "dense": 0.4}  # v is frozen after step 8
 RUNS = {  # the exchange, the rate, how far it falls at least, the steps after which it is stopped, and other settings
@@ -15,6 +16,8 @@ RUNS = {  # the exchange, the rate, how far it falls at least, the steps after w
     "local adamw": (LOCAL, 0.03, 0.01, (8,), {}),
     "local lamb": (LOCAL, 0.03, 0.01, (8,), {"optimizer": {"name": "lamb"}}),
     "local lans": (LOCAL, 0.03, 0.01, (8,), {"optimizer": {"name": "lans"}}),
+    "local parts": (PARTS, 0.03, 0.03, (8,), {"phase": {"steps": 24}}),
+    "local parts, float16": (PARTS, 0.03, 0.03, (8,), {"phase": {"steps": 24}, "numerics": {"precision": "float16"}}),
     "diloco, float16": (DILOCO, 0.01, 0.03, (7,), {"numerics": {"wire": "float16"}}),
     "diloco, int8": (DILOCO, 0.01, 0.03, (7,), {"numerics": {"wire": "int8"}}),
     "int8": ({}, 0.03, 0.03, (9,), {"numerics": {"wire": "int8"}}),

@@ -1,19 +1,8 @@
 """What every exchange is tested for by tests/exchange/test_promises.py: the lines of experiments."""
 
-from functools import partial
-from typing import Any
-
-from bert_horovod.recipe.sections import Recipe
 from tests.exchange.exchange_jobs import exchange_recipe
-from tests.exchange.promises import ADAMW, SGD, Promise, frozen
+from tests.exchange.promises import ADAMW, Promise, frozen
 from tests.experiments import transcribed
-
-
-def dream(optimizer: dict[str, Any] = SGD, **exchange: Any) -> Recipe:
-    """Parts of parameters in turn, all of them every 12 steps."""
-    exchange = {"method": "dreamddp", "interval": 3, "full_interval": 12, **exchange}
-    return exchange_recipe(216, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
-
 
 # Of 0/1 Adam: three steps with dense gradients in a row, three in every second, then every fourth, behind a warm-up of
 # three steps; ranks agree by the steps whose rate is half the peak, 19, and a quarter.
@@ -29,9 +18,5 @@ PROMISES = {
         5,
         (12,),
         transcribed.mt_dao,
-    ),
-    "dreamddp": Promise(dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), told=(13,)),
-    "dreamddp, three micro-batches": Promise(
-        dream(), 18, 7, (12,), partial(transcribed.dreamddp, interval=3, full=12), micro_batches=3, slow=True
     ),
 }

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from bert_horovod.exchange.local.local_step import cut
 from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Recipe
 from tests.exchange.exchange_jobs import RANKS, RATE, SHAPES, initial, share
@@ -37,29 +36,6 @@ def mt_dao(steps: int, bad: int) -> States:
             for name in SHAPES:
                 mean = sum(of_rank[name] for of_rank in values) / RANKS
                 for of_rank in values:
-                    of_rank[name] = mean
-        history.append([dict(of_rank) for of_rank in x])
-    return history
-
-
-def dreamddp(steps: int, bad: int, interval: int, full: int) -> States:
-    """Of sgd."""
-    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    parts, history = cut(SHAPES, interval), []
-    for step in range(1, steps + 1):
-        if step != bad:
-            for name, begin, end in parts[(step - 1) % interval]:
-                mean = sum(of_rank[name][begin:end] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = of_rank[name].copy()
-                    of_rank[name][begin:end] = mean
-            for rank in range(RANKS):
-                for name, g in share(rank, step).items():
-                    x[rank][name] = x[rank][name] - RATE * RANKS * g.astype(np.float64)
-        if step % full == 0:
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in x) / RANKS
-                for of_rank in x:
                     of_rank[name] = mean
         history.append([dict(of_rank) for of_rank in x])
     return history

@@ -212,6 +212,7 @@ def test_single_texts_learn_from_two_dropouts_and_are_judged_by_pairs_with_score
             "exchange.method='parameters' exchange.interval=4",
             "exchange.method = 'parameters': the ranks' parameters differ",
         ),
+        ("exchange.method='dreamddp'", "exchange.method = 'dreamddp': the ranks' parameters differ"),
         *more_rows("rows.RANKS_DIFFER"),
         ("execution.replay_steps=2", "execution.replay_steps = 2: a micro-batch of --task embedding cannot"),
         ("finetuning.class_weights=balanced", "class_weights = 'balanced': an embedding does not read it"),

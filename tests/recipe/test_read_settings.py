@@ -34,10 +34,11 @@ PAIRS = {
     "onebit_adam": "adamw",
     "onebit_lamb": "lamb",
     "parameters": "stable_adamw",
+    "dreamddp": "muon",
     "diloco": "adamw",
     **more_rows("rows.PAIRS"),
 }
-INTERVALS = {"diloco": {"interval": 2}, **more_rows("rows.INTERVALS")}
+INTERVALS = {"diloco": {"interval": 2}, "dreamddp": {"full_interval": 2, "interval": 1}}
 FULL = ("gradients", "powersgd", *more_rows("rows.FULL_PAIRS"))
 
 

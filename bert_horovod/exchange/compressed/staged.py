@@ -42,7 +42,7 @@ from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sum
-from bert_horovod.optimizers.base import bias_corrected, moving_average
+from bert_horovod.optimizers.base import moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.xla import Clock
@@ -291,21 +291,4 @@ def _payloads(
     for tensor_m, tensor_v, gradient in zip(m, v, gradients, strict=True):
         share = moving_average(tensor_m, limited(gradient * factor, tensor_v, limit), beta_1) / ranks
         payloads.append(payload(share, tensor_v, epsilon))
-    return payloads
-
-
-def gradient_payloads(
-    gradients: list[tf.Tensor],
-    v: list[tf.Tensor],
-    factor: tf.Tensor,
-    limit: float,
-    v_updates: tf.Tensor,
-    beta_2: float,
-    epsilon: float,
-) -> list[tf.Tensor]:
-    """What a rank sends of its gradient of a bucket's tensors while v learns; `factor`: clipping's."""
-    payloads = []
-    for gradient, tensor_v in zip(gradients, v, strict=True):
-        corrected = bias_corrected(tensor_v, beta_2, v_updates)
-        payloads.append(payload(limited(gradient * factor, corrected, limit), tensor_v, epsilon))
     return payloads

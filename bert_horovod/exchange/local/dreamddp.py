@@ -21,9 +21,7 @@ averaged part either.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class DreamDdpExchange(LocalExchange):
                 self._turn = tf.Variable(0, trainable=False)  # number of the part that this step averages
                 self._micro_batch = tf.Variable(0, trainable=False)  # number of the micro-batch in this step
         self._all_s = 0.0  # seconds of an average of all parameters
-        self._times: list[float] = []
+        self._steps, self._since = 0, 0.0  # of the phase, and the time after the untimed ones
 
     def begin(self, first: int, last: int) -> None:
         if self._world.size > 1:
@@ -135,14 +133,12 @@ class DreamDdpExchange(LocalExchange):
 
     def _judge_interval(self, now: float) -> str:
         """Once a phase, a line of the log that says whether steps are long enough to hide a part's average; else ""."""
-        if len(self._times) == _UNTIMED + _TIMED:
+        self._steps += 1
+        if self._steps == _UNTIMED:
+            self._since = now
+        if self._steps != _UNTIMED + _TIMED:
             return ""
-        self._times.append(now)
-        if len(self._times) < _UNTIMED + _TIMED:
-            return ""
-        times = self._times[_UNTIMED - 1 :]
-        step_s = statistics.median(b - a for a, b in itertools.pairwise(times))
-        return judged(self._interval, self._all_s, step_s)
+        return judged(self._interval, self._all_s, (now - self._since) / _TIMED)
 
 
 def judged(interval: int, all_s: float, step_s: float) -> str:

@@ -7,7 +7,7 @@ import pytest
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.costs.planner import Network, plan_phase
-from bert_horovod.experiments.dreamddp import judged
+from bert_horovod.exchange.local.dreamddp import judged
 from tests.costs import test_memory_estimate as memory
 from tests.costs.test_planner import DEVICE, HOP, method_recipe
 from tests.toys import exchange_of
