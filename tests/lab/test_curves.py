@@ -97,10 +97,11 @@ def test_a_curve_that_fails_leaves_the_others_alone(monkeypatch, tmp_path):
     assert tried == ["float16", "int8"]
 
 
-# Of the store of books on which the kept curves were trained, in format 2 and in format 3.
-BOOKS = (
+# Of the stores on which the kept curves were trained: the books in format 2 and in format 3, and quickstart's text.
+STORES = (
     "84ebd8d113bcf5287662da0848caaf56bedd485542f4277a4321fe7659161921",
     "a4e807c48523d0bf31c6bbf77af3490011b5c94262b11be697946acc6cdd580b",
+    "34465f2376b447bf0673f9f774fad104a144fe96783d9dcbc9c453c0377ee947",
 )
 
 
@@ -108,7 +109,7 @@ def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_t
     curves = kept()
     trained = {curve["name"]: CURVES[curve["name"]] for curve in curves.values()}
     fresh = {name: curve for name, curve in trained.items() if not curve.begin and "16 MB" not in name}
-    keys = {name: {key_of(curve.recipe, books, ranks=curve.ranks) for books in BOOKS} for name, curve in fresh.items()}
+    keys = {name: {key_of(curve.recipe, store, ranks=curve.ranks) for store in STORES} for name, curve in fresh.items()}
     assert {name for name, of_name in keys.items() if of_name & curves.keys()} == set(fresh)
     for curve in curves.values():
         assert f'"name": "{curve["name"]}"' in CURVES[curve["name"]].results.read_text(encoding="utf-8")
