@@ -170,7 +170,7 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_response(int(headers.pop("Status")))
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.close_connection = True
+            self.send_header("Connection", "close")  # else the client sends its next request to a closed connection
             self.end_headers()
             return io.BytesIO(content)
         path = self.translate_path(self.path)
