@@ -30,6 +30,14 @@ def gradients(steps: int, bad: int) -> States:
     return history
 
 
+def average(values: list[dict[str, np.ndarray]]) -> None:
+    """Replace the arrays of each rank by their means over the ranks."""
+    for name in SHAPES:
+        mean = sum(of_rank[name] for of_rank in values) / RANKS
+        for of_rank in values:
+            of_rank[name] = mean
+
+
 def local_adamw(steps: int, bad: int, interval: int) -> States:
     """Local adamw, clipped by each rank's norm."""
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
@@ -47,10 +55,7 @@ def local_adamw(steps: int, bad: int, interval: int) -> States:
                 direction = m[rank][name] / (1 - 0.9**t) / (np.sqrt(v[rank][name] / (1 - 0.99**t)) + 1e-6)
                 x[rank][name] = x[rank][name] - RATE * (direction + 0.1 * decays(name) * x[rank][name])
         for values in (x, m, v) if step % interval == 0 else ():
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in values) / RANKS
-                for of_rank in values:
-                    of_rank[name] = mean
+            average(values)
         history.append([dict(of_rank) for of_rank in x])
     return history
 
@@ -70,10 +75,7 @@ def dreamddp(steps: int, bad: int, interval: int, full: int) -> States:
                 for name, g in share(rank, step).items():
                     x[rank][name] = x[rank][name] - RATE * RANKS * g.astype(np.float64)
         if step % full == 0:
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in x) / RANKS
-                for of_rank in x:
-                    of_rank[name] = mean
+            average(x)
         history.append([dict(of_rank) for of_rank in x])
     return history
 

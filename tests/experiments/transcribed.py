@@ -8,7 +8,7 @@ from tests.exchange.exchange_jobs import RANKS, RATE, SHAPES, initial, share
 from tests.exchange.moments import BUCKETS, LEARNING_RATE
 from tests.exchange.moments import SHAPES as MOMENT_SHAPES
 from tests.exchange.published import CompressedMean, Run, errors, flat, named
-from tests.exchange.transcribed import States
+from tests.exchange.transcribed import States, average
 
 
 def mt_dao(steps: int, bad: int) -> States:
@@ -33,10 +33,7 @@ def mt_dao(steps: int, bad: int) -> States:
                     known = v[rank][name] > 0
                     v[rank][name] = np.where(known, b2 * v[rank][name] + (1 - b2) * g**2, g**2)
         for values in (x, u, v) if step % 3 == 0 else ():
-            for name in SHAPES:
-                mean = sum(of_rank[name] for of_rank in values) / RANKS
-                for of_rank in values:
-                    of_rank[name] = mean
+            average(values)
         history.append([dict(of_rank) for of_rank in x])
     return history
 
