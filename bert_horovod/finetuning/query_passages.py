@@ -19,7 +19,7 @@ from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.table_files import Dialect, kind_of, require_columns, table_blocks
 from bert_horovod.corpus.reading.tagged_files import text_blocks
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.kinds.embeddings import passages_of
+from bert_horovod.finetuning.embedding_files import passages_of
 from bert_horovod.wording import counted
 
 _TEXTS = 4096  # of a block

@@ -1,7 +1,6 @@
 """Texts that get a vector each: pairs of a query and a passage, with wrong ones or a score, and single texts."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,30 +9,31 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from bert_horovod.batches.examples.embedding_rows import EmbeddingRows, EmbeddingTokens, tokenised_texts
-from bert_horovod.batches.examples.labelled import LabelledTexts
-from bert_horovod.corpus.reading.table_files import JsonList, read_table, require_columns
+from bert_horovod.corpus.reading.table_files import read_table
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.table_writing import table_text
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.embedding_files import (
+    formats_of,
+    judging_format,
+    read_items,
+    read_unscored_items,
+    refuse_equal,
+)
 from bert_horovod.finetuning.embedding_scores import cosines_of, ranks_of, retrieval_scores, uniformity
 from bert_horovod.finetuning.examples import (
     Files,
     LabelFormat,
     Split,
-    find_split,
-    glue_format,
-    read_labelled,
-    read_unlabelled,
     real,
     refuse_one_label,
 )
-from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, write_prediction
 from bert_horovod.finetuning.kinds.texts import rate_notice
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.scoring import PREDICTED, predictions_of
-from bert_horovod.finetuning.text_data import constant_notice, dialect_of, two_parts
+from bert_horovod.finetuning.text_data import constant_notice, two_parts
 from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, require_room, unit
 from bert_horovod.interchange.sentence_transformers import vectors_of
 from bert_horovod.model.parameters import SENTENCE_VECTORS
@@ -42,8 +42,6 @@ from bert_horovod.recipe.settings import EMBEDDING
 from bert_horovod.runs.opening import OpenCheckpoint
 from bert_horovod.tasks.embedding import ARCHITECTURE, POOLINGS, Embedding
 from bert_horovod.wording import counted
-
-_USUAL = "query,passage"
 
 
 @dataclass(frozen=True)
@@ -99,22 +97,24 @@ class Embeddings(Kind):
 
     @classmethod
     def read(cls, task: str, files: Files, flags: Mapping[str, Any]) -> "Embeddings":
-        form, dev_form, files = _formats(files, flags)
+        form, dev_form, files = formats_of(files, flags)
         options = _options(flags, form)
-        train = _read(files.train, form)
+        train = read_items(files.train, form)
         fraction = flags.get("dev_fraction")
         train, dev = (
-            (train, _read(files.dev[0], _judging(files.dev[0], dev_form)))
+            (train, read_items(files.dev[0], judging_format(files.dev[0], dev_form)))
             if fraction is None
             else two_parts(train, fraction, by_query=len(form.columns) > 2)
         )
         if form.label_column:
             refuse_one_label(train, form)
         else:
-            _refuse_equal(train, form, 1 if len(form.columns) > 2 else 0)  # queries may be equal beside wrong passages
+            refuse_equal(train, form, 1 if len(form.columns) > 2 else 0)  # queries may be equal beside wrong passages
         if not dev_form.label_column and len(dev_form.columns) > 1:
-            _refuse_equal(dev, dev_form, 0)
-        test = {"test": _texts(files.test[0], _judging(files.test[0], dev_form))} if files.test else {}
+            refuse_equal(dev, dev_form, 0)
+        test = (
+            {"test": read_unscored_items(files.test[0], judging_format(files.test[0], dev_form))} if files.test else {}
+        )
         scored, dev_scored = bool(form.label_column), bool(dev_form.label_column)
         return cls(EmbeddingData(train, {"": dev}, test, form, scored, dev_scored, **options))
 
@@ -301,92 +301,6 @@ class Embeddings(Kind):
 
     def _alone(self, split: Split) -> bool:
         return len(split.examples.texts) == 1
-
-
-def _read(path: Path, form: LabelFormat) -> Split:
-    return (read_labelled if form.label_column else _texts)(path, form)
-
-
-def _judging(path: Path, form: LabelFormat) -> LabelFormat:
-    """The format of a file to judge by, which need not have the columns of wrong passages: no score reads them."""
-    there = require_columns(path, (), "", form.dialect) if len(form.columns) > 2 else ()
-    return replace(form, columns=(*form.columns[:2], *(name for name in form.columns[2:] if name in there)))
-
-
-def _texts(path: Path, form: LabelFormat) -> Split:
-    """The texts of a file's items: of a row one, or in JSON Lines one for each passage of a list of right ones.
-
-    The columns after the second, and lists in them, have wrong passages; each item has all of its row, and an empty
-    text for those that others have more.
-    """
-    if len(form.columns) == 1:
-        return read_unlabelled(path, form)
-    table = read_table(path, form.columns, form.dialect, form.columns[1:])
-    places, items = table.places(form.columns, "--text_columns"), []
-    for line, fields in table.rows:
-        query, right, *more = (passages_of(fields[place]) for place in places)
-        wrong = [passage for each in more for passage in each if passage.strip()]
-        if not right:
-            raise UserError(f"{path}, line {line}: no passage in the column {form.columns[1]!r}; expected at least one")
-        items += [(*query, passage, *wrong) for passage in right]
-    width = max(len(form.columns), *map(len, items))
-    texts = zip(*((*item, *[""] * (width - len(item))) for item in items), strict=True)
-    return Split(path, LabelledTexts(tuple(map(list, texts)), [0] * len(items)), 0)
-
-
-def passages_of(field: str) -> list[str]:
-    """The texts of a field, of JSON's list several; null in a list is none."""
-    return [passage for passage in json.loads(field) if passage] if isinstance(field, JsonList) else [field]
-
-
-def _refuse_equal(split: Split, form: LabelFormat, first: int) -> None:
-    """Raise UserError if all items have one query or one passage: nothing is wrong for any; from the column `first`."""
-    for name, texts in list(zip(form.columns, split.examples.texts, strict=False))[first:2]:
-        if len({*texts}) < 2:
-            raise UserError(
-                f"{split.path}: all {len(texts):,} items{split.part} have the same text in the column {name!r}; "
-                "expected at least two different ones, because the passages of others are each one's negatives"
-            )
-
-
-def _formats(files: Files, flags: Mapping[str, Any]) -> tuple[LabelFormat, LabelFormat, Files]:
-    """How train and dev files are read, and the files, found in --data_dir if that is given."""
-    columns, scores, dev_columns = (flags.get(name) for name in ("text_columns", "label_column", "dev_columns"))
-    if files.data_dir is not None:
-        stsb = TASKS["stsb"]
-        if columns or scores or dev_columns:
-            raise UserError(
-                "--data_dir is the directory STS-B of GLUE, whose columns are known; expected it without "
-                "--text_columns, --label_column and --dev_columns, or --train_file and --dev_file"
-            )
-        train = files.train or find_split(files.data_dir, stsb.title, "train")
-        dev = files.dev or (find_split(files.data_dir, stsb.title, "dev"),)
-        form = glue_format(stsb)
-        return form, form, Files(None, train, dev, files.test)
-    dev_sets = len(files.dev) + (flags.get("dev_fraction") is not None)
-    if files.train is None or dev_sets != 1 or len(files.test) > 1:
-        raise UserError(
-            "--task embedding: expected --train_file, one --dev_file (or --dev_fraction 0.1, which takes the dev pairs "
-            "from the train file), and at most one --test_file; or --data_dir with GLUE's STS-B"
-        )
-    names = tuple((columns or _USUAL).split(","))
-    if not all(names) or len({*names, scores}) <= len(names):
-        raise UserError(
-            f"--text_columns {columns or _USUAL}{f' and --label_column {scores}' if scores else ''}: expected names, "
-            "each once: of the texts, of their passages, and of passages that are wrong"
-        )
-    form = LabelFormat(names, scores or "", {}, own=True, dialect=dialect_of(flags))
-    if dev_columns is None:
-        if scores and len(names) != 2:
-            raise UserError(f"--label_column {scores}: scores are of two texts; expected two --text_columns")
-        return form, form, files
-    pair = tuple(dev_columns.split(","))
-    if len(names) != 1 or len(pair) != 2 or not all(pair) or flags.get("dev_fraction") is not None:
-        raise UserError(
-            f"--dev_columns {dev_columns}: expected two names, of pairs in --dev_file, with one --text_columns"
-        )
-    none = LabelFormat(names, "", {}, own=True, dialect=form.dialect)
-    return none, LabelFormat(pair, scores or "", {}, own=True, dialect=form.dialect), files
 
 
 def _options(flags: Mapping[str, Any], form: LabelFormat) -> dict[str, Any]:
