@@ -340,18 +340,26 @@ def lose_mirror(run: Soak) -> list[str]:
         run.await_words(*words)
     else:
         run.await_steps(run.draw.randint(5, 12))
-    with contextlib.suppress(FileNotFoundError):
-        run.mirror.unlink() if words else shutil.rmtree(run.mirror)
-    os.rename(away, run.mirror)
+    if words:
+        run.mirror.unlink()
+    while away.exists():
+        remove(run.mirror)
+        with contextlib.suppress(OSError):  # the run has made it anew
+            os.rename(away, run.mirror)
     return words
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory into which a run still writes."""
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def lose_directory(run: Soak) -> list[str]:
     """A machine vanishes with its disk."""
     had_copy = next(run.mirror.glob("checkpoints/*/complete.json"), None)
     send(run.rank(None), signal.SIGKILL)
-    while run.output_dir.exists():
-        shutil.rmtree(run.output_dir, ignore_errors=True)
+    remove(run.output_dir)
     return ["all as their hashes say"] if had_copy else ["SIGKILL", "ended first"]
 
 
