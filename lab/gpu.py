@@ -118,13 +118,14 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     return {"status": "done", "found": facts}
 
 
+RAISED = re.compile(r"(\[\d+\]<stderr>:)?(bert-horovod: )?([\w.]+(Error|Exception)|error|gpu_kernels): ")
 # What a machine may lack without being broken.
 ABSENT = ("the kernels cannot be used here", "--peer_python names one that has")
 
 
 def _last_word(words: list[str]) -> str:
     """The exception among a process's last lines, which libraries may follow with lines of their own; else the last."""
-    raised = [line for line in words if re.match(r"([\w.]+(Error|Exception)|error|gpu_kernels): ", line)]
+    raised = [line for line in words if RAISED.match(line)]
     return (raised or words or ["it said nothing"])[-1]
 
 

@@ -67,10 +67,14 @@ def bench_words(size: str, settings: list[str], steps: int) -> list[str]:
 def step_job(
     size: str, length: int, rows: int, settings: list[str], device: dict[str, Any], steps: int = 20, xla_flags: str = ""
 ) -> Job:
-    """Optimizer steps of a size of measuring.configuration, one micro-batch each."""
+    """Optimizer steps of a size of measuring.configuration, one micro-batch each.
+
+    Where kernels can be used they must: one that does not compile is a failure, not a slower step of that name.
+    """
+    kernels = not device["without_kernels"] and "execution.kernels=xla" not in settings
     all_settings = [f"numerics.precision={device['precision']}", *batch(length, rows), *settings]
+    all_settings += ["execution.kernels=triton"] if kernels else []
     recipe = size_recipe(size, all_settings)
-    kernels = not device["without_kernels"] and recipe.execution.kernels != "xla"
     told = [each for each in settings if each not in TOY and each not in MODERNBERT and each != "execution.xla=off"]
     told = ", ".join(each.rpartition(".")[2].removeprefix("name=").replace("=", " ") for each in told)
     modern = "ModernBERT-" if MODERNBERT[0] in settings else ""
