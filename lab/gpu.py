@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.reporting.tables import lines
 from bert_horovod.runtime.children import end_with_parent
+from bert_horovod.runtime.devices import CHOICES_FLAGS
 from bert_horovod.runtime.host import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.contestants import RANK_0
@@ -54,11 +55,20 @@ SHOWN = {  # of what a section finds, or of each of its lines, the newest of whi
     "same_minutes": ("contestant", "pilot", "step_s", "losses"),
     "ranks": ("layout", "step_s", "efficiency"),
     "peer": ("configuration", "step_s", "hugging_face"),
-    "tune": ("settings", "search_s"),
+    "tune": ("settings", "rows_per_s", "search_s"),
     "input": ("tokens", "input_wait_s", "step_s"),
     "tests": ("summary",),
 }
 LONGEST = 300  # characters of a line
+# Sections whose processes compile the same products: what one has searched for, the next ones find.
+SHARING = ("step", "operations", "tune", "peer", "input")
+
+
+def with_choices(job: Job, output: Path) -> Job:
+    """The job, with a directory beside the output file for XLA's choices: one for jobs with the same flags."""
+    directory = output.absolute().with_suffix(".xla") / (re.sub(r"\W", "", job.xla_flags) or "usual")
+    directory.mkdir(parents=True, exist_ok=True)
+    return job._replace(xla_flags=" ".join([job.xla_flags, *(f"--{flag}={directory}" for flag in CHOICES_FLAGS)]))
 
 
 def perform(job: Job, left_s: float) -> dict[str, Any]:
@@ -233,7 +243,7 @@ def main() -> int:
     def do(job: Job) -> dict[str, Any]:
         left_s = arguments.budget_s - (time.monotonic() - began)
         say(f"[{left_s:4.0f} s left] {job.section}: {job.name}")
-        return perform(job, left_s)
+        return perform(with_choices(job, arguments.output) if job.section in SHARING else job, left_s)
 
     with tempfile.TemporaryDirectory(prefix="gpu-") as scratch:
         if arguments.list:

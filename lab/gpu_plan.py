@@ -118,7 +118,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
 
     def correctness(precision: str) -> Job:
         work = {"precision": precision, "modes": modes, "steps": steps, "layers": 1 if smoke else 2}
-        return Job("correctness", precision, part("correctness", work), 40.0)  # a CPU computes slowly in float16
+        return Job("correctness", precision, part("correctness", work), 100.0)  # a CPU computes slowly in float16
 
     def resume(count: int) -> Job:
         settings = ["phase.0.global_batch=64", numbers, *toy, f"execution.micro_batch={64 // count}"]
@@ -209,7 +209,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         Job("ranks", f"{size} {length}", scaling, 90.0, lacking=one_gpu or without_horovod),
         link("float16", "numerics.wire=float16"),
         link("float16, ASYNC", "numerics.wire=float16", variables=(ASYNC,), lacking=without_nccl),
-        Job("tune", "mini", ["-m", "bert_horovod", "tune", *from_store, *mini], 150.0, 400.0),
+        Job("tune", "mini", ["-m", "bert_horovod", "tune", *from_store, *mini], 250.0, 400.0),
         *map(correctness, precisions[1:]),
         *(steps_with("execution.kernels=xla") if kernels else []),
         *(peer(shape) for shape in shapes if smoke or shape != shapes[1]),

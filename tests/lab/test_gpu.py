@@ -20,6 +20,7 @@ from bert_horovod.corpus.store import verify
 from bert_horovod.costs.derived import derive
 from bert_horovod.model.parameters import QUERY, layer_prefix
 from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.runtime.devices import CHOICES_FLAGS
 from lab import compute, gpu, gpu_parts, gpu_plan, same_minutes
 from lab.gpu_correctness import BANDS, Trained, compare, out_of_bands
 from lab.made_store import SPECIAL_TOKENS, make_store
@@ -210,6 +211,19 @@ def test_a_failure_leaves_the_others_alone_and_what_was_found_is_kept(child, tmp
     output.write_text("[]")
     assert gpu.main() == 1
     assert "holds no figures of lab/gpu.py" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_jobs_with_the_same_flags_share_xlas_choices(child, tmp_path):
+    program = "import json, os; print(json.dumps({'flags': os.environ['XLA_FLAGS'].split()}))"
+    directories = []
+    for flags in ("", "", gpu_plan.CUBLAS_ALONE):
+        job = gpu.with_choices(child(program, "step", xla_flags=flags), tmp_path / "gpu.json")
+        given = gpu.perform(job, 100)["found"]["flags"]
+        assert [each for each in given if each == flags] == [flags] * bool(flags)
+        directories += [{each.partition("=")[2] for each in given[-len(CHOICES_FLAGS) :]}]
+    assert directories[0] == directories[1] != directories[2]
+    assert all(Path(directory).is_dir() for each in directories for directory in each)
 
 
 GRANDCHILD = """

@@ -61,7 +61,7 @@ def test_steps_in_a_row_are_all_done_and_counted(monkeypatch, gpu):
     step = timed(toy())
     seconds = step.seconds(3)
     assert len(seconds) == len(step.results) == 3
-    assert min(seconds) > 0
+    assert 0 < min(seconds) < max(seconds) == seconds[0]  # which compiles
     assert step.state.progress.step == step.state.progress.updates == 3
     assert step.seconds(0) == []
 
