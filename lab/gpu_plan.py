@@ -95,8 +95,9 @@ def step_job(
 def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -> list[Job]:
     """All work after the device's facts, the most valuable first; in toy sizes with --smoke.
 
-    First what no GPU has shown of the program as it is, then ModernBERT and what steps are made of, the curves of
-    docs/results/learning.md, and what was seen on one GPU before or takes long.
+    First what no GPU has shown of the program as it is, ModernBERT included, then two ranks, which may wait for each
+    other, what steps are made of, the curves of docs/results/learning.md, and what was seen on one GPU before or takes
+    long.
     """
     smoke, kernels = arguments.smoke, not device["without_kernels"]
     shapes, precisions, steps, toy = SHAPES, ("bfloat16", "float16", "float32"), 20, []
@@ -191,13 +192,13 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
         *made,
         resume(4),
         resume(1),
-        link("int8", "numerics.wire=int8"),
-        link("signs", *SIGNS),
         *(steps_with(of=list(dict.fromkeys([shapes[0], large])), xla_flags=CUBLAS_ALONE) if kernels else []),
         *([] if smoke else steps_with(of=[("base", 128, 256)])),
         *steps_with(NO_ATTENTION_DROPOUT, of=shapes[-2:]),
         *steps_with(*MODERNBERT, of=modern),
         *(steps_with(*MODERNBERT, "execution.kernels=xla", of=modern[:1]) if kernels else []),
+        link("int8", "numerics.wire=int8"),
+        link("signs", *SIGNS),
         operations(f"{size} {length}", shapes[0]),
         operations("without attention dropout", long, NO_ATTENTION_DROPOUT),
         *([] if smoke else [operations("ModernBERT", modern[0], *MODERNBERT)]),

@@ -102,6 +102,14 @@ def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
     assert not any(map(with_kernels, without))
 
 
+def test_the_page_says_how_long_all_pieces_and_a_budget_take(tmp_path):
+    page = (PROJECT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    seconds = sum(job.expected_s for job in gpu.jobs(gpu_plan.ASSUMED, arguments(), tmp_path))
+    assert f"# the pieces, with seconds: {seconds / 60:.0f} minutes\n" in page
+    assert "# eight minutes of it;" in page
+    assert gpu.BUDGET_S == 8 * 60
+
+
 def own_commands(command: list[str]) -> list[list[str]]:
     """The commands of bert_horovod in a job's: also the one that `launch` starts."""
     if Path(command[0]).stem == "operations":
