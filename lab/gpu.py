@@ -14,6 +14,8 @@ nor tensorflow-text is needed. Exit code: 0, or 1 where anything failed.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import re
@@ -29,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.reporting.tables import lines
+from bert_horovod.runtime.children import end_with_parent
+from bert_horovod.runtime.devices import CHOICES_FLAGS
 from bert_horovod.runtime.host import OUT_OF_MEMORY
 from bert_horovod.storage.writing import write_atomically
 from lab.contestants import RANK_0
@@ -39,7 +43,7 @@ VERSION = 4  # of the output file
 BUDGET_S = 480.0
 GO_ON = "the same command goes on"
 LAST_LINES = 20  # of what a failed process said
-SHOWN = {  # of what a section finds; of others all
+SHOWN = {  # of what a section finds, or of each of its lines, the newest of which are last
     "device": ("gpu", "gpus", "processor", "tensorflow", "precision", "without_kernels", "horovod_with"),
     "kernels": ("seconds", "broken"),
     "correctness": ("largest_differences",),
@@ -48,11 +52,23 @@ SHOWN = {  # of what a section finds; of others all
     "link": ("communication",),
     "operations": ("step_s", "operations"),
     "curves": ("last", "mean", "training_s"),
-    "tune": ("settings", "search_s"),
+    "same_minutes": ("contestant", "pilot", "step_s", "losses"),
+    "ranks": ("layout", "step_s", "efficiency"),
+    "peer": ("configuration", "step_s", "hugging_face"),
+    "tune": ("settings", "rows_per_s", "search_s"),
     "input": ("tokens", "input_wait_s", "step_s"),
     "tests": ("summary",),
 }
 LONGEST = 300  # characters of a line
+# Sections whose processes compile the same products: what one has searched for, the next ones find.
+SHARING = ("step", "operations", "tune", "peer", "input")
+
+
+def with_choices(job: Job, output: Path) -> Job:
+    """The job, with a directory beside the output file for XLA's choices: one for jobs with the same flags."""
+    directory = output.absolute().with_suffix(".xla") / (re.sub(r"\W", "", job.xla_flags) or "usual")
+    directory.mkdir(parents=True, exist_ok=True)
+    return job._replace(xla_flags=" ".join([job.xla_flags, *(f"--{flag}={directory}" for flag in CHOICES_FLAGS)]))
 
 
 def perform(job: Job, left_s: float) -> dict[str, Any]:
@@ -75,15 +91,17 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     ):
         flags = f"{os.environ.get('XLA_FLAGS', '')} {job.xla_flags}".strip()
         environment = variables(gpu=True, TF_CPP_MIN_LOG_LEVEL="2", XLA_FLAGS=flags)  # errors are shown
-        command = [sys.executable, *job.command]
-        with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:
+        command, bound = [sys.executable, *job.command], functools.partial(end_with_parent, os.getpid())
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": log}
+        options = {"env": environment, "start_new_session": True, "preexec_fn": bound}
+        with subprocess.Popen(command, **streams, **options) as process:
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that it may have started
+                with contextlib.suppress(ProcessLookupError):  # what it has started and left would hold the GPU
+                    os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
         log.seek(0)
         words, printed = log.read().strip().splitlines()[-LAST_LINES:], output.read().splitlines()
@@ -110,13 +128,14 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     return {"status": "done", "found": facts}
 
 
+RAISED = re.compile(r"(\[\d+\]<stderr>:)?(bert-horovod: )?([\w.]+(Error|Exception)|error|gpu_kernels): ")
 # What a machine may lack without being broken.
 ABSENT = ("the kernels cannot be used here", "--peer_python names one that has")
 
 
 def _last_word(words: list[str]) -> str:
     """The exception among a process's last lines, which libraries may follow with lines of their own; else the last."""
-    raised = [line for line in words if re.match(r"([\w.]+(Error|Exception)|error|gpu_kernels): ", line)]
+    raised = [line for line in words if RAISED.match(line)]
     return (raised or words or ["it said nothing"])[-1]
 
 
@@ -124,9 +143,12 @@ def result(section: str, entry: dict[str, Any]) -> str:
     """An entry's main figures in a line; why there are none."""
     if entry["status"] != "done":
         return f"{entry['status']}: {entry['reason']}"
-    facts = entry["found"]
-    told = [f"{name} {_short(facts[name])}" for name in SHOWN.get(section, facts) if facts.get(name) is not None]
-    return "; ".join(told)[:LONGEST]
+
+    def told(facts: dict[str, Any]) -> str:
+        return "; ".join(f"{name} {_short(facts[name])}" for name in SHOWN[section] if facts.get(name) is not None)
+
+    found = entry["found"]
+    return " | ".join(map(told, found["lines"]))[-LONGEST:] if "lines" in found else told(found)[:LONGEST]
 
 
 def _short(value: Any) -> str:
@@ -156,25 +178,25 @@ def listed(plan: list[Job]) -> str:
 
 
 def kept_sections(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """What was done at earlier times, by section; raises ReportedError where the file is not one of these."""
+    """What was done, or failed, at earlier times, by section; raises ReportedError where the file is none of these."""
     if not arguments.output.exists():
         return {}
     try:
         report = json.loads(arguments.output.read_text(encoding="utf-8"))
         kept = report["sections"]
         same = (report["version"], report["smoke"]) == (VERSION, arguments.smoke)
-        done = {name: [each for each in entries if each["status"] == "done"] for name, entries in kept.items()}
+        tried = {name: [each for each in entries if each["status"] != "skipped"] for name, entries in kept.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedData(f"--output {arguments.output} holds no figures of lab/gpu.py; give another file") from error
     if not same:
         raise UserError(f"--output {arguments.output} was made by another version or in other sizes; give another file")
-    return done
+    return tried
 
 
-def check_device(device: dict[str, Any], before: dict[str, Any] | None, output: Path) -> None:
+def check_device(device: dict[str, Any], before: dict[str, Any], output: Path) -> None:
     """Refuse figures of two kinds of GPU, or versions of TensorFlow, in one file."""
     for name in ("gpu", "gpus", "tensorflow"):
-        if before and before[name] != device[name]:
+        if before[name] != device[name]:
             raise UserError(
                 f"--output {output} has figures with {name} {before[name]}, this is {device[name]}; give another file"
             )
@@ -221,7 +243,7 @@ def main() -> int:
     def do(job: Job) -> dict[str, Any]:
         left_s = arguments.budget_s - (time.monotonic() - began)
         say(f"[{left_s:4.0f} s left] {job.section}: {job.name}")
-        return perform(job, left_s)
+        return perform(with_choices(job, arguments.output) if job.section in SHARING else job, left_s)
 
     with tempfile.TemporaryDirectory(prefix="gpu-") as scratch:
         if arguments.list:
@@ -238,21 +260,29 @@ def main() -> int:
         }
         entry = do(Job("device", "facts", part("device", {"gpu": not arguments.smoke}), 1.0))
         device |= entry.get("found", {})
-        if device and sections.get("device"):
-            check_device(device, sections["device"][0]["found"], arguments.output)
+        before = next((each["found"] for each in sections.get("device", ()) if each["status"] == "done"), None)
+        if device and before:
+            check_device(device, before, arguments.output)
         sections["device"] = [entry]
         write("device", entry)
         asked = set(arguments.only or SECTIONS)
-        for job in jobs(device, arguments, Path(scratch)) if entry["status"] == "done" else []:
-            kept = sections.setdefault(job.section, [])
-            wanted = job.section in asked and job.name not in [each["name"] for each in kept]
+        plan = jobs(device, arguments, Path(scratch)) if entry["status"] == "done" else []
+        status = {(name, each["name"]): each["status"] for name, entries in sections.items() for each in entries}
+        plan.sort(key=lambda job: (job.section, job.name) in status and job.name != MADE_STORE)  # the failed ones last
+        for job in plan:
+            before, kept = status.get((job.section, job.name)), sections.setdefault(job.section, [])
+            wanted = job.section in asked and before != "done"
             if wanted or (job.name == MADE_STORE and asked & OF_STORE):  # which went with the scratch directory
                 entry = do(job)
-                kept[:] = [each for each in kept if each["name"] != job.name] + [entry]
+                if not (before and entry["status"] == "skipped"):
+                    kept[:] = [each for each in kept if each["name"] != job.name] + [entry]
                 write(job.section, entry)
     print(summary(sections))
     return int(any(entry["status"] == "failed" for entries in sections.values() for entry in entries))
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the piece at work ends too, else it would keep the GPU
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

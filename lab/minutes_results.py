@@ -44,11 +44,15 @@ class Results:
         """The line of `what`; if there is none, `find` finds it for its key."""
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
         if key not in self.lines:
-            if self._left == 0:
-                raise Enough
-            self._left = None if self._left is None else self._left - 1
+            self.require_more()
             self.keep({"key": key} | what | find(key))
+            self._left = None if self._left is None else self._left - 1
         return self.lines[key]
+
+    def require_more(self) -> None:
+        """Raise Enough if no new line is asked for; `find` asks again where it has found another one first."""
+        if self._left == 0:
+            raise Enough
 
     def keep(self, line: Line) -> None:
         """Add a line; of those with the same key the last one counts."""

@@ -151,6 +151,7 @@ class Contest:
                 steps = steps_of(what[unit], self.pace(settings))
             if not steps:
                 return {"losses": [], "passed_over": "start and compilation take longer"}
+            self.results.require_more()  # the pace may have been the last one
             say(f"{told}: {steps:,} steps of {settings}")
             found = self.train(settings, key, steps, marks_of(unit, what[unit], steps), what["seed"])
             for reached in found["reached"]:

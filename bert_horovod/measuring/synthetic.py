@@ -94,8 +94,8 @@ class TimedStep:
         """
         ahead = has_gpu() and not self.with_times and not self.step.exchange.works_after_steps
         self.results, self.waits_s = [], []
+        ends = [time.perf_counter()]  # before the first one is enqueued, which may compile it
         started: StartedStep | None = self._start() if ahead and steps else None
-        ends = [time.perf_counter()]
         for number in range(steps):
             if not ahead:
                 started = self._start(self.with_times)

@@ -86,7 +86,7 @@ def peak_memory_bytes() -> int:
 
 
 # XLA has two autotuners, each with a flag of its own.
-_FLAGS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_experimental_autotuner_cache_dir")
+CHOICES_FLAGS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_experimental_autotuner_cache_dir")
 _NAME = re.compile(r"[\w=+-][\w.=+-]*")
 _directory: Path | None = None
 
@@ -98,11 +98,11 @@ def keep_xla_choices() -> None:
     """
     global _directory
     flags = os.environ.get("XLA_FLAGS", "")
-    if _directory is not None or any(flag in flags for flag in _FLAGS):
+    if _directory is not None or any(flag in flags for flag in CHOICES_FLAGS):
         return
     _directory = Path(tempfile.mkdtemp(prefix="bert_horovod.xla."))
     atexit.register(shutil.rmtree, _directory, ignore_errors=True)
-    os.environ["XLA_FLAGS"] = " ".join([flags, *(f"--{flag}={_directory}" for flag in _FLAGS)]).strip()
+    os.environ["XLA_FLAGS"] = " ".join([flags, *(f"--{flag}={_directory}" for flag in CHOICES_FLAGS)]).strip()
 
 
 def choices() -> dict[str, str]:

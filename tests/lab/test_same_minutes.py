@@ -106,6 +106,28 @@ def test_a_contestant_that_fails_leaves_the_others_alone(monkeypatch):
     assert tried == ["a", "c"]
 
 
+@pytest.mark.parametrize("length", [("--epochs", "1"), ("--minutes", "20")])
+def test_of_one_new_line_the_first_is_the_pace_and_the_next_the_run(monkeypatch, tmp_path, length):
+    def train(self, settings: dict, key: str, steps: int, marks: list[dict], *_: object) -> dict:
+        (tmp_path / key / "run" / "checkpoints" / f"step-{steps:08d}").mkdir(parents=True)
+        reached = [{"mark": mark["mark"], "step": steps, "seconds": 3.0} for mark in marks]
+        return {"ends": [0.0, 1.0, 2.0], "rows": 6400, "reached": reached}
+
+    monkeypatch.setattr(same_minutes.Contest, "train", train)
+    monkeypatch.setattr(same_minutes.Contest, "judge", lambda *_: 3.0)
+    contest = object.__new__(same_minutes.Contest)
+    contest.arguments = same_minutes.parse([*length, "--only", "a", "--pilot_rows", "1"])
+    contest.work, contest.gpu, contest.cores, contest.where = tmp_path, True, 1, {}
+    contest.vocabulary, contest.layers, contest.hidden = 1000, 4, 256
+    file, kept = tmp_path / "results.jsonl", []
+    for new in ("pace", "losses"):
+        contest.results = Results(file, most=1)
+        with pytest.raises(Enough):
+            contest.hold()
+        kept.append(new)
+        assert [name for line in Results(file).lines.values() for name in kept if name in line] == kept
+
+
 @pytest.mark.parametrize(("said", "loss"), [("the model's loss is not finite", math.inf), ("no room", None)])
 def test_a_pilot_that_diverged_has_an_infinite_loss(monkeypatch, tmp_path, said, loss):
     def evaluate(*_: object, **__: object) -> str:
