@@ -143,11 +143,18 @@ usable() {
 }
 
 [ -e "$venv/.done-horovod" ] && usable || require_build_tools
+release_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 if ! usable; then
     python=$(find_python)
     say "making $venv with $python"
     "$python" -m venv --clear "$venv"
     echo "$venv" > "$venv/.made-at"
+elif [ -n "${PYTHON:-}" ]; then
+    python=$(find_python)
+    if [ "$(release_of "$python")" != "$(release_of "$venv/bin/python")" ]; then
+        fail "PYTHON=$PYTHON is Python $(release_of "$python"), but $venv has $(release_of "$venv/bin/python")" \
+            "to make it anew:  rm -r '$venv'   then the same command"
+    fi
 fi
 # uv reads none of pip's settings: hand it those that say where packages come from. The later ones of three win, as in pip.
 use_pip_settings() {
@@ -173,7 +180,7 @@ use_pip_settings() {
     export UV_INDEX_STRATEGY=unsafe-best-match # as pip: the best version of all indexes
 }
 
-constraints=$root/run/constraints/python$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+constraints=$root/run/constraints/python$(release_of "$venv/bin/python").txt
 install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --constraints "$constraints"
     --overrides "$root/run/constraints/without.txt")
 export PATH="$venv/bin:$PATH"

@@ -279,6 +279,19 @@ def test_a_failed_step_shows_its_log_and_is_done_again(tree, step):
 
 
 @pytest.mark.full
+def test_an_environment_of_another_python_than_the_named_one_is_not_taken_for_it(tree):
+    assert tree.setup().returncode == 0
+    tree.calls()
+    tree.stub("python3.13", PYTHON.replace("echo 3.11", "echo 3.13"))
+    other = tree.setup(PYTHON="python3.13")
+    assert (other.returncode, tree.calls()) == (1, [])
+    assert f"PYTHON=python3.13 is Python 3.13, but {tree.root}/.venv has 3.11" in other.stderr
+    assert "rm -r" in other.stderr
+    assert "PYTHON=/nowhere/python3 is no Python" in tree.setup(PYTHON="/nowhere/python3").stderr
+    assert tree.setup(PYTHON="python3").returncode == 0
+
+
+@pytest.mark.full
 def test_a_half_made_environment_is_made_again(tree):
     (tree.root / ".venv" / "bin").mkdir(parents=True)
     assert tree.setup().returncode == 0
