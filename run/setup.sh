@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Set up .venv at the project's root with the tested versions: TensorFlow, then Horovod built against it.
 #
-#   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, CPU torch)
+#   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, torch). PyPI's torch brings 3 GB
+#                             for GPUs; with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it is one for CPUs
 #
 #   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.13)
 #   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
@@ -23,7 +24,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
