@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Set up .venv at the project's root with the tested versions: TensorFlow, then Horovod built against it.
 #
-#   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, CPU torch)
+#   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, torch). PyPI's torch brings 3 GB
+#                             for GPUs; with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it is one for CPUs
 #
 #   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.13)
 #   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
@@ -23,7 +24,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
@@ -143,11 +144,18 @@ usable() {
 }
 
 [ -e "$venv/.done-horovod" ] && usable || require_build_tools
+release_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 if ! usable; then
     python=$(find_python)
     say "making $venv with $python"
     "$python" -m venv --clear "$venv"
     echo "$venv" > "$venv/.made-at"
+elif [ -n "${PYTHON:-}" ]; then
+    python=$(find_python)
+    if [ "$(release_of "$python")" != "$(release_of "$venv/bin/python")" ]; then
+        fail "PYTHON=$PYTHON is Python $(release_of "$python"), but $venv has $(release_of "$venv/bin/python")" \
+            "to make it anew:  rm -r '$venv'   then the same command"
+    fi
 fi
 # uv reads none of pip's settings: hand it those that say where packages come from. The later ones of three win, as in pip.
 use_pip_settings() {
@@ -173,7 +181,7 @@ use_pip_settings() {
     export UV_INDEX_STRATEGY=unsafe-best-match # as pip: the best version of all indexes
 }
 
-constraints=$root/run/constraints/python$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+constraints=$root/run/constraints/python$(release_of "$venv/bin/python").txt
 install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --constraints "$constraints"
     --overrides "$root/run/constraints/without.txt")
 export PATH="$venv/bin:$PATH"

@@ -96,17 +96,22 @@ def _on_device(recipe: Recipe, name: str) -> tuple[Recipe, Device]:
 
 
 def _text(recipes: list[dict[str, Any]], device: str) -> str:
-    width = max(len(recipe["name"]) for recipe in recipes)
-    lines = [
-        f"{'recipe':{width}}  layers x width  parameters  tokens  rows a step x length    optimizer  on one {device}"
-    ]
+    cells = [("recipe", "layers x width", "parameters", "tokens", "rows a step x length", "optimizer")]
     for recipe in recipes:
         rows = dict.fromkeys(zip(recipe["global_batches"], recipe["sequence_lengths"], strict=True))
         batches = ", ".join(f"{_short(batch)} x {length}" for batch, length in rows)
         model = f"{recipe['layers']} x {recipe['hidden_size']}"
+        sizes = model, _short(recipe["parameters"]), _short(recipe["tokens"])
+        cells.append((recipe["name"], *sizes, batches, recipe["optimizer"]))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    aligned = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>><<", widths, strict=True))
+        for row in cells
+    ]
+    lines = [f"{aligned[0]}  on one {device}"]
+    for recipe, row in zip(recipes, aligned[1:], strict=True):
         lines += [
-            f"{recipe['name']:{width}}  {model:>14}  {_short(recipe['parameters']):>10}  {_short(recipe['tokens']):>6} "
-            f" {batches:23} {recipe['optimizer']:9}  {about(recipe['days'])}",
+            f"{row}  {about(recipe['days'])}",
             f"    {recipe['reproduces']}",
             *(f"    {sentence}" for sentence in recipe["experiments"]),
         ]

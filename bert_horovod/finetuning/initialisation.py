@@ -12,6 +12,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.kinds.base import Kind
 from bert_horovod.finetuning.outcome import BestCheckpoint, DevScores, Evaluated, Outcome
 from bert_horovod.interchange.suitability import head_rows, named_class, require_vocabulary
+from bert_horovod.model.shapes import encoder_shapes
 from bert_horovod.recipe.checking import refuse_idle
 from bert_horovod.recipe.finetuning_heads import Head
 from bert_horovod.recipe.sections import Model, Recipe
@@ -162,7 +163,6 @@ class Finetuning:
         notices = (
             *kind.notices(recipe),
             *about_experiments(recipe),
-            *self._notices_of_head(task),
             f"tokenizer: the checkpoint's, {self.tokenizer_settings}",
             *(f"{name}: {kind.size(split, rows)} in {rows.count:,} rows" for name, split, rows in sizes),
             packed.step_notice(recipe, world_size),
@@ -175,7 +175,11 @@ class Finetuning:
             output_dir,
             initial=self.initial,
             evaluator=partial(DevScores, kind, last),
-            hooks=(*kind.hooks(recipe), partial(Outcome, kind, last, self._tests, notices), *best),
+            hooks=(
+                *kind.hooks(recipe),
+                partial(Outcome, kind, last, self._tests, notices, self._notices_of_head(task)),
+                *best,
+            ),
             **options,
         )
 
@@ -227,6 +231,8 @@ class Finetuning:
             rows = head_rows(theirs, ours)
         else:
             rows = [] if named_class(theirs) == named_class(ours) else None
+        if rows is None and task.parameters(self.model).keys() <= encoder_shapes(self.model, pooler=True).keys():
+            return []  # vectors of texts: there is no head
         if rows is None:
             their_class = f"{(theirs.get('architectures') or ['no class of model'])[0]}"[:100]
             return [f"the head starts afresh: the checkpoint is a {their_class} without one for {self.kind.outputs}"]

@@ -65,19 +65,22 @@ class Outcome(Hook):
     """Prints notices at the start; at the end writes predictions, and says scores and whether the run has collapsed.
 
     `last`: the answers of the last evaluation; `tests`: arrays of the splits without labels, by the name of the file of
-    predictions.
+    predictions; `of_head`: what is said of the checkpoint's head, which a resumed run does not take.
     """
 
-    def __init__(self, kind: Kind, last: Evaluated, tests: dict[str, Any], notices: tuple[str, ...], run: Run) -> None:
+    def __init__(
+        self, kind: Kind, last: Evaluated, tests: dict[str, Any], notices: tuple[str, ...], of_head: list[str], run: Run
+    ) -> None:
         super().__init__(run)
-        self._kind, self._last, self._tests, self._notices, data = kind, last, tests, notices, kind.data
+        self._kind, self._last, self._tests, data = kind, last, tests, kind.data
+        self._notices, self._of_head = notices, of_head
         self._outputs: RowOutputs | None = None
         splits = {"train": data.train} | {f"dev{suffix}": split for suffix, split in data.dev.items()}
         splits |= {"test" if name == "test" else f"test ({name})": split for name, split in data.test.items()}
         require_same_files({name: (split.path, kind.content(split)) for name, split in splits.items()}, run.world)
 
     def phase(self) -> None:
-        for notice in self._notices:
+        for notice in (*self._notices, *([] if self.run.resumed_from else self._of_head)):
             self.run.say(notice)
         self._resume()
 

@@ -40,6 +40,10 @@ def test_every_shipped_recipe_is_planned_and_listed(capsys):
     assert [line.split()[0] for line in lines[1::2]] == list(entries)
     assert [line.strip() for line in lines[2::2]] == [entry["reproduces"] for entry in entries.values()]
     assert lines[1].endswith("under a minute")
+    for column in ("rows a step x length", "optimizer", "on one A100"):  # begins in each row where its heading begins
+        begin = lines[0].index(column)
+        assert {line[begin - 2 : begin] for line in lines[1::2]} == {"  "}, column
+        assert not any(line[begin].isspace() for line in lines[1::2]), column
     row = next(line for line in lines if line.startswith("bert-base "))
     assert row.split()[1:9] == ["12", "x", "768", "110", "M", "42.6", "G", "256"]
     assert row.endswith(f"{base['days']:.1f} days")

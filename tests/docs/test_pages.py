@@ -214,6 +214,25 @@ def typed(name: str) -> list[str]:
     return [line for line in lines if re.match(r"(python|bert-horovod|horovodrun|touch) ", line)]
 
 
+def test_rows_that_tutorials_show_are_of_a_recipe():
+    """Without one `inspect --row` shows pairs and lengths that the run never sees."""
+    lines = [line for page in WRITTEN for line in commands(page) if " --row " in line]
+    assert [line for line in lines if " --recipe " not in line] == []
+    assert len(lines) >= 2
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("*.md")), ids=name_of)
+def test_a_tutorial_says_where_its_commands_run_and_what_its_scripts_need(page):
+    text = page.read_text(encoding="utf-8")
+    if "../bert_horovod/" in text:
+        assert "beside the project" in text or "Begin with steps 1 to 3 of" in text
+    for script in re.findall(r"docs/tutorials/(\w+\.py)", text):
+        imported = set(
+            re.findall(r"^ *(?:import|from) (torch|transformers)\b", (DOCS / "tutorials" / script).read_text(), re.M)
+        )
+        assert not imported or "pip install torch transformers" in text, script
+
+
 # What a command of a tutorial is run as here: runs are short, hosts are this one, and no file is outside of the test.
 REPLACED = {
     "python ../bert_horovod": f"{sys.executable} {PROJECT}",

@@ -279,6 +279,30 @@ def test_a_failed_step_shows_its_log_and_is_done_again(tree, step):
 
 
 @pytest.mark.full
+def test_an_environment_of_another_python_than_the_named_one_is_not_taken_for_it(tree):
+    assert tree.setup().returncode == 0
+    tree.calls()
+    tree.stub("python3.13", PYTHON.replace("echo 3.11", "echo 3.13"))
+    other = tree.setup(PYTHON="python3.13")
+    assert (other.returncode, tree.calls()) == (1, [])
+    assert f"PYTHON=python3.13 is Python 3.13, but {tree.root}/.venv has 3.11" in other.stderr
+    assert "rm -r" in other.stderr
+    assert "PYTHON=/nowhere/python3 is no Python" in tree.setup(PYTHON="/nowhere/python3").stderr
+    assert tree.setup(PYTHON="python3").returncode == 0
+
+
+def test_the_page_builds_horovod_by_hand_with_the_same_flags():
+    page = (PROJECT / "docs" / "install.md").read_text(encoding="utf-8")
+    setup = (PROJECT / "run" / "setup.sh").read_text(encoding="utf-8")
+    flags = [re.findall(r"-(?:include |I)[$\w/.]+", text) for text in (page, setup)]
+    named = {"$PWD/run/horovod_headers": "$headers", "$external/": "$included/"}
+    for mine, theirs in named.items():
+        flags[0] = [flag.replace(mine, theirs) for flag in flags[0]]
+    assert flags[0] == flags[1] != []
+    assert "pip install '.[build]'" in page  # --no-build-isolation: pip fetches no cmake
+
+
+@pytest.mark.full
 def test_a_half_made_environment_is_made_again(tree):
     (tree.root / ".venv" / "bin").mkdir(parents=True)
     assert tree.setup().returncode == 0

@@ -24,6 +24,7 @@ from bert_horovod.finetuning.kinds import kinds
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.huggingface import HuggingFace, read_directory
+from bert_horovod.recipe.settings import EMBEDDING
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.training.job import Job
@@ -277,8 +278,9 @@ def test_a_run_learns_and_its_files_have_its_scores(name, kind, whole):
             scored(kind, output_dir / kind.last_file.with_stem(f"{kind.last_file.stem}{suffix}"), suffix),
             held_out(output_dir, suffix),
         )
-    for part in ("train: ", "dev: ", "the head starts afresh: the checkpoint is a BertForPreTraining without one for"):
-        assert part in said
+    assert all(part in said for part in ("train: ", "dev: "))
+    afresh = "the head starts afresh: the checkpoint is a BertForPreTraining without one for"
+    assert (afresh in said) == ("afresh" in said) == (kind.trained != EMBEDDING)  # which has no head
     assert (f"best checkpoint: {output_dir}" in said) == (output_dir / "best.json").is_file() == bool(kind.decides)
     config = HuggingFace(newest(output_dir)).configuration
     assert kinds.kind_of_checkpoint(config) is type(kind)
@@ -335,10 +337,13 @@ def test_a_finished_run_writes_lost_files_again(name, kind, whole, checkpoint, t
 
 @pytest.mark.parametrize("name", RUNS, scope="module")
 def test_a_resumed_run_equals_one_that_was_not_stopped_and_micro_batches_change_nothing(
-    name, kind, whole, checkpoint, tmp_path
+    name, kind, whole, checkpoint, tmp_path, capsys
 ):
     for steps in (2, 4):
+        capsys.readouterr()
         train(job_of(name, kind, checkpoint, tmp_path / "run", max_steps=steps), World())
+    said = capsys.readouterr().out
+    assert ("resuming from" in said, "starts afresh" in said) == (True, False)
     assert own_values(tmp_path / "run") == own_values(whole[0])[:4]
     train(job_of(name, kind, checkpoint, tmp_path / "small", "execution.micro_batch=3", max_steps=3), World())
     for one, other in zip(own_values(tmp_path / "small"), own_values(whole[0])[:3], strict=True):
