@@ -2,7 +2,7 @@
 # Set up .venv at the project's root with the tested versions: TensorFlow, then Horovod built against it.
 #
 #   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, torch). PyPI's torch brings 3 GB
-#                             for GPUs; with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it is one for CPUs
+#                             for GPUs; where PIP_EXTRA_INDEX_URL names PyTorch's index for CPUs, it does not
 #
 #   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.13)
 #   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
