@@ -3,8 +3,8 @@
     python -m tests.training.faulty_ranks RECIPE DATA_DIR OUTPUT_DIR FAULT FIRST LAST
 
 FAULT, on rank 1, or the only one: "not-finite", the weights of the rows at positions FIRST to LAST - 1 are not numbers;
-"jump", they are 1000; "bit", after step FIRST a bit of a parameter flips in memory; "gradient-bit", "tile" and "stale",
-from step FIRST to step LAST the device computes a layer wrongly: see `wrong_device`.
+"jump", they are 1000; "bit", after step FIRST a bit of a parameter flips in memory; "gradient-bit", "tile", "long" and
+"stale", from step FIRST to step LAST the device computes a layer wrongly: see `wrong_device`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
 from tests.toy_runs import train_rank
 
-WRONG_DEVICES = ("gradient-bit", "tile", "stale")
+WRONG_DEVICES = ("gradient-bit", "tile", "long", "stale")
 PARAMETER = "bert.encoder.layer.0.output.dense.weight"
 
 
@@ -82,7 +82,8 @@ def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Itera
 def wrong_device(kind: str, first: int, last: int) -> Iterator[None]:
     """In here this process computes wrongly from step `first` on; up to that step's end, if `last` is the same.
 
-    "gradient-bit" flips a bit of a number of PARAMETER's gradient; "tile" makes 4 x 4 numbers of it larger by 1 %;
+    "gradient-bit" flips a bit of a number of PARAMETER's gradient; "tile" makes 4 x 4 numbers of it larger by 1 %, and
+    "long" does so where rows have 32 tokens: another kernel, not a bad device;
     "stale" computes with the parameter's first values. From step 0 on means: also when ranks are compared at the start.
     """
     steps, stale = itertools.count(1), {}
@@ -108,7 +109,7 @@ def wrong_device(kind: str, first: int, last: int) -> Iterator[None]:
             bits = np.zeros(right.shape, np.int32)
             bits[3, 5] = 1 << 4
             other = tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(right, tf.int32), bits), tf.float32)
-        elif kind == "tile":
+        elif kind == "tile" or (kind == "long" and arguments[0]["input_ids"].shape[1] == 32):
             factors = np.ones(right.shape, np.float32)
             factors[4:8, 4:8] = 1.01
             other = right * factors

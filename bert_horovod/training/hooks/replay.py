@@ -2,7 +2,8 @@
 
 A wrong gradient enters the sum over ranks, so all ranks agree on a wrong state, and ConsistencyHook sees nothing. But
 rows and dropout are functions of position, so any rank can compute any micro-batch, and equal devices agree to the bit.
-Which ranks are equal is tried at a phase's start, on one common micro-batch.
+Which ranks are equal is tried at a phase's start, on one common micro-batch. Ranks that were equal in the phase before
+and no longer are try that phase's once more: other shapes may choose other kernels, a bad device differs there too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class _Replayed(NamedTuple):
     loss_scale: float
 
 
+class _Common(NamedTuple):
+    """A micro-batch that all ranks compute, and how."""
+
+    recheck: Recheck
+    arguments: tuple[dict[str, np.ndarray], int, StepInputs]
+
+
 class ReplayHook(Hook):
     """Checks every execution.replay_steps steps and before each checkpoint.
 
@@ -47,11 +55,12 @@ class ReplayHook(Hook):
         super().__init__(run)
         self._every = run.recipe.execution.replay_steps
         self._checks = 0
+        self._groups: list[list[int]] | None = None  # ranks that agree to the bit; None: not tried yet
         exchange = run.recipe.exchange
         self._alone = exchange.trains_copies or exchange.agreement > 1
 
     def phase(self) -> None:
-        self._groups: list[list[int]] | None = None  # ranks that agree to the bit; None: not tried yet
+        self._groups_before, self._groups = self._groups, None
         self._replayed: _Replayed | None = None
         if not self._every:
             self.run.state.progress.checked = 0  # so that no checkpoint is kept for it
@@ -65,16 +74,20 @@ class ReplayHook(Hook):
     def replay(self, step: int, train_step: TrainStep, batch: StepBatch, inputs: StepInputs) -> int | None:
         run = self.run
         if self._groups is None:
-            self._recheck, self._common = Recheck(train_step), (*self._micro_batch(0, 0, batch.number), inputs)
+            before = self._common if self._groups_before else None
+            self._common = _Common(Recheck(train_step), (*self._micro_batch(0, 0, batch.number), inputs))
             self._groups = self._tried_groups()
+            parted = any(not any({*old} <= {*new} for new in self._groups) for old in self._groups_before or ())
+            if self._every and parted:
+                self._require_equal(before, self._groups_before)
         if not self._every or not self._is_due(step):
             return None
         k, turn = self._checks % run.phase.micro_batches, self._checks // run.phase.micro_batches
         self._checks += 1
         owners = owners_of(self._groups, run.world.size, turn)
         micro_batch = self._micro_batch(owners[run.world.rank], k, batch.number)
-        parameters = self._recheck.parameters_now() if any(len(group) > 1 for group in self._groups) else {}
-        self._names, checksums = self._recheck.replay(*micro_batch, inputs)
+        parameters = self._common.recheck.parameters_now() if any(len(group) > 1 for group in self._groups) else {}
+        self._names, checksums = self._common.recheck.replay(*micro_batch, inputs)
         self._replayed = _Replayed(batch.number, k, owners, checksums, parameters, run.state.progress.loss_scale)
         return k
 
@@ -95,10 +108,15 @@ class ReplayHook(Hook):
         progress = self.run.state.progress
         if not self._every or not self._groups or progress.checked == progress.step:
             return
-        first, second = self._tries_of_common()
+        self._require_equal(self._common, self._groups)
+        progress.checked = progress.step
+
+    def _require_equal(self, common: _Common, groups: list[list[int]]) -> None:
+        """Try a common micro-batch; raises WrongDevice if the ranks of a group no longer compute it alike."""
+        first, second = self._tries_of(common)
         differing = np.flatnonzero((first != second).any(1)).tolist()
         wrong, unsure, differs = set(differing), set(), first != second
-        for group in self._groups:
+        for group in groups:
             odd = {rank for rank in group if (first[rank] != first[group[0]]).any()}
             right = most_common(first[group])
             differs[group] |= first[group] != first[group[0]]
@@ -107,8 +125,7 @@ class ReplayHook(Hook):
             elif odd:
                 wrong |= {rank for rank in group if (first[rank] != right).any()}
         if wrong or unsure:
-            self._end(progress.step, wrong, unsure - wrong, differs.any(0))
-        progress.checked = progress.step
+            self._end(self.run.state.progress.step, wrong, unsure - wrong, differs.any(0))
 
     def rolled_back(self) -> None:
         self._replayed = None
@@ -127,8 +144,8 @@ class ReplayHook(Hook):
             everyone = self.run.world.all_gather(tf.constant(own[None]), "replay").numpy()
         return tuple(everyone.swapaxes(0, 1))
 
-    def _tries_of_common(self) -> tuple[np.ndarray, ...]:
-        tries = [self._recheck.replay(*self._common) for _ in range(2)]
+    def _tries_of(self, common: _Common) -> tuple[np.ndarray, ...]:
+        tries = [common.recheck.replay(*common.arguments) for _ in range(2)]
         self._names = tries[0][0]
         return self._of_all_ranks(*(checksums for _, checksums in tries))
 
@@ -138,7 +155,7 @@ class ReplayHook(Hook):
         alone = [[rank] for rank in range(run.world.size)]
         if self._alone:
             return alone
-        first, second = self._tries_of_common()
+        first, second = self._tries_of(self._common)
         if (first != second).any(1).all():
             self._give_up(
                 "each rank's two tries of one micro-batch differ, because this computation does not repeat itself or, "
@@ -167,7 +184,7 @@ class ReplayHook(Hook):
 
         Raises WrongDevice on all ranks, unless no device can be at fault.
         """
-        recheck, progress, owners, votes = self._recheck, self.run.state.progress, replayed.owners, {}
+        recheck, progress, owners, votes = self._common.recheck, self.run.state.progress, replayed.owners, {}
         others = [owners[rank] for rank in differing if owners[rank] != rank][:_MOST_REPEATED]
         if others:
             now = recheck.parameters_now()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.world import World
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.hooks.replay import owners_of, verdict
 from tests.horovod_runs import run_ranks
 from tests.toy_runs import at_step, incidents, logged, pretrain_arguments, train_rank, train_recipe, training_state
-from tests.toys import toy_recipe
+from tests.toys import toy_recipe, toy_recipe_table
 from tests.training.faulty_ranks import PARAMETER, train_with_fault
 
 EXECUTION = {"micro_batch": 8, "replay_steps": 4, "checkpoint_steps": 6, "consistency_steps": 3}
@@ -95,6 +96,22 @@ def test_ranks_that_differ_from_the_start_are_told_and_repeat_their_own(store, t
     assert "a rank without an equal repeats its own" in incident
     assert "on equal hosts it may be a bad device" in incident
     assert training_state(tmp_path)["progress"]["checked"] == 12
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["tile", "long"])
+def test_ranks_that_a_new_phase_parts_try_the_one_before_once_more(store, two_ranks, tmp_path, kind):
+    table = toy_recipe_table(execution=EXECUTION | {"checkpoint_steps": 4}, model=MODEL)
+    table["phase"] = [table["phase"][0] | each for each in ({"steps": 7, "sequence_length": 16}, {"steps": 2})]
+    recipe = recipe_from_table(table)
+    for answer in two_ranks.run(train_with_fault, store.path, tmp_path, recipe, kind, 6, ALWAYS):
+        assert (answer.value or "").startswith("step 7: rank 0 on " if kind == "tile" else "")
+        assert ("disagree, and no third rank decides" in (answer.value or "")) == (kind == "tile")
+    if kind == "tile":
+        gone_back_to(tmp_path, 4, "step 7: rank 0 on ")
+    else:
+        (incident,) = incidents(tmp_path)
+        assert "gradients are compared among equal ranks alone" in incident
 
 
 SENDING = [
