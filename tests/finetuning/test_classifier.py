@@ -53,8 +53,8 @@ def notices(files: dict[str, Path]) -> str:
 def said_at_start(tuning: Finetuning) -> tuple[str, ...]:
     """The notices about data, head and tokenizer, without those about rows and steps."""
     job = tuning.job(Path("unused"), overrides=FAST)
-    (notices,) = (hook.args[-1] for hook in job.hooks if getattr(hook, "func", None) is Outcome)
-    return notices[:-3]
+    ((notices, of_head),) = (hook.args[-2:] for hook in job.hooks if getattr(hook, "func", None) is Outcome)
+    return (*notices[:-3], *of_head)
 
 
 @pytest.mark.parametrize(
