@@ -203,7 +203,7 @@ def test_only_a_classification_has_several_heads_and_all_of_them_weigh_labels_al
 
 def test_a_run_says_that_it_is_an_experiment(files, tmp_path):
     (notices,) = (
-        hook.args[-1] for hook in job_of(files, tmp_path, *SIX).hooks if getattr(hook, "func", None) is Outcome
+        hook.args[-2] for hook in job_of(files, tmp_path, *SIX).hooks if getattr(hook, "func", None) is Outcome
     )
     assert "finetuning.head = 'multiverse' is an experiment, which did not pay where it was measured" in "".join(
         notices
