@@ -24,7 +24,7 @@ from lab.kept import add_line, read_lines
 from lab.rounds import variables
 from lab.soak import make_input
 
-STEPS, RUNS = 500, 6  # of alarms; of noise
+STEPS, RUNS, LAST = 500, 6, 200  # of alarms; of noise; the last step of cost
 MODERN = ("model.architecture='modernbert'", "objective.pair='none'")
 ALBERT = ("model.shared_layers=1", "model.embedding_size=32")
 HALF = ("numerics.precision='float16'", "numerics.wire='float16'")
@@ -54,7 +54,7 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 LARGER = (
     *("model.hidden_size=128", "model.num_hidden_layers=4", "model.num_attention_heads=4"),
-    *("model.intermediate_size=512", "phase.0.steps=80", "phase.0.global_batch=32", "phase.1.steps=1"),
+    *("model.intermediate_size=512", f"phase.0.steps={LAST}", "phase.0.global_batch=32", "phase.1.steps=1"),
 )
 
 
@@ -104,11 +104,11 @@ def noise(directory: Path, output: Path) -> None:
 
 
 def cost(directory: Path) -> None:
-    """Print the time of a check and of a timed step, each over the steps from one to the next, of one run for each K.
+    """Print the time of a check, and of a timed step in runs without checks, each over the steps from one to the next.
 
-    A run without checks stands beside it.
+    Which steps are timed is chosen by the run: the more seldom the more a timed one adds.
     """
-    print("micro-batches  replay_steps   a step  a check adds  of 500  a timed step adds  of 100")
+    print("micro-batches  replay_steps   a step       adds  of 500 steps, of 100")
     for every in (10, 0):
         for count, micro_batch in ((1, 16), (4, 4)):
             settings = (*SINGLE, *LARGER, f"execution.micro_batch={micro_batch}", f"execution.replay_steps={every}")
@@ -116,16 +116,15 @@ def cost(directory: Path) -> None:
             if code:
                 raise SystemExit(text)
             step_s = {line["step"]: line["step_s"] for line in log if "loss" in line}
+            timed = {line["step"] for line in log if line.get("compute_s")}
+            checked = set(range(0, LAST, every)) if every else set()
             # What comes after a step's line is in the next one: the comparison of a check, the exchange of times.
-            plain = statistics.median(step_s[step] for step in range(22, 80) if step % 10 not in (0, 1, 5, 6))
-            check, timed = (
-                statistics.median(step_s[step] + step_s[step + 1] - 2 * plain for step in range(first, 80, 10))
-                for first in (20, 25)
-            )
-            shares = (check / (STEPS * plain), timed / (100 * plain))
-            texts = (f"{check:.3f} s", f"{shares[0]:.2%}") if every else ("", "")
-            of_timed = f"{timed:17.3f} s  {shares[1]:.2%}"
-            print(f"{count:13}  {every:12}  {plain:.3f} s  {texts[0]:>12}  {texts[1]:>6}{of_timed}", flush=True)
+            beside = {step + after for step in timed | checked for after in (0, 1)}
+            plain = statistics.median(step_s[step] for step in range(22, LAST) if step not in beside)
+            alone = [step for step in (checked - timed if every else timed) if 20 <= step < LAST]
+            added = statistics.median(step_s[step] + step_s[step + 1] - 2 * plain for step in alone)
+            share = added / plain / (STEPS if every else 100)  # how often it is done by default, or at most
+            print(f"{count:13}  {every:12}  {plain:.3f} s  {added:7.3f} s  {share:12.2%}", flush=True)
 
 
 def add(output: Path, found: dict[str, Any]) -> None:
