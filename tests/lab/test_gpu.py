@@ -269,15 +269,20 @@ def test_what_a_failed_job_has_started_ends_with_it(child, tmp_path):
 def test_the_job_at_work_ends_with_the_program(tmp_path, number):
     path = tmp_path / "pid"
     program = GRANDCHILD.format(path=str(path)) + "sleeper.wait()"
-    patched = f"import runpy, sys, lab.gpu_plan as plan; plan.part = lambda *_: ['-c', {program!r}]; "
+    patched = "import runpy, signal, sys, lab.gpu_plan as plan; "
+    patched += f"signal.signal({int(number)}, signal.SIG_DFL); "  # under nohup it would be ignored, and stay so
+    patched += f"plan.part = lambda *_: ['-c', {program!r}]; "
     patched += f"sys.argv = ['gpu.py', '--output', {str(tmp_path / 'gpu.json')!r}]; "
     patched += "runpy.run_path('lab/gpu.py', run_name='__main__')"
     with subprocess.Popen([sys.executable, "-c", patched], cwd=PROJECT, stderr=subprocess.DEVNULL) as process:
-        while not path.exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(number)
-        assert process.wait(PATIENCE_S) == 128 + number
+        try:
+            while not path.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == 128 + number
+        finally:
+            process.kill()
     assert is_gone(path)
 
 
