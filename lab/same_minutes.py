@@ -46,7 +46,6 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.host import BFLOAT16, instructions, processor_name
-from bert_horovod.training.peak import precision_advice
 from lab.compute import torch_environment
 from lab.curve_recipes import KEPT, key_of
 from lab.curves import own_cores
@@ -250,7 +249,7 @@ class Contest:
         """Those that are tried."""
         if self.gpu:
             return PRECISIONS[1:]
-        return PRECISIONS[:1] if precision_advice(PRECISIONS[1]) else PRECISIONS  # a CPU without its instructions
+        return PRECISIONS if BFLOAT16 & instructions() else PRECISIONS[:1]
 
     def fastest(self, ways: list[tuple[Any, Line]]) -> Any:
         """The way whose settings have the fastest step."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _STAT = Path("/proc/stat")
-BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # instructions by which TensorFlow multiplies bfloat16 faster than float32
+BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # instructions by which most processors multiply bfloat16 faster than float32
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:

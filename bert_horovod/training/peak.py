@@ -12,11 +12,11 @@ from bert_horovod.model.gpu_kernels.choice import capability, compute_policy
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details
-from bert_horovod.runtime.host import BFLOAT16, instructions
 from bert_horovod.tasks.base import Task
 
 _MEASURED_ROWS = 2048
 _MEASURE_S = 0.4  # seconds of measured products, after the first ones
+_FASTER = 1.2  # so many times as fast as float32's must narrow products be, because the rest of a step is slower
 _LONGEST_PRODUCT_S = 0.1  # a product that would take longer is measured on fewer rows
 
 
@@ -81,12 +81,16 @@ def measured_peak(precision: str, hidden_size: int, intermediate_size: int) -> f
     return 2.0 * rows * hidden_size * intermediate_size / best
 
 
-def precision_advice(precision: str) -> str | None:
+def precision_advice(precision: str, model: Model, peak: Peak) -> str | None:
     """One line that recommends another numerics.precision for this rank's device; None if none is better."""
     details = gpu_details()
     if details is not None:
         return gpu_advice(precision, details.get("compute_capability"))
-    return cpu_advice(precision, instructions())
+    if precision == "float32" or peak.flops_per_s is None:
+        return None
+    others = {"float32", "bfloat16"} - {precision}
+    rates = {each: measured_peak(each, model.hidden_size, model.intermediate_size) for each in others}
+    return cpu_advice(precision, rates | {precision: peak.flops_per_s})
 
 
 def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None:
@@ -105,37 +109,33 @@ def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None
     return None
 
 
-def cpu_advice(precision: str, flags: set[str]) -> str | None:
-    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; empty: they are unknown.
+def cpu_advice(precision: str, rates: dict[str, float]) -> str | None:
+    """Advice for a CPU that multiplies matrices in float32, bfloat16 and this precision at so many operations a second.
 
-    TensorFlow uses a CPU's instructions for bfloat16. In float16 it is slow on every CPU.
+    Instructions alone do not tell: some processors have AVX512_BF16, and are no faster by it.
     """
-    better = "bfloat16" if BFLOAT16 & flags else "float32"
-    if precision == "float16":
-        return (
-            f"numerics.precision = float16: TensorFlow computes it on a CPU without the CPU's instructions, up to a "
-            f"hundred times slower; {better} is faster: --set numerics.precision={better}"
-        )
-    if not flags or precision == "float32" or BFLOAT16 & flags:
+    better = "bfloat16" if rates["bfloat16"] >= _FASTER * rates["float32"] else "float32"
+    if precision == better or rates[precision] >= _FASTER * rates["float32"]:
         return None
+    here, there = (f"{rates[each] / TERA:.3g} TFLOP/s in {each}" for each in (precision, better))
     return (
-        f"numerics.precision = {precision}: this CPU has no instructions for it ({' or '.join(sorted(BFLOAT16))}); "
-        f"{better} is faster: --set numerics.precision={better}"
+        f"numerics.precision = {precision}: this CPU multiplies matrices at {here}, at {there}, whose steps are faster: "
+        f"--set numerics.precision={better}"
     )
 
 
 def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     """Print the derived numbers and warnings; returns all ranks' peak FLOP/s of matrix products (None: unknown)."""
     precision = recipe.numerics.precision
+    peak = find_peak(precision, recipe.model)
     warnings = [
-        precision_advice(precision),
+        precision_advice(precision, recipe.model, peak),
         for_one_rank(recipe, world.size),
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
     for note in recipe.notes:
         print(f"bert-horovod: note: {note}", flush=True)
-    peak = find_peak(precision, recipe.model)
     policy = compute_policy(recipe)
     kernels = ", Triton kernels" if policy.kernels == "triton" else ""
     print(

@@ -20,9 +20,6 @@ from bert_horovod.training.peak import (
 )
 from tests.toys import toy_recipe
 
-AMD = {"fpu", "avx512f", "avx512_bf16"}
-OLD = {"fpu", "avx2"}
-
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_a_cpu_is_measured_in_every_precision(precision):
@@ -63,25 +60,27 @@ def test_a_gpus_advice_goes_by_its_compute_capability(precision, capability, adv
 
 
 @pytest.mark.parametrize(
-    ("precision", "flags", "advised"),
+    ("precision", "rates", "advised"),
     [
-        ("float32", OLD, None),
-        ("bfloat16", AMD, None),
-        ("bfloat16", OLD | {"amx_bf16"}, None),
-        ("bfloat16", OLD, "float32"),
-        ("float16", OLD, "float32"),
-        ("float16", AMD, "bfloat16"),
-        ("float16", AMD | {"avx512_fp16"}, "bfloat16"),
-        ("float16", OLD | {"avx512_fp16", "amx_fp16"}, "float32"),
-        ("float16", set(), "float32"),
-        ("bfloat16", set(), None),  # another kind of CPU, of which this file says nothing
+        ("bfloat16", {"float32": 2e11, "bfloat16": 4e11}, None),
+        ("bfloat16", {"float32": 1.8e11, "bfloat16": 1.9e11}, "float32"),  # it has instructions, and gains too little
+        ("bfloat16", {"float32": 2e11, "bfloat16": 1e9}, "float32"),
+        ("float16", {"float32": 2e11, "bfloat16": 1e9, "float16": 1e9}, "float32"),
+        ("float16", {"float32": 2e11, "bfloat16": 4e11, "float16": 1e9}, "bfloat16"),
+        ("float16", {"float32": 2e11, "bfloat16": 4e11, "float16": 3e11}, None),
     ],
 )
-def test_a_cpus_advice_goes_by_its_instructions(precision, flags, advised):
-    advice = cpu_advice(precision, flags)
+def test_a_cpus_advice_goes_by_its_measured_rates(precision, rates, advised):
+    advice = cpu_advice(precision, rates)
     assert (advice is None) == (advised is None)
     if advice:
         assert advice.endswith(f"--set numerics.precision={advised}")
+        assert f"at {rates[precision] / 1e12:.3g} TFLOP/s in {precision}, at {rates[advised] / 1e12:.3g} " in advice
+
+
+def test_float16_on_a_cpu_is_warned_of_at_the_start(capsys):
+    print_start(toy_recipe(numerics={"precision": "float16"}), Pretraining(True), World())
+    assert "warning: numerics.precision = float16: this CPU multiplies matrices at" in capsys.readouterr().err
 
 
 def test_one_rank_is_warned_of_a_method_for_several(capsys):
