@@ -119,7 +119,7 @@ def cpu_advice(precision: str, rates: dict[str, float]) -> str | None:
         return None
     here, there = (f"{rates[each] / TERA:.3g} TFLOP/s in {each}" for each in (precision, better))
     return (
-        f"numerics.precision = {precision}: this CPU multiplies matrices at {here}, at {there}, whose steps are faster: "
+        f"numerics.precision = {precision}: this CPU multiplies matrices at {here}, at {there}, which is faster: "
         f"--set numerics.precision={better}"
     )
 
