@@ -29,7 +29,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([MG])(i?)B")
 # Advice in errors about a device without a data sheet: for a file, and for a command line.
 _LINES = {
     "name": 'add under [device] lines as tflops = 125.0 and memory = "16GiB"',
-    "device": "describe it in a cluster file, by tflops and memory under [device], and give --cluster",
+    "device": "describe it in a cluster file, by tflops and memory under [device]: plan --cluster FILE",
 }
 
 

@@ -52,7 +52,7 @@ class Predictor:
         if usual < self.least_length <= most and options.sequence_length is None:
             raise UserError(
                 f"--checkpoint {checkpoint}: its files say that texts are cut to {usual} tokens; expected "
-                f"{self.least_length} to {most}: give another length as --sequence_length"
+                f"{self.least_length} to {most}: give another length as --sequence_length of predict"
             )
         self.length = usual if options.sequence_length is None else options.sequence_length
         if not self.least_length <= self.length <= most:

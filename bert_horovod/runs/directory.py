@@ -237,7 +237,7 @@ def refuse_another_run(
     if run.store != now.store:
         raise UserError(
             f"{name} belongs to a run on other data (hash {run.store[:12]}, "
-            f"this one is {now.store[:12]}); resume with that --data_dir, or give a new directory"
+            f"this one is {now.store[:12]}); resume with the data that it began with, or give a new directory"
         )
     recipe_before = _recipe_of_run(output_dir)
     changed = differences(recipe_before, recipe) if recipe_before else []

@@ -276,6 +276,7 @@ CASES = [
     (f"{INSPECT} 0 --split held_out", "has no held-out sections"),
     ("recipes bert-bse", "no recipe bert-bse; did you mean bert-base?"),
     ("recipes --device abacus", "--device abacus: not known; known are V100"),
+    ("recipes --device 'an abacus'", "by tflops and memory under [device]: plan --cluster FILE"),
     ("import renamed made", "vocab.txt has no [CLS] [SEP] [MASK]; expected [PAD] [UNK] [CLS] [SEP] [MASK]"),
     # fine-tuning
     (f"{GLUE} model --data_dir glue --max_steps 0", "--max_steps 0: expected at least 1"),

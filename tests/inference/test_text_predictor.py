@@ -168,7 +168,8 @@ def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for_unless_the
         find_checkpoint(write_checkpoint(tmp_path / "model", Classification(("no", "yes")))), Options()
     )
     (tmp_path / "in.csv").write_text("a,b\nc,d\n")
-    with pytest.raises(UserError, match=r"--text_columns; .*in.csv has \['a', 'b'\]"):
+    asked = r"--text_columns of predict, or text_columns in config.json; .*in.csv has \['a', 'b'\]"
+    with pytest.raises(UserError, match=asked):
         opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
     (tmp_path / "in.csv").write_text("review\nthe film\n")
     opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
@@ -280,7 +281,11 @@ def test_a_cross_encoder_of_each_version_ranks_and_goes_on_to_do_so(tmp_path, ve
         ("config.json", {"sentence_transformers": 5}, "sentence_transformers = 5; expected an object"),
         (OF_MODEL, {"default_prompt_name": "query"}, "default_prompt_name = 'query' is not supported of a Cross"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is not supported of a CrossEncoder"),
-        ("tokenizer_config.json", {"model_max_length": 5}, "texts are cut to 5 tokens; expected 8 to 32: give another"),
+        (
+            "tokenizer_config.json",
+            {"model_max_length": 5},
+            "texts are cut to 5 tokens; expected 8 to 32: give another length as --sequence_length of predict",
+        ),
         ("modules.json", [*ALONE, {"path": "1", "type": "x.LogitScore"}], "modules are Transformer, LogitScore; exp"),
     ],
 )

@@ -192,7 +192,7 @@ def test_a_run_that_began_while_this_one_waited_for_the_lock_is_found(tmp_path):
 
     timer = threading.Timer(0.5, other_run)
     timer.start()
-    with pytest.raises(UserError, match="belongs to a run on other data"):
+    with pytest.raises(UserError, match=r"belongs to a run on other data .*; resume with the data that it began with"):
         claim(tmp_path, RECIPE, STORE, patience_s=30)
     timer.join()
     assert json.loads((tmp_path / "run.json").read_text()) == {"store": "cd" * 32}

@@ -95,7 +95,7 @@ def _together(crew: Crew, path: Path, do: Callable[[], Any]) -> list[Any]:
         error = file_error(
             failure,
             f"cannot write the row index to {path.parent}: {failure.strerror or failure}; "
-            "name a directory that can be written, local to each host, with --index_dir",
+            "name a directory that can be written, local to each host, with --index_dir (after prepare: of pretrain)",
         )
     except ReportedError as failure:
         error = failure

@@ -211,7 +211,7 @@ def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(RunError, match=r"No space left on device.*--index_dir"):
+    with pytest.raises(RunError, match=r"No space left on device.*--index_dir \(after prepare: of pretrain\)"):
         open_index(store, 16, "none", True)
     assert list((store.path / "index").iterdir()) == []
 
