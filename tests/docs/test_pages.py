@@ -243,7 +243,7 @@ REPLACED = {
     "/data/store": "shared_store",
     "/shared/bert-large": "shared",
     "bert-horovod tune": "bert-horovod tune --help",
-    "--recipe bert-large-lamb-64k --tuned tuned.toml": "--recipe quickstart --set phase.0.steps=4",
+    "--recipe bert-large-lamb-64k --tuned /shared/tuned.toml": "--recipe quickstart --set phase.0.steps=4",
     "-np 32 -hostfile hosts": "-np 2 -H localhost:2",
     "--recipe bert-large-lamb-64k --data": "--recipe quickstart --data",
     "step --recipe bert-large-lamb-64k": "step --recipe quickstart --steps 2",
