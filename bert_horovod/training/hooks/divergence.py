@@ -89,20 +89,20 @@ class DivergenceHook(Hook):
         run, batch = self.run, event.batch
         self._recheck = self._recheck or Recheck(event.train_step)
         not_finite = self._recheck.not_finite(batch.micro_batches, batch.first_rows, event.inputs, event.loss_scale)
-        phase, micro_batch = run.phase, run.recipe.execution.micro_batch
-        rows = phase.settings.global_batch
+        phase, micro_batch, rows = run.phase, run.recipe.execution.micro_batch, run.phase.settings.global_batch
         bad = bad_batches(not_finite, batch.number, rows, micro_batch, phase.source.count, run.world)
         if run.journal is None:
             return
-        recipe = run.job.output_dir / "recipe.toml"
-        data = getattr(run.job.dataset, "flags", f"--data_dir {run.job.dataset.path}")
-        flags = f"{data} --recipe {recipe} --phase {phase.number}"
-        if run.state.progress.phases_before:  # the recipe does not tell them, and inspect would show other rows
-            flags = ""
-        texts = [bad_batch.describe(flags) for bad_batch in bad[:_SHOWN]]
+        texts = [bad_batch.describe(inspecting(run)) for bad_batch in bad[:_SHOWN]]
         overflow = overflow_of_sums(run.recipe.numerics.wire, run.world.size, phase.micro_batches)
         for text in texts or [overflow]:
             run.journal.incident(event.step, f"step {event.step}: update skipped: {text}")
+
+
+def inspecting(run: Run) -> str:
+    """The flags of `bert-horovod inspect` for run and phase; "" for labelled data, and behind phases of another run."""
+    data = "" if run.state.progress.phases_before else getattr(run.job.dataset, "flags", "")
+    return data and f"{data} --recipe {run.job.output_dir / 'recipe.toml'} --phase {run.phase.number}"
 
 
 def overflow_of_sums(wire: str, ranks: int, micro_batches: int) -> str:

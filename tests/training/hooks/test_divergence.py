@@ -27,6 +27,7 @@ from bert_horovod.training.hooks.divergence import (
     Diverged,
     DivergenceHook,
     check,
+    inspecting,
     overflow_of_sums,
     pass_over,
 )
@@ -129,6 +130,20 @@ def test_a_phase_of_other_stores_has_a_mean_of_its_own(mixtures, step, jumped, m
 def test_no_command_is_named_that_would_show_other_rows():
     told = BadBatch(rank=1, epoch=2, row=144, rows=8, tensor="cls.predictions.bias", more=0).describe(flags="")
     assert told.endswith("Its rows: 8 from row 144 of epoch 2 on")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "phases_before", "flags"),
+    [
+        (SimpleNamespace(path=Path("store"), flags="--data_dir store"), 0, "--data_dir store --recipe run/recipe.toml"),
+        (SimpleNamespace(path=Path("store"), flags="--data_dir store"), 1, None),
+        (SimpleNamespace(path=Path("train.csv")), 0, None),  # of a fine-tuning
+    ],
+)
+def test_rows_are_shown_by_inspect_where_it_has_them(dataset, phases_before, flags):
+    job, progress = SimpleNamespace(dataset=dataset, output_dir=Path("run")), Progress(phases_before=phases_before)
+    run = SimpleNamespace(job=job, state=SimpleNamespace(progress=progress), phase=SimpleNamespace(number=1))
+    assert inspecting(run) == (f"{flags} --phase 1" if flags else "")
 
 
 # The loss is far up in steps 27 to `jumped`.
