@@ -100,11 +100,12 @@ def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None
     capability_text = f"numerics.precision = {precision}: a GPU of compute capability {capability[0]}.{capability[1]}"
     if precision == "bfloat16" and capability < (8, 0):
         better = "float16" if capability >= (7, 0) else "float32"
-        return f"{capability_text} does not accelerate bfloat16; {better} is faster: --set numerics.precision={better}"
+        slow = f"{capability_text} does not accelerate bfloat16; {better} is faster"
+        return f"{slow}: begin with --set numerics.precision={better}"
     if precision == "float16" and capability >= (8, 0):
         return (
             f"{capability_text} is as fast in bfloat16, which needs no loss scale and skips no steps: "
-            "--set numerics.precision=bfloat16"
+            "begin with --set numerics.precision=bfloat16"
         )
     return None
 
@@ -120,7 +121,7 @@ def cpu_advice(precision: str, rates: dict[str, float]) -> str | None:
     here, there = (f"{rates[each] / TERA:.3g} TFLOP/s in {each}" for each in (precision, better))
     return (
         f"numerics.precision = {precision}: this CPU multiplies matrices at {here}, at {there}, which is faster: "
-        f"--set numerics.precision={better}"
+        f"begin with --set numerics.precision={better}"
     )
 
 

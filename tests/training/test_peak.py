@@ -54,7 +54,7 @@ def test_a_gpus_advice_goes_by_its_compute_capability(precision, capability, adv
     advice = gpu_advice(precision, capability)
     assert (advice is None) == (advised is None)
     if advice:
-        assert advice.endswith(f"--set numerics.precision={advised}")
+        assert advice.endswith(f": begin with --set numerics.precision={advised}")
         assert f"numerics.precision = {precision}: " in advice
         assert "\n" not in advice
 
@@ -74,7 +74,7 @@ def test_a_cpus_advice_goes_by_its_measured_rates(precision, rates, advised):
     advice = cpu_advice(precision, rates)
     assert (advice is None) == (advised is None)
     if advice:
-        assert advice.endswith(f"--set numerics.precision={advised}")
+        assert advice.endswith(f": begin with --set numerics.precision={advised}")
         assert f"at {rates[precision] / 1e12:.3g} TFLOP/s in {precision}, at {rates[advised] / 1e12:.3g} " in advice
 
 
