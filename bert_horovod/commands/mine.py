@@ -21,7 +21,6 @@ from bert_horovod.commands.shared.output_flags import require_output_file
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.progress import shown_progress
 from bert_horovod.commands.shared.table_flags import add_dialect
-from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.table_files import require_columns
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.text_data import dialect_of
@@ -103,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
     files = tuple(map(Path, whole_text(arguments.vectors).split(","))) if arguments.vectors else ()
     if arguments.vectors and len(files) != 2:
         raise UserError(f"--vectors {arguments.vectors}: expected two files, of queries and of passages: Q.npy,P.npy")
-    if suffixes(arguments.output)[0] not in (".tsv", ".csv", ".jsonl"):
+    if arguments.output.suffix.lower() not in (".tsv", ".csv", ".jsonl"):
         raise UserError(f"--output {arguments.output}: expected a name that ends with .jsonl, .csv or .tsv")
     require_output_file(arguments, more_inputs=files)
     dialect = dialect_of(vars(arguments))
