@@ -33,7 +33,7 @@ from bert_horovod.inference.embedding_predictor import EmbeddingPredictor, unit
 from bert_horovod.inference.options import Progress
 from bert_horovod.inference.text_predictor import RerankPredictor, sigmoid
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.storage.writing import lock, write_atomically
+from bert_horovod.storage.writing import lock, write_output
 
 NEGATIVE, SCORES = "negative", "scores"  # columns of the output
 _TEXTS, _QUERIES, _PASSAGES, _JUDGED, _ROWS = 4096, 1024, 32768, 64, 1024  # of a block
@@ -274,7 +274,7 @@ class Miner:
                 yield written
 
         names = [*negative_columns(output, most), *([SCORES] if mining.scores else [])]
-        write_atomically(output, table_parts(output, [*pairs.columns, *names], blocks()))
+        write_output(output, table_parts(output, [*pairs.columns, *names], blocks()))
         return total
 
     def _ranked(self, found: np.ndarray, query: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:

@@ -226,6 +226,19 @@ def test_a_table_has_a_column_for_each_negative_and_empty_ones_where_there_are_f
     assert "warning: no pair has a negative" in capsys.readouterr().out
 
 
+def test_a_link_that_is_the_output_leads_to_the_negatives_whose_file_keeps_its_rights(tmp_path):
+    (tmp_path / "in.csv").write_text("query,passage\na,b\nd,e\n")
+    np.save(tmp_path / "q.npy", np.ones((2, 3), np.float32))
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "kept.jsonl", tmp_path / "out.jsonl"
+    target.touch(0o600)
+    link.symlink_to(target)
+    words = "--vectors", f"{tmp_path / 'q.npy'},{tmp_path / 'q.npy'}", "--input", tmp_path / "in.csv"
+    assert [row["negative"] for row in mine(link, *words, "--ranks", "1-2")] == [["e"], ["b"]]
+    assert link.is_symlink()
+    assert (target.stat().st_mode & 0o777, target.stat().st_size > 0) == (0o600, True)
+
+
 def test_vectors_that_are_not_finite_or_no_array_are_refused_and_leave_nothing(tmp_path, capsys):
     (tmp_path / "in.csv").write_text("query,passage\na,b\nd,e\n")
     np.save(tmp_path / "q.npy", np.float32([[1, 0], [np.nan, 0]]))
