@@ -18,7 +18,7 @@ import numpy as np
 from bert_horovod.corpus.reading.sources import suffixes
 from bert_horovod.corpus.reading.table_files import Dialect, kind_of, require_columns, table_blocks
 from bert_horovod.corpus.reading.tagged_files import text_blocks
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.finetuning.embedding_files import passages_of
 from bert_horovod.wording import counted
 
@@ -34,7 +34,10 @@ class NumberedTexts:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - it ends with the process
+        try:
+            self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - it ends with the process
+        except OSError as error:
+            raise file_error(error, f"--output: cannot write to {directory}: {error.strerror}; name another") from error
         self._ends, self._hashes, self._keys = array("q", [0]), array("Q"), array("Q")
 
     def __len__(self) -> int:

@@ -132,6 +132,7 @@ CASES = [
     (f"{MINE} --checkpoint model --output o.txt", "--output o.txt: expected a name that ends with .jsonl, .csv or"),
     (f"{MINE} --checkpoint model --output o.csv.gz", "--output o.csv.gz: expected a name that ends with .jsonl, .csv"),
     (f"{MINE} --checkpoint model --output rank.csv", "--output rank.csv is the input rank.csv, which would be lost"),
+    (f"{MINE} --checkpoint model --output /proc/o.csv", "--output: cannot write to /proc: No such file or directory"),
     (f"{MINE} --checkpoint model --corpus none.txt", "cannot read none.txt"),
     (f"{MINE} --checkpoint model --corpus empty.txt", "--corpus empty.txt is empty; expected a passage in each line"),
     (f"{MINE} --checkpoint model --corpus own/train.csv", "train.csv has no column 'passage', its columns are"),
