@@ -32,6 +32,8 @@ def named_paths(words: Sequence[str | Path]) -> dict[str, Path]:
                 "expected NAME=DIR, as in --data_dir general=DIR --data_dir own=DIR, with names that match "
                 f"{Numbers.KEY.pattern}"
             )
+        if not path:
+            raise UserError(f"--data_dir {word}: expected NAME=DIR, found no DIR: is a variable not set?")
         if is_url(path):
             raise UserError(f"--data_dir {word}: expected a path on this machine: copy the store here first")
         paths[name] = Path(path)

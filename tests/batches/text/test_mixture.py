@@ -179,6 +179,7 @@ def test_what_data_dir_names(tmp_path, monkeypatch):
         (["own=a", "own=b"], "own=a has this name already"),
         (["own=a", "b"], "--data_dir b: several stores need names"),
         (["a", "b"], "several stores need names"),
+        (["own=", "general=b"], "--data_dir own=: expected NAME=DIR, found no DIR"),  # not the working directory
     ):
         with pytest.raises(UserError, match=expected):
             named_paths(words)
