@@ -17,7 +17,7 @@ from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.wording import duration
 
 _TIMED_LINES = 10
-_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # activities between steps, see Hook.doing
+_BESIDE = ("saving", "evaluating", "waiting for room", "probing", "judging")  # between steps, see Hook.doing
 
 
 class Interval:

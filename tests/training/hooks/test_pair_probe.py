@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.pair_files import COLUMNS
 from bert_horovod.corpus.store import open_store
 from bert_horovod.recipe_files.loading import recipe_to_toml
-from bert_horovod.training.hooks.pair_probe import hook
+from bert_horovod.training.hooks.metrics import Interval, MetricsHook
+from bert_horovod.training.hooks.pair_probe import PairProbeHook, hook
 from tests.commands.conftest import command
 from tests.horovod_runs import run_python
 from tests.toy_runs import logged, newest, train_rank, train_recipe
@@ -33,6 +35,17 @@ def judged(output_dir: Path) -> list[tuple[int, float]]:
 def numbers(output_dir: Path) -> list[tuple]:
     lines = [line for line in logged(output_dir) if "probe_pairs" not in line]
     return [tuple(line.get(name) for name in ("step", "loss", "gradient_norm", "held_out_mlm_loss")) for line in lines]
+
+
+def test_the_time_of_judging_is_not_that_of_steps(monkeypatch):
+    """As that of evaluating: else it counts as effective training."""
+    clock = iter([0.0, 10.0, 13.0])
+    monkeypatch.setattr("bert_horovod.training.hooks.metrics.time.monotonic", lambda: next(clock))
+    metrics = MetricsHook(SimpleNamespace(phase="open"))
+    metrics._interval = Interval()
+    PairProbeHook._go_on(SimpleNamespace(run=SimpleNamespace(doing=metrics.doing)))
+    metrics.doing("forward, backward and update", 0)
+    assert metrics._interval.saving_s == 3
 
 
 @pytest.mark.full
