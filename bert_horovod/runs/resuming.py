@@ -89,12 +89,12 @@ def load_to_continue(path: Path, recipe: Recipe, task: Task, flag: str, name: st
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{flag} {name} cannot be continued by this recipe: {error}; {instead}") from error
     old = loaded.progress
-    for exchange in (before.exchange, recipe.exchange):
-        if exchange.method != "gradients" or old.ranks_with_parts:
+    for method, wire in ((each.exchange.method, each.numerics.wire) for each in (before, recipe)):
+        if method != "gradients" or old.ranks_with_parts:
             raise UserError(
-                f"{flag} {name} with exchange.method = {exchange.method!r}, numerics.wire = {before.numerics.wire!r}: "
-                "each rank keeps a state of its own, or the ranks a common one, that belongs to the phases of its run; "
-                f"expected 'gradients' without such a state, or {instead}"
+                f"{flag} {name} with exchange.method = {method!r}, numerics.wire = {wire!r}: each rank keeps a state "
+                "of its own, or the ranks a common one, that belongs to the phases of its run; expected 'gradients' "
+                f"without such a state, or {instead}"
             )
     model = recipe.in_phase(recipe.phase[0]).model
     trained = trained_shapes(task.parameters(model), model, recipe.phase[0].trained_layers)
