@@ -199,9 +199,9 @@ def open_mixture(
     phases_before: int = 0,
 ) -> Mixture:
     """The rows that a run of this recipe reads in a phase; arguments and errors as in open_rows."""
-    indexes = {}
+    indexes, mixture = {}, recipe.phase[phase].mixture or recipe.data.mixture
     for name, store in stores.items():
-        if (recipe.phase[phase].mixture or recipe.data.mixture) == "size" or _weight(recipe, phase, name):
+        if not isinstance(mixture, Numbers) or dict(mixture)[name]:
             indexes[name] = open_phase_index(store, recipe, phase, "train", index_dir, build)
     tokens = {name: positions_of_epoch(index) for name, index in indexes.items()}
     shares = weights_of_phase(recipe, phase, tokens)
@@ -221,11 +221,6 @@ def open_mixture(
         of_store = stream_seed(seed, int(hashlib.sha256(name.encode()).hexdigest()[:15], 16))
         rows[name] = Rows(store, used[name], roles, recipe.objective, rate, of_store, in_run)
     return Mixture(rows, order, shares, tokens)
-
-
-def _weight(recipe: Recipe, phase: int, name: str) -> float:
-    mixture = recipe.phase[phase].mixture or recipe.data.mixture
-    return dict(mixture)[name] if isinstance(mixture, Numbers) else 1.0
 
 
 def open_held_out(
