@@ -27,7 +27,6 @@ _UNASKED, _SPACE, _WORD, _NUMBER, _OTHER, _ALONE, _INSIDE, _END, _ODD = range(9)
 # The letter that stands for each byte in GPT-2's vocabulary: itself if it is printable, else the next one from 256 on.
 _UNPRINTABLE = [*range(33), *range(127, 161), 173]
 _LETTER_OF_BYTE = {byte: 256 + number for number, byte in enumerate(_UNPRINTABLE)}
-_GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Components of tokenizers, by their names in tokenizer.json.
 _CUT_AT_SPACES = frozenset(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Metaspace"))
 _CUT_WITHIN_WORDS = frozenset(("Punctuation", "Digits"))
