@@ -123,16 +123,21 @@ class PairScorer:
 
         `parameters`: the model's, by name. `progress` is told of pairs. Raises NotFiniteError.
         """
-        result = np.empty(len(self._tokens.ids), np.float32)
+        result, precision = np.empty(len(self._tokens.ids), np.float32), tf.config.experimental
         total, before, pairs = sum(len(mine) for mine, *_ in self._parts), 0, len(self._tokens.pairs.sentences)
-        for mine, copies, outputs in self._parts:
+        rounds_factors = precision.tensor_float_32_execution_enabled()
+        precision.enable_tensor_float_32_execution(False)  # else GPUs would round float32 factors to 10 bits
+        try:
+            for mine, copies, outputs in self._parts:
 
-            def tell(done: int, of: int, before: int = before, tokens: int = len(mine)) -> None:
-                if progress:
-                    progress(pairs * (before + tokens * done // max(of, 1)) // total, pairs)  # a rank may have none
+                def tell(done: int, of: int, before: int = before, tokens: int = len(mine)) -> None:
+                    if progress:
+                        progress(pairs * (before + tokens * done // max(of, 1)) // total, pairs)  # a rank may have none
 
-            result[mine] = copies.by_item(outputs(parameters, copies, tell)["log-probabilities"])
-            before += len(mine)
+                result[mine] = copies.by_item(outputs(parameters, copies, tell)["log-probabilities"])
+                before += len(mine)
+        finally:
+            precision.enable_tensor_float_32_execution(rounds_factors)
         return result
 
     def __call__(self, parameters: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from bert_horovod.corpus.reading.pair_files import FILE, Pairs
 from bert_horovod.inference.masked_tokens import read_masked_model
 from bert_horovod.inference.pair_scores import PairScorer, PairTokens, accuracies
 from bert_horovod.runs.opening import find_checkpoint
+from bert_horovod.runtime import lazy_tensorflow as tf
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 from tests.toy_tokenizers import TEXT, write_kind
 
@@ -141,6 +142,18 @@ def scores_of(world: World, directory: Path) -> np.ndarray:
     """A job for two_ranks; of 500 rows at once one rank computes none."""
     both = [scorer_of(directory, random_pairs(40, VOCABULARY[5:]), world=world, rows=rows) for rows in (8, 500)]
     return np.concatenate([scorer.log_probabilities(values, lambda *_: None) for scorer, _, values in both])
+
+
+def test_float32_is_whole_while_pairs_are_judged_and_then_as_the_run_has_it(tmp_path):
+    """A run on a GPU trains with factors of 10 bits, and evaluate, which judges the same way, must agree with it."""
+    experimental, while_judging = tf.config.experimental, []
+    scorer, _, parameters = scorer_of(write(tmp_path / "model", "Bert"), random_pairs(3, VOCABULARY[5:]))
+    for before in (True, False):
+        experimental.enable_tensor_float_32_execution(before)
+        scorer(parameters, lambda *_: while_judging.append(experimental.tensor_float_32_execution_enabled()))
+        assert experimental.tensor_float_32_execution_enabled() == before
+    experimental.enable_tensor_float_32_execution(True)  # as TensorFlow begins
+    assert set(while_judging) == {False}
 
 
 def test_constant_logits_are_right_in_half_of_the_pairs(tmp_path):

@@ -89,10 +89,7 @@ def _judged(
     """Yield the accuracies of each checkpoint, with its name; of several, those that have none are named on stderr."""
     from bert_horovod.inference.outputs import NotFiniteError
     from bert_horovod.runs.checkpoint import is_removed
-    from bert_horovod.runtime import lazy_tensorflow as tf
 
-    # Else GPUs would round float32 factors to 10 bits.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
     for number, given in enumerate(checkpoints, 1):
         what = f"judging {number} of {len(checkpoints)}" if len(checkpoints) > 1 else "judging"
         try:
