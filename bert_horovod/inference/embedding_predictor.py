@@ -94,10 +94,11 @@ class EmbeddingPredictor(Predictor):
 
     def vectors(self, texts: list[str], prompt: str = "", progress: Progress | None = None) -> np.ndarray:
         """The texts' vectors, float32 [texts, width]; `prompt` stands before each; `progress` is told of items."""
+        if self.settings.lowercase:
+            prompt, texts = prompt.lower(), [text.lower() for text in texts]
         if prompt:
             require_room(prompt, self._tokenizer, self.length)
-        whole = [prompt + text for text in texts] if prompt else texts
-        ids, counts = self._tokenizer([text.lower() for text in whole] if self.settings.lowercase else whole)
+        ids, counts = self._tokenizer([prompt + text for text in texts] if prompt else texts)
         starts, owners = np.cumsum(counts) - counts, np.arange(len(texts))
         room = self.length - _SPECIAL
         long = np.flatnonzero(counts > room)

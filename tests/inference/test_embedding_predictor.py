@@ -107,6 +107,15 @@ def test_a_long_text_gets_the_mean_of_its_windows_each_behind_the_prompt(checkpo
     assert predictor.cut == 1
 
 
+def test_each_window_is_behind_the_prompt_where_texts_are_put_in_lower_case_before_a_cased_tokenizer(tmp_path):
+    checkpoint = write_vectors(tmp_path / "model", lowercase=True)
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
+    predictor = EmbeddingPredictor(find_checkpoint(checkpoint), Options(windows=True))
+    long = "good bad film hero " * 12
+    np.testing.assert_array_equal(predictor.vectors([long], "The Film is "), predictor.vectors([long], "the film is "))
+
+
 def test_any_checkpoint_has_vectors(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "model")
     (tmp_path / "in.txt").write_text("good film\nbad\n")
