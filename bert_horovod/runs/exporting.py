@@ -138,7 +138,9 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     if vectors := vectors_of(architecture.entries or {}):
         calls = []
         for signature, prompt in prompt_signatures(vectors).items():
-            rows = _rows_of(pretrained, [prompt + text for text in first], most=vectors.max_seq_length or 512)
+            texts = [prompt + text for text in first]
+            texts = [text.lower() for text in texts] if vectors.lowercase else texts
+            rows = _rows_of(pretrained, texts, most=vectors.max_seq_length or 512)
             expected = trained_outputs(architecture, pretrained.model, parameters, rows)[VECTOR]
             calls.append(Call(signature, {"text": np.array(first)}, {VECTOR: expected}))
         return calls

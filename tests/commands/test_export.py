@@ -23,7 +23,8 @@ from bert_horovod.interchange.serving_graph import trained_outputs
 from bert_horovod.runs import exporting
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Multilabel, Reranking
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import WORDS, write_checkpoint
+from tests.toy_vectors import write_vectors
 
 CLASSIFIER = Architecture(CLASSIFICATION, True, ("negative", "positive"))
 
@@ -76,6 +77,23 @@ def test_an_export_that_computes_other_numbers_leaves_nothing(tmp_path, capsys, 
     assert command(checkpoint, tmp_path / "made", "savedmodel") == 1
     assert "other numbers than the checkpoint: serving_default: logits differs" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_the_checks_texts_are_in_lower_case_where_the_graph_puts_them_so(tmp_path, monkeypatch):
+    checkpoint = write_vectors(tmp_path / "model", prompts=("The Film ",), lowercase=True)
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
+    reader, rows = find_checkpoint(checkpoint).reader, []
+
+    def outputs(*arguments: object) -> dict[str, np.ndarray]:
+        rows.append(arguments[-1]["input_ids"])
+        return {"sentence_embedding": np.zeros((2, 32), np.float32)}
+
+    monkeypatch.setattr(exporting, "trained_outputs", outputs)
+    architecture = reader.contents().architectures[0]
+    exporting._text_calls(architecture, reader.read(architecture), {})
+    assert rows
+    assert WORDS.index("[UNK]") not in np.concatenate(rows, None)
 
 
 @pytest.mark.slow
