@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.examples.base import PackedRows
+from bert_horovod.batches.examples.labelled import DocumentRows
 from bert_horovod.inference.options import Progress
 from bert_horovod.inference.outputs import block_rows
 from bert_horovod.interchange.exported import load_export
@@ -29,6 +30,8 @@ class OnnxOutputs:
 
     def __call__(self, _: object, rows: PackedRows, progress: Progress | None = None) -> dict[str, np.ndarray]:
         """The outputs by the task's names for them, [rows.count, S or L, ...] each; 0 where there is no item."""
+        if isinstance(rows, DocumentRows):
+            return {"logits": np.stack([self._document(rows, number, progress) for number in range(rows.count)])}
         outputs: dict[str, np.ndarray] = {}
         slots = next(iter(rows.slots.values()))
         size = block_rows(rows.length)
@@ -57,6 +60,15 @@ class OnnxOutputs:
             if progress:
                 progress(int(numbers[-1]) + 1, rows.count)
         return outputs
+
+    def _document(self, rows: DocumentRows, number: int, progress: Progress | None) -> np.ndarray:
+        """The logits of a document, [1, labels]; all its windows are one input."""
+        batch = rows.assemble(np.array([number]))
+        arrays = batch | {"attention_mask": batch["sequence_ids"]}
+        logits = self._call("", {name: arrays[name][None].astype(np.int64) for name in self._names})["logits"]
+        if progress:
+            progress(number + 1, rows.count)
+        return logits
 
     def vectors(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The sentence vectors of rows of one text each, from ids and mask, int32 [rows, length]."""

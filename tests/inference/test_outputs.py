@@ -1,13 +1,18 @@
 """An exported file computes a predictor's packed rows as the model does; with weights of 8 bits it nearly does."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.batches.examples.labelled import DocumentRows, LabelledTexts, tokenised
+from bert_horovod.batches.layout import special_ids
 from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.onnx_outputs import OnnxOutputs
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.huggingface import read_directory
@@ -17,7 +22,7 @@ from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.text_head import Reranking
 from tests.finetuning.kinds.cases import CASES
 from tests.finetuning.kinds.test_kinds import dataset_of
-from tests.toy_glue import MODEL, write_checkpoint
+from tests.toy_glue import MODEL, WORDS, write_checkpoint
 from tests.toy_vectors import write_vectors
 
 
@@ -39,6 +44,21 @@ def test_packed_rows_are_computed_sequence_by_sequence(tmp_path, name):
     assert outputs.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(outputs[key][real], array[real], rtol=1e-4, atol=1e-5)
+
+
+def test_all_windows_of_a_document_are_one_input_of_its_label_attention(monkeypatch):
+    asked = []
+
+    def call(_: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        asked.append({name: array.shape for name, array in inputs.items()})
+        return {"logits": np.float32([[inputs["input_ids"].sum(), inputs["attention_mask"].sum()]])}
+
+    monkeypatch.setattr("bert_horovod.inference.onnx_outputs.load_export", lambda _: call)
+    examples = tokenised(LabelledTexts((["good film", "bad " * 9],), [0, 0]), Tokenizer(WORDS, UNCASED))
+    rows = DocumentRows(examples, special_ids(WORDS), 8, 0, windows=2)
+    outputs = OnnxOutputs(Path(), MODEL)(None, rows)
+    assert asked == [dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (1, 2, 8))] * 2
+    assert rows.by_item(outputs["logits"]).tolist() == [[2 + 5 + 11 + 3, 4], [9 * 7 + 2 * (2 + 3), 9 + 2 * 2]]
 
 
 @pytest.mark.full
