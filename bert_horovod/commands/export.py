@@ -76,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--dev_file", type=Path, metavar="FILE", help="of that score: texts with labels, as for score"
         ),
+        parser.add_argument(
+            "--text_columns", metavar="A[,B]", help="of that file: columns of text (default: as the checkpoint says)"
+        ),
         parser.add_argument("--label_column", metavar="C", help="of that score: column of labels (default: label)"),
         parser.add_argument(
             "--limit",
@@ -113,7 +116,8 @@ def judge(
                 "--dev_file, or raise --limit"
             )
         return
-    predictor, scores = open_predictor(checkpoint, Options()), []
+    columns = tuple(filter(None, (arguments.text_columns or "").split(",")))
+    predictor, scores = open_predictor(checkpoint, Options(columns)), []
     with tempfile.TemporaryDirectory() as place:
         predictions = Path(place) / f"answers{kind_of_task(arguments.task).last_file.suffix}"
         request = Request(

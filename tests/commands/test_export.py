@@ -1,13 +1,17 @@
 """The export command, as it is typed: what it writes is loaded, checked, and only then put into its place."""
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.export import judge
+from bert_horovod.errors import RunError
 from bert_horovod.finetuning.kinds.kinds import open_predictor
 from bert_horovod.inference.options import Options
 from bert_horovod.interchange.architectures import (
@@ -94,6 +98,28 @@ def test_the_checks_texts_are_in_lower_case_where_the_graph_puts_them_so(tmp_pat
     exporting._text_calls(architecture, reader.read(architecture), {})
     assert rows
     assert WORDS.index("[UNK]") not in np.concatenate(rows, None)
+
+
+@pytest.mark.parametrize(
+    ("task", "before", "after", "refused"),
+    [("sst2", 0.9, 0.895, False), ("sst2", 0.9, 0.885, True)],
+)
+def test_8_bits_may_cost_a_hundredth_of_the_score_on_the_columns_that_are_named(
+    tmp_path, monkeypatch, task, before, after, refused
+):
+    (tmp_path / "model.onnx").touch()
+    scores, opened = iter([before, after]), []
+    predictor = SimpleNamespace(task=None, columns=(), model=None, predict_file=lambda *_: None)
+    monkeypatch.setattr(
+        "bert_horovod.commands.export.open_predictor", lambda *args: opened.append(args[1]) or predictor
+    )
+    monkeypatch.setattr("bert_horovod.commands.export.score_file", lambda *_: {"exact_match": next(scores)})
+    monkeypatch.setattr("bert_horovod.inference.onnx_outputs.OnnxOutputs", lambda *_: None)
+    words = "export --checkpoint c --format onnx --int8 --output o --dev_file d --text_columns a,b --task"
+    arguments, said = parse(["bert-horovod", *words.split(), task]), []
+    with pytest.raises(RunError, match="the limit is") if refused else contextlib.nullcontext():
+        judge(arguments, None, said, tmp_path, 4, 0.0, "")
+    assert opened[0].text_columns == ("a", "b")
 
 
 @pytest.mark.slow
