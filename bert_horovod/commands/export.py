@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--limit",
             type=float,
             metavar="X",
-            help="refuse what loses more of the first score (default: 0.01); without --task, what differs more, as a "
-            "share of an output's largest value, or as 1 - cosine of sentence vectors (default: 0.1)",
+            help="refuse what loses more of the first score (default: 0.01, for squad 1); without --task, what differs "
+            "more, as a share of an output's largest value, or as 1 - cosine of sentence vectors (default: 0.1)",
         ),
     ]
     for action in of_int8:
@@ -107,7 +107,7 @@ def judge(
 
     size = (export / ONNX_FILE).stat().st_size
     said.append(f"int8        {megabytes(float_bytes)} before, {megabytes(size)} now; {told}\n")
-    usual = 0.1 if arguments.task is None else 0.01
+    usual = 0.1 if arguments.task is None else 0.01 * kind_of_task(arguments.task).best_score
     limit = usual if arguments.limit is None else arguments.limit
     if arguments.task is None:
         if difference > limit:

@@ -73,6 +73,7 @@ class Kind:
     score_reads: ClassVar[tuple[str, ...]] = ()  # see `score_flags`
     has_tests: ClassVar[bool] = True  # whether there are files without labels
     stops_early: ClassVar[bool] = True  # whether its objects have `decides`
+    best_score: ClassVar[float] = 1.0  # 100: scores are percentages
     last_file: ClassVar[Path] = DEV_PREDICTIONS  # in output_dir: the last file that a run writes
 
     trained: str  # what is trained, as in recipe.fields.ReadIf

@@ -84,6 +84,7 @@ class Spans(Kind):
     epochs = 2.0
     packing_pays = 1.1
     has_tests = stops_early = False
+    best_score = 100.0
     last_file = Path(PREDICTIONS)
     reads = ("data_dir", "doc_stride", "null_score_threshold", "index_dir")
     score_reads = ("data_dir", "null_odds")
