@@ -34,7 +34,6 @@ from bert_horovod.interchange.architectures import (
     WORDS_AFTER_BLANKS,
     Architecture,
     Contents,
-    default_labels,
     whole_heads,
 )
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, weight_files, write_file
@@ -265,9 +264,13 @@ def describe_directory(
         windows = config.get(LABEL_WINDOWS) if architecture.name == LABEL_ATTENTION_MODEL else 0
         if architecture.name in LABELLED or windows:
             labels, count = classifier_labels(directory, config), len(architecture.labels)
+            if len(labels) != count:
+                raise DamagedData(
+                    f"{directory}: config.json names {len(labels)} labels, the classifier has {count} outputs"
+                )
             architecture = dataclasses.replace(
                 architecture,
-                labels=labels if len(set(labels)) == count else default_labels(count),
+                labels=labels,
                 problem=SEVERAL_LABELS if config.get("problem_type") == SEVERAL_LABELS else None,
                 threshold=config.get(LABEL_THRESHOLD),
                 windows=windows,

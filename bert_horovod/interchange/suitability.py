@@ -58,12 +58,14 @@ def classifier_labels(path: object, config: dict[str, Any]) -> tuple[str, ...]:
     """The names of a classifier's labels, in the order of their numbers; one: a regression, but with several a text.
 
     Raises UserError if it is for another problem than labels of each text, or one number, DamagedData if its labels are
-    not numbered from 0.
+    not numbered from 0, or two have one name.
     """
     problem, labels = config.get("problem_type"), tuple(_names(config))
-    if not labels:
+    if not labels or len(set(labels)) < len(labels):
         names = named_labels(config)
-        raise DamagedData(f"{path}: config.json: id2label is {shown(names)}: expected names by numbers from 0")
+        raise DamagedData(
+            f"{path}: config.json: id2label is {shown(names)}: expected names by numbers from 0, once each"
+        )
     if problem not in _PROBLEMS or (problem == "regression" and len(labels) > 1):
         several = f" with {len(labels)} outputs" if problem == "regression" else ""
         raise UserError(

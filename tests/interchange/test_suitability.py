@@ -60,6 +60,7 @@ def test_labels_are_those_of_transformers(config, labels):
         ({"id2label": {"1": "a", "2": "b"}}, DamagedData, "expected names by numbers from 0"),
         ({"id2label": {}}, DamagedData, "expected names by numbers from 0"),
         ({"id2label": ["a"]}, DamagedData, "expected names by numbers from 0"),
+        ({"id2label": {"0": "a", "1": "a", "2": "b"}}, DamagedData, "expected names by numbers from 0, once each"),
     ],
 )
 def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, error, message):
@@ -71,6 +72,12 @@ def test_other_problems_than_labels_or_one_number_are_refused(tmp_path, config, 
     with pytest.raises(error, match=message):
         find_checkpoint(checkpoint).reader.contents()
     find_checkpoint(checkpoint).reader.read()  # fine-tuning may start from its encoder
+
+
+def test_a_classifier_of_more_outputs_than_labels_is_refused(tmp_path):
+    checkpoint = change(write_checkpoint(tmp_path / "classifier", TASK), "config.json", id2label={"0": "a", "1": "b"})
+    with pytest.raises(DamagedData, match=r"config.json names 2 labels, the classifier has 3 outputs"):
+        find_checkpoint(checkpoint).reader.contents()
 
 
 @pytest.mark.parametrize(
