@@ -72,7 +72,8 @@ def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
     """The texts of these files by their paths in a checkpoint; none if its config.json does not speak of vectors."""
     if not (vectors := vectors_of(config)):
         return {}
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if vectors.normalised else [])]
+    kinds, positions = ["Transformer", "Pooling"], model.max_position_embeddings
+    kinds += ["Normalize"] if vectors.normalised else []
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -94,7 +95,7 @@ def vector_files(model: Model, config: dict[str, Any]) -> dict[str, str]:
         MODULES: modules,
         f"{paths[1]}/config.json": {"word_embedding_dimension": model.hidden_size, **modes, "include_prompt": True},
         OF_TEXTS: {
-            "max_seq_length": vectors.max_seq_length or model.max_position_embeddings,
+            "max_seq_length": min(vectors.max_seq_length or positions, positions),
             "do_lower_case": vectors.lowercase,
         },
         OF_MODEL: {

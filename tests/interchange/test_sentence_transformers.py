@@ -17,7 +17,7 @@ from bert_horovod.interchange.exported import load_export
 from bert_horovod.interchange.huggingface import HuggingFace, Pretrained
 from bert_horovod.interchange.onnx_file import write_onnx
 from bert_horovod.interchange.saved_model import write_text_model
-from bert_horovod.interchange.sentence_transformers import SentenceVectors, vectors_of
+from bert_horovod.interchange.sentence_transformers import SentenceVectors, vector_files, vectors_of
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.model.parameters import SENTENCE_VECTORS
 from bert_horovod.runs.opening import find_checkpoint
@@ -130,6 +130,12 @@ def test_vectors_of_a_directory_of_theirs_are_theirs_and_import_keeps_them(tmp_p
         np.testing.assert_allclose(made.encode(TEXTS), np.load(tmp_path / "out.npy"), atol=1e-5)
     again = library.SentenceTransformer(str(imported), device="cpu", local_files_only=True)
     np.testing.assert_allclose(made.encode(TEXTS), again.encode(TEXTS), atol=1e-5)
+
+
+def test_no_limit_of_a_texts_tokens_is_written_as_the_models_positions():
+    model = MODELS["bert"][0]
+    files = vector_files(model, {SENTENCE_VECTORS: {"max_seq_length": 10**30}})  # of transformers' tokenizers
+    assert json.loads(files["sentence_bert_config.json"])["max_seq_length"] == model.max_position_embeddings
 
 
 def test_the_files_have_the_names_that_text_embeddings_inference_reads(tmp_path):

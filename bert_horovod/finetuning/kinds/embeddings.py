@@ -165,8 +165,9 @@ class Embeddings(Kind):
         elif prompts != own and any(own):
             said.append(f"warning: --prompts: the checkpoint has {', '.join(map(repr, own))}")
         if theirs.max_seq_length:
-            kept.append(f"at most {theirs.max_seq_length} tokens a text")
-            self.phase = type(self).phase | {"sequence_length": theirs.max_seq_length}
+            most = min(theirs.max_seq_length, model.max_position_embeddings)
+            kept.append(f"at most {most} tokens a text")
+            self.phase = type(self).phase | {"sequence_length": most}
         if theirs.lowercase:
             kept.append("texts in lower case")
         if theirs.dimensions or not theirs.normalised or theirs.similarity != "cosine":
