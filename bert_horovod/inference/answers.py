@@ -94,6 +94,8 @@ def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> No
     if answers[0].null_odds is not None:
         odds = (answer.null_odds for answer in answers)
         write("null_odds.json", dict(zip(ids, odds, strict=True)))
+    else:
+        (directory / "null_odds.json").unlink(missing_ok=True)  # of earlier answers, whose odds are not these
     write(PREDICTIONS, {number: answer.best.text for number, answer in zip(ids, answers, strict=True)})
 
 

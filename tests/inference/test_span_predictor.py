@@ -54,6 +54,12 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
+def test_a_directory_of_answers_keeps_no_odds_of_earlier_ones(tmp_path, predictors, squad):
+    (tmp_path / "null_odds.json").write_text("{}")
+    predict(predictors[False], squad, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"predictions.json", "nbest_predictions.json"}
+
+
 def test_answers_of_a_byte_level_tokenizer_begin_and_end_with_no_space(tmp_path):
     found = read_tokenizer(write_kind(tmp_path / "tokenizer", "modernberts"), None)
     model = dataclasses.replace(MODEL, vocab_size=len(found.vocabulary), max_position_embeddings=64)
