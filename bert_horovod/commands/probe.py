@@ -89,7 +89,6 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
             finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
         output_dir = arguments.output_dir / checkpoint.name
         jobs.append(probe_job(finetuning, output_dir, arguments.overrides, launched.size, **options))
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
     return jobs
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.conftest import command
 from tests.horovod_runs import run_script
 from tests.toy_glue import DEV, write_checkpoint, write_glue, write_labels
 from tests.toy_ner import write_ner
@@ -70,6 +71,14 @@ def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path, task, write, d
     before = {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
     assert run_script(1, *map(str, words)).returncode == 0
     assert before == {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
+
+
+def test_a_place_where_no_probe_can_be_written_is_told(tmp_path, capsys):
+    write_checkpoint(tmp_path / "run" / "checkpoints" / "step-00000001")
+    (tmp_path / "file").touch()
+    words = ["probe", tmp_path / "run", "--task", "sst2", "--data_dir", write_glue(tmp_path / "glue", 8, 4)]
+    assert command(*words, "--output_dir", tmp_path / "file" / "probes") == 2
+    assert f"cannot write to --output_dir {tmp_path / 'file' / 'probes'}" in capsys.readouterr().err
 
 
 @pytest.mark.full
