@@ -101,6 +101,10 @@ def formats_of(files: Files, flags: Mapping[str, Any]) -> tuple[LabelFormat, Lab
     if dev_columns is None:
         if scores and len(names) != 2:
             raise UserError(f"--label_column {scores}: scores are of two texts; expected two --text_columns")
+        if files.test and len(names) == 1:
+            raise UserError(
+                f"--test_file {files.test[0]}: texts alone have no cosines; give --dev_columns, or leave it out"
+            )
         return form, form, files
     pair = tuple(dev_columns.split(","))
     if len(names) != 1 or len(pair) != 2 or not all(pair) or flags.get("dev_fraction") is not None:

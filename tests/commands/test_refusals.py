@@ -112,6 +112,10 @@ CASES = [
     (f"{EMBED} --dev_file same.csv --train_file same.csv --label_column label", "have the label 1.0; expected at"),
     (f"{EMBED} --dev_file rank.csv --dev_columns query,passage", "--dev_columns query,passage: expected two names, of"),
     (f"{EMBED} --dev_fraction 0.5 --text_columns query --dev_columns query,passage", "of pairs in --dev_file, with"),
+    (
+        f"{EMBED} --dev_file rank.csv --text_columns query --test_file rank.csv",
+        "--test_file rank.csv: texts alone have",
+    ),
     (f"{EMBED}", "--task embedding: expected --train_file, one --dev_file (or --dev_fraction 0.1"),
     (f"{EMBED} --data_dir none --label_column label", "--data_dir is the directory STS-B of GLUE, whose columns are"),
     ("finetune --task embedding --checkpoint model --output_dir out --data_dir none", "--data_dir none has no"),
