@@ -95,6 +95,8 @@ def _score_labels(form: LabelFormat, gold: Table, table: Table) -> dict[str, flo
     if not form.label_columns and not {"0", "1"}.intersection(ranked, *predicted):
         refuse_vectors(gold, form)
     names = list(dict.fromkeys([*ranked, *(name for of_row in (*labels, *predicted) for name in of_row)]))
+    if not names:
+        raise UserError(f"{gold.path} and {table.path} have no label in any row; expected some to score")
     numbers = {name: number for number, name in enumerate(names)}
     hits = np.zeros((2, len(labels), len(names)), bool)
     for array, sets in zip(hits, (predicted, labels), strict=True):

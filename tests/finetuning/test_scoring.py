@@ -146,6 +146,7 @@ def test_a_file_of_goemotions_has_the_expected_scores(shared_data, tmp_path):
         ("regression", "x,y\np,1\n", "index,prediction\n0,high\n", "line 2: the prediction is 'high', expected a nu"),
         ("regression", "x,y\np,inf\n", "index,prediction\n0,1\n", "line 2: the label is 'inf', expected a number"),
         ("multilabel", "x,y\np,a\n", "index,prediction,probability_a\n0,a,nan\n", "a probability is 'nan', expecte"),
+        ("multilabel", "x,y\np,\n", "index,prediction\n0,\n", "have no label in any row; expected some to score"),
     ],
 )
 def test_files_of_ones_own_that_do_not_fit_are_refused(tmp_path, task, gold, answers, match):
