@@ -38,6 +38,7 @@ from bert_horovod.finetuning.kinds.kinds import KINDS, kind_of_checkpoint, open_
 from bert_horovod.finetuning.text_data import dialect_of, threshold_of
 from bert_horovod.inference.options import Options
 from bert_horovod.inference.predicting import Predictor
+from bert_horovod.storage.writing import is_stdout
 
 if TYPE_CHECKING:
     from bert_horovod.runs.opening import OpenCheckpoint
@@ -185,7 +186,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     with shown_progress("predicting", "rows") as progress:
         report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
-    print(report)
+    print(report, file=sys.stderr if is_stdout(arguments.output) else sys.stdout)
 
 
 def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], options: Options) -> None:

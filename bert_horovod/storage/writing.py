@@ -62,8 +62,8 @@ def write_output(path: Path, text: Content) -> None:
     a directory, a disk or a socket, and the error of file_error.
     """
     try:
-        if descriptor := _DESCRIPTOR.fullmatch(str(path)):
-            _write_into(_STREAMS.get(descriptor[1]) or int(descriptor[1]), text)
+        if (descriptor := _descriptor(path)) is not None:
+            _write_into(descriptor, text)
             return
         try:
             mode = os.stat(path).st_mode
@@ -78,6 +78,17 @@ def write_output(path: Path, text: Content) -> None:
         kind = "a directory" if stat.S_ISDIR(mode) else "a disk" if stat.S_ISBLK(mode) else "a socket"
         raise UserError(f"{path} is {kind}; expected the name of a file")
     write_atomically(Path(os.path.realpath(path)), text, None if mode is None else stat.S_IMODE(mode))
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether what write_output writes to this path goes to standard output, where nothing else may stand then."""
+    return _descriptor(path) == 1
+
+
+def _descriptor(path: Path) -> int | None:
+    """The open descriptor that a path names, as /dev/stdout does; None: it names none."""
+    named = _DESCRIPTOR.fullmatch(str(path))
+    return None if named is None else _STREAMS.get(named[1]) or int(named[1])
 
 
 def _write_into(place: Path | int, text: Content) -> None:

@@ -57,6 +57,15 @@ def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> s
     return output.read_text()
 
 
+@pytest.mark.parametrize("output", ["/dev/stdout", "/dev/fd/1"])
+def test_answers_on_standard_output_stand_there_alone(checkpoint, tmp_path, capfd, output):
+    (tmp_path / "in.csv").write_text("text\ngood film\n")
+    assert predict(checkpoint, "--input", tmp_path / "in.csv", "--output", output, "--keep", "none") == 0
+    told = capfd.readouterr()
+    assert [line.split("\t")[0] for line in told.out.splitlines()] == ["index", "0"]
+    assert f"1 predictions: {output}\n" in told.err
+
+
 @pytest.mark.parametrize(
     ("task", "columns", "message"),
     [
