@@ -26,6 +26,8 @@ from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.base import PredictingTask
 
+_PACKED = 512  # positions of a row that several texts share, at least
+
 
 class Predictor:
     """Answers for files and lines with a fine-tuned checkpoint; each kind of labelled data has a subclass.
@@ -91,9 +93,8 @@ class Predictor:
     ) -> list[list[Any]]:
         """The fields of each text's answer, or of each pair's, as many as `heading` names.
 
-        `texts`: for each column those of all rows. With `packing` several share a row of `self.length`; else there is
-        one, in a row as short as it fits. `progress` is told of rows that are done. `as_json`: whether a field may be a
-        list.
+        `texts`: for each column those of all rows. With `packing` several share a row; else there is one, in a row as
+        short as it fits. `progress` is told of rows that are done. `as_json`: whether a field may be a list.
         """
         raise NotImplementedError
 
@@ -143,6 +144,13 @@ class Predictor:
             at_once = block_rows(rows.positions) if packing else 1
             self._outputs[rows.length] = RowOutputs(self.task, self.model, ComputePolicy(), at_once, World())
         return self._outputs[rows.length](self._parameters, rows, progress)
+
+    def row_length(self, tokens: int, packing: bool) -> int:
+        """Positions of rows whose longest item has so many tokens; see `answers` for `packing`.
+
+        Packed rows are no longer than that needs: each of a long model's 8,192 positions would attend to all others.
+        """
+        return line_length(max(tokens, _PACKED) if packing else tokens, self.length)
 
     @classmethod
     def writes_table(cls, source: Path, options: Options) -> bool:

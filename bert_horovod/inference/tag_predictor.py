@@ -26,7 +26,7 @@ from bert_horovod.corpus.table_writing import table_parts
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import trimmed
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.predicting import Predictor, line_length
+from bert_horovod.inference.predicting import Predictor
 from bert_horovod.inference.text_predictor import probabilities
 from bert_horovod.interchange.suitability import classifier_labels, words_after_blanks
 from bert_horovod.storage.reading import shown
@@ -187,7 +187,8 @@ class TagPredictor(Predictor):
     def _tags(self, tokens: TaggedTokens, packing: bool = True) -> WordTags:
         if not len(tokens.ids):  # no word has a piece: there are no rows
             return _by_sentence(tokens, np.full(len(tokens.labels), OUTSIDE, object), np.ones(len(tokens.labels)))
-        length = self.length if packing else line_length(len(tokens.ids) + SPECIAL_TOKENS, self.length)
+        longest = int(np.diff(tokens.word_starts[tokens.sentence_starts]).max())
+        length = self.row_length(longest + SPECIAL_TOKENS, packing)
         rows = TagRows(tokens, self.special, length, packing=packing)
         return predicted_tags(rows, self.outputs(rows, packing)["logits"], self.task.labels)
 

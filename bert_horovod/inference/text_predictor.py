@@ -20,7 +20,7 @@ from bert_horovod.corpus.reading.sources import ITEMS_BYTES
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.inference.options import Options, Progress
-from bert_horovod.inference.predicting import Predictor, line_length
+from bert_horovod.inference.predicting import Predictor
 from bert_horovod.interchange.architectures import SEVERAL_LABELS
 from bert_horovod.interchange.huggingface import HuggingFace
 from bert_horovod.interchange.suitability import classifier_labels, require_segments
@@ -134,7 +134,7 @@ class TextPredictor(Predictor):
             require_segments(self.checkpoint, self.model, self.tokenizer_settings, "the first text", "the second")
         examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
         tokens = int(examples.counts.sum(axis=1).max()) + special_count(len(texts), self.special)
-        length = self.length if packing else line_length(tokens, self.length)
+        length = self.row_length(tokens, packing)
         if isinstance(self.task, LabelAttention):
             rows: LabelledRows = DocumentRows(examples, self.special, length, 0, windows=self.task.windows)
         else:

@@ -58,6 +58,14 @@ def tags_of(directory, torch, transformers) -> Callable[[list[list[int]]], tuple
     return tags
 
 
+def test_sentences_that_share_a_row_of_a_long_model_have_no_longer_one_than_they_need(tmp_path):
+    model = dataclasses.replace(MODEL, max_position_embeddings=2048)
+    long = open_predictor(find_checkpoint(write_checkpoint(tmp_path / "model", TASK, model)), Options())
+    for text in ("good film", "good film " * 300):
+        long.spans([text, "bad"])
+    assert (long.length, list(long._outputs)) == (2048, [512, 1024])
+
+
 FIRST = [
     ("the", 0, 3),
     ("GOOD", 4, 8),

@@ -146,6 +146,15 @@ def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
     assert cutting.predict_line("").split("\t")[0] in ("no", "yes")
 
 
+def test_texts_that_share_a_row_of_a_long_model_have_no_longer_one_than_they_need(tmp_path):
+    model = dataclasses.replace(MODEL, max_position_embeddings=2048)
+    path = write_checkpoint(tmp_path / "model", Classification(("no", "yes"), ("text",)), model)
+    predictor = open_predictor(find_checkpoint(path), Options())
+    for text in ("good film", "good film " * 300):
+        predictor.answers(([text, "bad"],), packing=True)
+    assert (predictor.length, list(predictor._outputs)) == (2048, [512, 1024])
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
