@@ -79,10 +79,6 @@ class TimedStep:
         progress = self.state.progress
         return step_inputs(self.recipe, progress.step, progress.task, self.rows.counts, _LEARNING_RATE)
 
-    def take(self, batch: dict[str, np.ndarray]) -> None:
-        """Work on these rows from the next step on, in each micro-batch."""
-        self.rows = repeated_rows(self.recipe, batch, len(self.rows.micro_batches))
-
     def run(self, with_times: bool = False) -> StepResult:
         """Do one optimizer step, to its end, and count it."""
         return self._end(self._start(with_times))
@@ -133,27 +129,22 @@ def fresh_state(recipe: Recipe) -> TrainingState:
 
 
 def synthetic_step(
-    recipe: Recipe,
-    batch: dict[str, np.ndarray],
-    micro_batches: int = 1,
-    world: World | None = None,
-    plan: BucketPlan | None = None,
-    state: TrainingState | None = None,
-    **options: Any,
+    recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: int = 1, world: World | None = None
 ) -> TimedStep:
     """A step of the recipe's first phase (Recipe.of_phase for others); all its `micro_batches` have the same rows.
 
-    The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one, `plan` follows
-    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.building.build_step.
+    The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one.
     """
-    rows = repeated_rows(recipe, batch, micro_batches)
-    return timed_step(recipe, rows, world or World(), plan, state, **options)
+    return timed_step(recipe, repeated_rows(recipe, batch, micro_batches), world or World(), None, None)
 
 
 def timed_step(
     recipe: Recipe, rows: StepRows, world: World, plan: BucketPlan | None, state: TrainingState | None, **options: Any
 ) -> TimedStep:
-    """A step on these rows; see synthetic_step."""
+    """A step on these rows; `options` are those of training.building.build_step.
+
+    `plan`: None: by execution.bucket_bytes; `state`: None: a fresh one.
+    """
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
     plan = plan or by_size(state.shapes, recipe.execution.bucket_bytes)
     agree_on_products(recipe, state.progress, world)

@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.batches.text.rows import open_rows
 from bert_horovod.measuring.configuration import row_slots
-from bert_horovod.measuring.synthetic import LoneRank, phase_batch, synthetic_batch, synthetic_step
+from bert_horovod.measuring.synthetic import LoneRank, phase_batch, repeated_rows, synthetic_batch, synthetic_step
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
@@ -62,7 +62,7 @@ def test_a_step_works_on_the_rows_that_it_is_given():
     step = synthetic_step(recipe, batch, micro_batches=2)
     unmasked = batch | {"masked_weights": np.zeros_like(batch["masked_weights"])}
     unmasked["masked_weights"][0, 0] = 1
-    step.take(unmasked)
+    step.rows = repeated_rows(recipe, unmasked, 2)
     mlm_loss = step.run().sums["mlm_loss"]
     assert step.rows.counts["masked_tokens"] == 2
     assert mlm_loss == pytest.approx(2 * np.log(recipe.model.vocab_size), rel=0.2)  # of one token in two micro-batches
