@@ -17,7 +17,7 @@ from pathlib import Path
 from bert_horovod.commands.shared.flags import require_number
 from bert_horovod.commands.shared.parser import read_with
 from bert_horovod.commands.shared.table_flags import add_dialect, add_label_columns, for_kinds
-from bert_horovod.finetuning.kinds.base import Kind, Request
+from bert_horovod.finetuning.kinds.base import Request
 from bert_horovod.finetuning.kinds.kinds import kind_of_task, score_file, tasks
 from bert_horovod.finetuning.text_data import dialect_of, label_columns_of
 
@@ -58,16 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SQuAD 2.0: null odds above it mean no answer, whatever was predicted (default: 1, as officially)",
     )
     for action in (text_columns, label_column, label_columns, separator, *dialect, null_odds):
-        for_kinds(action, _flags_of)
+        for_kinds(action, lambda kind, task: kind.score_flags(task))
     read_with(threshold, "with --null_odds", lambda arguments: arguments.null_odds is not None)
 
 
-def _flags_of(kind: type[Kind], task: str) -> tuple[str, ...]:
-    return kind.score_flags(task)
-
-
 def _finds_dev_file(arguments: argparse.Namespace) -> bool:
-    return arguments.dev_file is None and "data_dir" in _flags_of(kind_of_task(arguments.task), arguments.task)
+    return arguments.dev_file is None and "data_dir" in kind_of_task(arguments.task).score_flags(arguments.task)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -111,5 +111,4 @@ def formats_of(files: Files, flags: Mapping[str, Any]) -> tuple[LabelFormat, Lab
         raise UserError(
             f"--dev_columns {dev_columns}: expected two names, of pairs in --dev_file, with one --text_columns"
         )
-    none = LabelFormat(names, "", {}, own=True, dialect=form.dialect)
-    return none, LabelFormat(pair, scores or "", {}, own=True, dialect=form.dialect), files
+    return replace(form, label_column=""), replace(form, columns=pair), files

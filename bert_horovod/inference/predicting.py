@@ -38,7 +38,6 @@ class Predictor:
     reads: ClassVar[tuple[str, ...]] = ("keep", "encoding", "quoted_tsv")  # flags of `predict` that not all kinds read
     usual_length: ClassVar[int | None] = None  # of rows, if that of the training is unknown; None: the model's
     least_length: ClassVar[int] = 8
-    noun: ClassVar[str] = "predictions"
     fills_directories: ClassVar[bool] = False  # whether --output may be a directory
 
     def __init__(self, checkpoint: OpenCheckpoint, options: Options) -> None:
@@ -122,7 +121,7 @@ class Predictor:
                 yield [[number, *answer, *fields] for number, (answer, fields) in enumerate(rows, first)]
 
         write_output(output, table_parts(output, [*ours, *table.kept_names], blocks()))
-        return f"{table.count:,} {self.noun}: {output}"
+        return f"{table.count:,} predictions: {output}"
 
     def predict_line(self, line: str) -> str:
         """The answer to a line of standard input, as a line; two texts have a tab between."""

@@ -37,7 +37,7 @@ def events(times: StepTimes, plan: BucketPlan) -> list[dict[str, Any]]:
     names = [bucket[0] if len(bucket) == 1 else f"{bucket[0]} and {len(bucket) - 1} more" for bucket in plan.buckets]
     names += [f"looked-up rows of {plan.rows}"] if plan.rows else []
     backward_end = times.micro_batches[-1][1]
-    spans = [_metadata("process_name", OURS, {"name": "bert_horovod, rank 0"})]
+    spans = [{"ph": "M", "name": "process_name", "pid": OURS, "args": {"name": "bert_horovod, rank 0"}}]
     spans += [_span("compute", f"micro-batch {k}", *span) for k, span in enumerate(times.micro_batches)]
     spans += [
         _span("all-reduces", name, *span)
@@ -50,10 +50,6 @@ def events(times: StepTimes, plan: BucketPlan) -> list[dict[str, Any]]:
 
 def _span(thread: str, name: str, begin: float, end: float) -> dict[str, Any]:
     return {"ph": "X", "pid": OURS, "tid": thread, "name": name, "ts": 1e6 * begin, "dur": 1e6 * (end - begin)}
-
-
-def _metadata(kind: str, process: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "args": arguments}
 
 
 def _horovods_events(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,15 +27,6 @@ from bert_horovod.tasks.base import PredictingTask
 from bert_horovod.training.hooks.base import Hook
 
 DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir
-
-
-class LabelledData(Protocol):
-    """What a kind has read; a split is whatever the kind reads from a file, with the file's `path`."""
-
-    name: str  # --task
-    train: Any
-    dev: dict[str, Any]  # by the suffix of their metrics' names; "" for the first
-    test: dict[str, Any]  # without labels, by the name of the file of predictions
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,9 @@ class Kind:
     decides: str | None = None  # the score whose best checkpoint is kept, more is better; None: none is named
 
     def __init__(self, data: Any) -> None:
-        self.data = data  # see Data
+        # It has `name`, --task; `train`; `dev`, by the suffix of their metrics' names, "" for the first; and `test`, by
+        # the name of the file of predictions. A split is whatever the kind reads from a file, with the file's `path`.
+        self.data = data
 
     # What it reads
 

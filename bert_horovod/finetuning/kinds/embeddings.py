@@ -92,7 +92,6 @@ class Embeddings(Kind):
         self._asked, self._columns = (data.pooling, data.prompts), data.format.columns
         self._said: list[str] = []  # of what the checkpoint says
         self._prompts: dict[str, Tokenizer] = {}
-        self._texts = len(data.format.columns) == 1  # SimCSE
         self.decides = "spearman" if data.dev_scored else None if self._alone(data.dev[""]) else "mrr_10"
 
     @classmethod

@@ -8,6 +8,7 @@ import numpy as np
 from bert_horovod.batches.examples.labelled import LabelledRows
 from bert_horovod.corpus.reading.table_files import read_table
 from bert_horovod.errors import UserError
+from bert_horovod.finetuning.embedding_scores import PLACES
 from bert_horovod.finetuning.examples import Files, LabelFormat, Split, real
 from bert_horovod.finetuning.kinds.base import Kind, Request
 from bert_horovod.finetuning.kinds.texts import Texts
@@ -17,7 +18,6 @@ from bert_horovod.inference.text_predictor import RerankPredictor, sigmoid
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.text_head import Reranking, ranks
 
-PLACES = 10
 _MRR = f"mrr_{PLACES}"
 _NO_MRR = "no query has both relevant passages (0.5 and more) and others: MRR@10 has no value; accuracy decides"
 
