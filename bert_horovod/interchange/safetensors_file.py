@@ -202,7 +202,7 @@ def map_torch_file(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
         raise UserError(f"{path} holds no dict of tensors by name; expected a model's state_dict")
     return {
-        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
         for name, tensor in loaded.items()
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
     }

@@ -45,6 +45,14 @@ def test_shards_and_narrow_numbers(pretraining_directory, tensors, torch):
         np.testing.assert_array_equal(value, tensors[name].bfloat16().float().numpy(), err_msg=name)
 
 
+def test_parameters_that_learn_are_read_too(tmp_path, torch):
+    torch.save(dict(torch.nn.Linear(2, 3).named_parameters()), tmp_path / "pytorch_model.bin")  # no state_dict
+    assert {name: array.shape for name, array in map_torch_file(tmp_path / "pytorch_model.bin").items()} == {
+        "weight": (3, 2),
+        "bias": (3,),
+    }
+
+
 @pytest.mark.full
 def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, torch):
     ran = tmp_path / "ran"
