@@ -201,7 +201,8 @@ def _write_vectors(arguments: argparse.Namespace, config: dict[str, Any], option
         from bert_horovod.collectives.starting import connect
         from bert_horovod.runtime.devices import use_devices
 
-        require_output_file(arguments, "vectors")
+        if launched.rank == 0:  # which alone writes
+            require_output_file(arguments, "vectors")
         EmbeddingPredictor.look_at_texts(Path(arguments.input), config, options)
         world = connect(launched)
         use_devices(world.local_rank, world.local_size, 0)

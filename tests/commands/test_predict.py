@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.predict import lines_of
+from bert_horovod.errors import UserError
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.runs.opening import find_checkpoint
 from bert_horovod.tasks.label_attention import LabelAttention
@@ -55,6 +56,21 @@ def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpo
 def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> str:
     assert predict(checkpoint, "--input", source, "--output", output, *more) == 0
     return output.read_text()
+
+
+def test_the_file_of_vectors_is_looked_for_on_the_host_of_rank_0_alone(checkpoint, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in.txt").write_text("good film\n")
+    monkeypatch.setattr("bert_horovod.commands.shared.ranks._PATIENCE_S", 0)
+
+    def join(*arguments: object) -> None:
+        raise UserError("the ranks join")
+
+    monkeypatch.setattr("bert_horovod.collectives.starting.connect", join)
+    for rank, told in (("0", "there is no directory"), ("1", "the ranks join")):
+        for name, value in (("RANK", rank), ("SIZE", "2"), ("LOCAL_RANK", rank), ("LOCAL_SIZE", "2")):
+            monkeypatch.setenv(f"HOROVOD_{name}", value)
+        assert predict(checkpoint, "--input", tmp_path / "in.txt", "--vectors", tmp_path / "none" / "out.npy") == 2
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", ["/dev/stdout", "/dev/fd/1"])
