@@ -15,6 +15,7 @@ from bert_horovod.model.shapes import (
     span_head_shapes,
 )
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.base import labels_configuration
 
 ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
 TAGS = "BertForTokenClassification"
@@ -57,11 +58,7 @@ class Architecture:
         if self.windows:
             contents[LABEL_WINDOWS] = self.windows
         if self.name in (*LABELLED, LABEL_ATTENTION_MODEL):
-            contents |= {
-                "id2label": {str(number): label for number, label in enumerate(self.labels)},
-                "label2id": {label: number for number, label in enumerate(self.labels)},
-                "num_labels": len(self.labels),
-            }
+            contents |= labels_configuration(self.labels)
         if self.name in (CLASSIFICATION, LABEL_ATTENTION_MODEL):
             usual = "regression" if len(self.labels) == 1 else "single_label_classification"
             contents["problem_type"] = self.problem or usual

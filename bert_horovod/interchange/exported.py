@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,20 +109,17 @@ def difference(call: Call, name: str, returned: np.ndarray) -> float:
     return apart
 
 
-def _numbered(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
-    """The inputs of each call, by SIGNATURE/NUMBER."""
-    for key in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
-        yield key, {name.rpartition("/")[2]: array for name, array in arrays.items() if name.rpartition("/")[0] == key}
-
-
 def main(directory: str, inputs: str, outputs: str) -> None:
     """Call the export with the inputs in file `inputs`, and write the results to file `outputs`."""
-    model, returned = load_export(Path(directory)), {}
+    model, calls, returned = load_export(Path(directory)), defaultdict[str, Arrays](dict), {}
     with np.load(inputs) as arrays:
-        for key, arguments in _numbered(dict(arrays)):
-            for name, output in model(key.split("/")[0], arguments).items():
-                if output.dtype.kind != "O":  # strings are not compared
-                    returned[f"{key}/{name}"] = output
+        for place, array in arrays.items():
+            key, _, name = place.rpartition("/")
+            calls[key][name] = array
+    for key, arguments in calls.items():
+        for name, output in model(key.split("/")[0], arguments).items():
+            if output.dtype.kind != "O":  # strings are not compared
+                returned[f"{key}/{name}"] = output
     np.savez(outputs, **returned)
 
 

@@ -17,7 +17,6 @@ from bert_horovod.runtime.quiet import native_messages_held_back
 from bert_horovod.tasks.text_head import ranks
 
 QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # tokens of a question, of an answer, at most (google-research/bert)
-TEXT_ARCHITECTURES = (CLASSIFICATION, ANSWERS)
 
 
 def write_saved_model(directory: Path, served: Served) -> None:
@@ -63,7 +62,7 @@ def write_text_model(
     else:
         raise UserError(
             f"--with_tokenizer: the checkpoint is a {served.architecture.class_name(served.model)}, expected "
-            f"{' or '.join(TEXT_ARCHITECTURES)}, or vectors, whose outputs are of a text; leave the flag out"
+            f"{CLASSIFICATION} or {ANSWERS}, or vectors, whose outputs are of a text; leave the flag out"
         )
     _save(directory, served, signatures | {"tokens": served.serve})
 

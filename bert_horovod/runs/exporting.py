@@ -138,8 +138,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     if vectors := vectors_of(architecture.entries or {}):
         calls = []
         for signature, prompt in prompt_signatures(vectors).items():
-            texts = [prompt + text for text in first]
-            texts = [text.lower() for text in texts] if vectors.lowercase else texts
+            texts = [(prompt + text).lower() if vectors.lowercase else prompt + text for text in first]
             rows = _rows_of(pretrained, texts, most=vectors.max_seq_length or 512)
             expected = trained_outputs(architecture, pretrained.model, parameters, rows)[VECTOR]
             calls.append(Call(signature, {"text": np.array(first)}, {VECTOR: expected}))

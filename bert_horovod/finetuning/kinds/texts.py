@@ -17,7 +17,8 @@ from bert_horovod.finetuning.kinds.base import DEV_PREDICTIONS, Kind, Request, w
 from bert_horovod.finetuning.scores import confusion_matrix, constant_like
 from bert_horovod.finetuning.scoring import score_glue, score_own
 from bert_horovod.finetuning.text_data import OWN_METRICS, TextData, glue_data, own_data, own_options
-from bert_horovod.inference.text_predictor import TextPredictor, answer_rows, answers, sigmoid
+from bert_horovod.inference.text_predictor import TextPredictor, answer_rows, sigmoid
+from bert_horovod.inference.text_predictor import answers as numbers_of
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe.settings import CLASSIFICATION, MULTILABEL, REGRESSION
@@ -203,9 +204,6 @@ class Texts(Kind):
             _write_table(output_dir / _CONFUSION, ["label", *(f"predicted_{label}" for label in labels)], rows)
             said.append(f"confusion matrix, a row for each label: {output_dir / _CONFUSION}")
         return [*said, write_predictions(path, predictions, labels)]
-
-
-numbers_of = answers  # inside the class that name is a method's
 
 
 def rate_notice(recipe: Recipe) -> list[str]:
