@@ -175,16 +175,10 @@ class RerankPredictor(TextPredictor):
     """See Predictor; of a BertForSequenceClassification with one output, as sentence-transformers' CrossEncoder has."""
 
     def make_task(self) -> Reranking:
-        if self.options.threshold is not None:
-            raise UserError(
-                f"--threshold is for checkpoints that give a text any number of labels; {self.checkpoint} ranks"
-            )
-        labels = classifier_labels(self.checkpoint, self.config)
-        if len(labels) != 1:
-            raise UserError(f"--checkpoint {self.checkpoint} ranks by {len(labels)} outputs; expected one")
-        columns = self.config.get("text_columns")
-        columns = tuple(map(str, columns)) if isinstance(columns, list) else ("query", "passage")
-        return Reranking(labels[0], columns)
+        task = super().make_task()
+        if not isinstance(task, Regression):
+            raise UserError(f"--checkpoint {self.checkpoint} ranks by {len(task.labels)} outputs; expected one")
+        return Reranking(task.label, task.text_columns or ("query", "passage"))
 
     def answers(
         self, texts: tuple[list[str], ...], packing: bool, progress: Progress | None = None, as_json: bool = False

@@ -72,10 +72,6 @@ class Rerankers(Texts):
         self.decides = next(iter(ranking_scores(labels, labels, examples.texts[0])))
 
     @classmethod
-    def flags(cls, task: str) -> tuple[str, ...]:
-        return (*cls.score_flags(task), "dev_fraction")
-
-    @classmethod
     def score_flags(cls, task: str) -> tuple[str, ...]:
         return ("text_columns", "label_column", "encoding", "quoted_tsv")
 
