@@ -170,8 +170,8 @@ def only_column(path: Path, dialect: Dialect = PLAIN) -> tuple[str]:
     columns = require_columns(path, (), "", dialect)
     if len(columns) > 1:
         raise UserError(
-            "the checkpoint does not say how its columns of text are called; name them: --text_columns of predict, or "
-            f"text_columns in config.json; {path} has {shown(columns)}"
+            "the checkpoint does not say how its columns of text are called; name them: --text_columns; "
+            f"{path} has {shown(columns)}"
         )
     return (columns[0],)
 
