@@ -135,11 +135,12 @@ class ArrowReader(SourceReader):
 
     def _rows_of(self, first: int, batch: Any) -> Iterator[tuple[int, str, str]]:
         texts = batch.column(self._path[0])
+        titles = batch.column("title") if "title" in batch.schema.names else None
         if self._path[1:]:
             import pyarrow.compute as pc
 
             texts = pc.struct_field(texts, list(self._path[1:]))
-        titles = batch.column("title") if "title" in batch.schema.names else None
+            titles = None if self._path[0] == "title" else titles
         for i in range(batch.num_rows):
             title_and_text = self._row(first + i, texts[i], titles[i] if titles is not None else None)
             if title_and_text is not None:

@@ -100,6 +100,8 @@ def test_text_may_be_in_bytes_and_within_other_columns(tmp_path, name, kind):
     assert rows == [("A", "One."), ("", "Two.")]
     with pytest.raises(UserError, match=r"no column 'article.body'; .*one of \['title', 'text', 'article.abstract'\]"):
         documents(source, text_field="article.body")
+    source = source_of(write(tmp_path / name, {"title": [{"rendered": "One."}, {"rendered": "Two."}]}, kind=kind))
+    assert documents(source, text_field="title.rendered") == [("", "One."), ("", "Two.")]
 
 
 def test_notes_beside_parquet_are_passed_over(tmp_path, capsys):
