@@ -30,7 +30,7 @@ def wet_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Sec
         where = f"{reader.source.path}, record {number}"
         fields = _fields(head, where)
         length = fields.get("content-length", "")
-        if not (length.isascii() and length.isdecimal()):
+        if not (length.isascii() and length.isdecimal() and len(length) < 20):
             raise DamagedData(f"{where}: Content-Length is {shown(length)}, expected bytes: fetch the file again")
         is_long = int(length) > MAXIMUM_LINE_BYTES
         block = blocks.take(int(length), where, keep=not is_long)

@@ -83,6 +83,7 @@ def test_other_records_are_counted(read):
         (members(record("Wrong.", length=3), PAGES[0]), "record 2 begins with 'ng.', expected WARC/1.0"),
         (members(record("No length.").replace(b"Content-Length", b"Length")), "record 1: Content-Length is ''"),
         (members(record("x").replace(b"Length: 1", b"Length: -1")), "Content-Length is '-1'"),
+        (members(record("x").replace(b"Length: 1", b"Length: " + b"1" * 5000)), "Content-Length is '1111"),
         (members(b"Some text.\n\nMore."), "record 1 begins with 'Some text.', expected WARC/1.0"),
         (members(bytes(3 << 20)), "record 1: no record of WARC begins here"),
     ],
