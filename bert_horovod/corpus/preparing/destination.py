@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.manifest import SourceEntry, read_manifest, refuse_format
 from bert_horovod.corpus.preparing.blocks import PATTERN
-from bert_horovod.corpus.preparing.workers import disk_errors
+from bert_horovod.corpus.preparing.workers import disk_errors, hash_source
 from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
+from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.shard import shard_file
 from bert_horovod.corpus.store import DamagedShards, Store, read_sources, verify
@@ -229,7 +229,6 @@ def _changed_sources(old: list[SourceEntry], sources: list[SourceFile], origins:
             break
         if source.tag and origins.get(str(source.path)) == source.state():
             continue
-        with SourceReader(source) as reader:
-            if reader.sha256() != before["sha256"]:
-                changed.append(source.name)
+        if hash_source(source) != before["sha256"]:
+            changed.append(source.name)
     return [f"source {name} has changed" for name in changed]

@@ -13,7 +13,8 @@ from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.blocks import Block, BlockArrays, number_shards
 from bert_horovod.corpus.preparing.making_shards import Made, refuse_unknown
 from bert_horovod.corpus.preparing.planning import ShardTask
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader, changed_names
+from bert_horovod.corpus.preparing.workers import hash_source
+from bert_horovod.corpus.reading.sources import SourceFile, changed_names
 from bert_horovod.corpus.shard import COUNTS, Shard
 from bert_horovod.corpus.statistics import kept_documents, section_token_starts
 from bert_horovod.corpus.store import sum_of_hashes, write_duplicates, write_manifest, write_sources
@@ -48,7 +49,7 @@ def finish_store(
         SourceEntry(
             name=source.name,
             bytes=source.bytes,
-            sha256=hashes.get(source) or _hash(source),
+            sha256=hashes.get(source) or hash_source(source),  # where no block and no record tells it
             documents=counts["documents"],
             tokens=counts["tokens"],
             unknown_tokens=counts["unknown_tokens"],
@@ -79,12 +80,6 @@ def finish_store(
     write_manifest(path, manifest)
     destination.end(path, sources)
     return manifest
-
-
-def _hash(source: SourceFile) -> str:
-    """SHA-256 of a file that no block and no record tells."""
-    with SourceReader(source) as reader:
-        return reader.sha256()
 
 
 def _refuse_empty(path: Path, blocks: list[Block], sources: list[SourceFile]) -> None:

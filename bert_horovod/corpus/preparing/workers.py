@@ -73,7 +73,7 @@ def make_blocks(job: BlocksJob, report: Report) -> Done:
 
 
 def hash_source(source: SourceFile) -> str:
-    """SHA-256, in hexadecimal, of a file that is read in pieces."""
+    """SHA-256, in hexadecimal, of a whole file as it lies on the disk."""
     with SourceReader(source) as reader:
         return reader.sha256()
 
