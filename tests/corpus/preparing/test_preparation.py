@@ -249,6 +249,12 @@ def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, t
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
+def test_a_file_that_is_removed_while_it_is_read_is_named(make_store, text, monkeypatch):
+    monkeypatch.setattr(finishing, "refuse_unknown", lambda *_: (text / "a.txt").unlink())
+    with pytest.raises(RunError, match=r"^a\.txt changed while being read; run the same command again$"):
+        make_store(text)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     with small_file_system(tmp_path / "disk", 256 << 10) as path:
