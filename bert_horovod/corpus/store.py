@@ -31,7 +31,15 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, Tokeni
 from bert_horovod.corpus.shard import Shard, file_bytes, map_shard, shard_file
 from bert_horovod.errors import DamagedData, damaged, unreadable
 from bert_horovod.runtime.reading_progress import ReadingProgress
-from bert_horovod.storage.reading import check_type, hash_file, load_array, open_regular, parse_json, read_text
+from bert_horovod.storage.reading import (
+    VOCABULARY_BYTES,
+    check_type,
+    hash_file,
+    load_array,
+    open_regular,
+    parse_json,
+    read_text,
+)
 from bert_horovod.storage.writing import write_atomically
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
@@ -187,7 +195,7 @@ def _read_tokenizer(path: Path, recorded: dict[str, Any]) -> tuple[list[str], To
     of_json = recorded.get("tokenizer", {}).get("sha256")
     file = path / (TOKENIZER_FILE if of_json else VOCABULARY_FILE)
     try:
-        text = read_text(file, inside=path)
+        text = read_text(file, path, VOCABULARY_BYTES)  # as prepare reads it
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(error, file, "prepare the data again") from error
     right = _hash_text(text) == (of_json or recorded["sha256"])

@@ -28,6 +28,7 @@ import numpy as np
 from bert_horovod.errors import UserError, file_error
 
 TEXT_BYTES = 32 << 20  # largest text file: JSON may take 20 times that in memory when it is parsed
+VOCABULARY_BYTES = 1 << 30  # largest vocab.txt, in which a line is a token
 _SHOWN = 200  # most characters of a value in a message
 # As NumPy writes it for arrays in C order: {'descr': '<i4', 'fortran_order': False, 'shape': (3,), }
 _NPY_HEADER = re.compile(rb"\{'descr': '([<>|=]?\w+)', 'fortran_order': False, 'shape': \(([\d, ]{0,99})\), \} *\n")

@@ -7,6 +7,7 @@ import pytest
 
 from bert_horovod.corpus.store import open_store, verify, write_manifest
 from bert_horovod.errors import DamagedData
+from bert_horovod.storage.reading import TEXT_BYTES
 from tests.corpus.preparing.test_preparation import write_json_lines
 
 TEXTS = [f"Number {i} is here." for i in range(60)]
@@ -34,3 +35,12 @@ def test_the_key_of_a_text_is_the_same_in_other_files_orders_and_shards(make_sto
     (one.path / "manifest.json").write_text(json.dumps(one.manifest | {"text": "x"}), encoding="utf-8")
     with pytest.raises(DamagedData, match="text is 'x', expected 32 hexadecimal digits"):
         open_store(one.path)
+
+
+def test_a_store_of_any_vocabulary_that_prepare_takes_is_opened(make_store, tmp_path, text, vocabulary):
+    more = "".join(f"{'x' * 240}{number}\n" for number in range(140_000))
+    large = tmp_path / "large.txt"
+    large.write_text(vocabulary.read_text(encoding="utf-8") + more, encoding="utf-8")
+    assert large.stat().st_size > TEXT_BYTES
+    made = make_store(text, vocabulary_path=large)
+    assert len(open_store(made.path).vocabulary) == made.manifest["vocabulary"]["size"]

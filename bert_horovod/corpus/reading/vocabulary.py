@@ -15,7 +15,7 @@ from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.tokenizer_settings import MAXIMUM_WORD_CHARACTERS, TokenizerSettings, normalizer
 from bert_horovod.errors import UserError, file_error
-from bert_horovod.storage.reading import read_text, shown
+from bert_horovod.storage.reading import VOCABULARY_BYTES, read_text, shown
 from bert_horovod.storage.writing import write_output
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -23,7 +23,6 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
 MINIMUM_SIZE = 512
 _MAXIMUM_SIZE = 1 << 24  # the limit of model.vocab_size too
-_LIMIT_BYTES = 1 << 30  # of a vocabulary's file
 MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
 _COVERAGE = 0.9998  # share of the text's characters that have an entry; every ASCII character that occurs has one
 _RARE = 0.1  # share of the entries that the other characters, the rarest, may take: all of them have entries then
@@ -47,7 +46,7 @@ def read_vocabulary(path: str | Path) -> list[str]:
 def read_vocabulary_lines(path: str | Path) -> list[str]:
     """The lines of a vocab.txt, empty ones too; special tokens may be missing. Raises ReportedError."""
     try:
-        text = read_text(path, limit_bytes=_LIMIT_BYTES)
+        text = read_text(path, limit_bytes=VOCABULARY_BYTES)
     except OSError as error:
         raise file_error(
             error,
