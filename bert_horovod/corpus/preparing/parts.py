@@ -64,7 +64,7 @@ def take_hashes(store: Path, part: Part, sources: list[SourceFile]) -> dict[Sour
     file = part_directory(store, part).with_suffix(".json")
     record = _read_record(file)
     file.unlink(missing_ok=True)
-    return {} if record is None else _hashes(record, sources)
+    return {} if record is None else _of_sources(record["hashes"], sources)
 
 
 def write_record(
@@ -231,7 +231,7 @@ def join_parts(
             if all(is_of(block, of_key.get(block.task)) for block in found.blocks)
         ]
         blocks = blocks_by_task([*(found for _, found in files), *top])
-        hashes = _hashes(records[part][1], sources) if part in records else {}
+        hashes = _of_sources(records[part][1]["hashes"], sources) if part in records else {}
         if part not in records:
             lacking[part] = "is not there"
         elif any(missing_blocks(blocks.get(key, [])) for key in of_key) or not hashes.keys() >= set(mine.to_hash):
@@ -288,10 +288,6 @@ def _records(directories: Iterable[Path]) -> dict[Part, tuple[Path, dict[str, An
             number, of = map(int, record["head"]["settings"]["part"].split("/"))
             records.setdefault(Part(number, of), (file, record))
     return records
-
-
-def _hashes(record: dict[str, Any], sources: list[SourceFile]) -> dict[SourceFile, str]:
-    return _of_sources(record["hashes"], sources)
 
 
 def _of_sources(by_number: dict[Any, Any], sources: list[SourceFile]) -> dict[SourceFile, Any]:
