@@ -86,8 +86,9 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
         )
     names = sorted(path_in_it.name for path_in_it in path.iterdir())
     foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
-    if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
-        foreign = names  # another vocabulary, and perhaps the user's only copy
+    same = names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() == vocabulary_text(vocabulary).encode()
+    if not same and {"vocab.txt", "tokenizer.json"}.issuperset(names):
+        foreign = names  # another tokenizer, and perhaps the user's only copy
     if foreign:
         raise UserError(
             f"--output_dir {path} holds other things ({some(foreign)}); expected a new or empty directory, or an "

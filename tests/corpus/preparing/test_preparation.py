@@ -181,10 +181,13 @@ def test_a_directory_with_other_things_is_refused_and_left_alone(make_store, tex
     with pytest.raises(UserError, match=r"thesis\.tex"):
         make_store(text, output=other)
     assert os.listdir(other) == ["thesis.tex"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "vocab.txt").write_text("my only copy", encoding="utf-8")
-    with pytest.raises(UserError, match=r"vocab\.txt"):
-        make_store(text, output=tmp_path / "mine")
+    for name in ("vocab.txt", "tokenizer.json"):
+        mine = tmp_path / f"my {name}"
+        mine.mkdir()
+        (mine / name).write_text("my only copy", encoding="utf-8")
+        with pytest.raises(UserError, match=rf"holds other things \({name}\)"):
+            make_store(text, output=mine)
+        assert (os.listdir(mine), (mine / name).read_text()) == ([name], "my only copy")
     with pytest.raises(UserError, match="lies in --output_dir"):
         make_store(text, output=vocabulary.parent, vocabulary_path=vocabulary)
     assert vocabulary.exists()
