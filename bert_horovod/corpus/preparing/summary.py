@@ -135,7 +135,7 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
 
 def _speed(made: Made, seconds: float) -> str:
     rate = made.made_bytes / max(made.worker_seconds, 1e-9)
-    kept_text = f"; finished before: {counted(made.kept_blocks, 'shard')}" if made.kept_blocks else ""
+    kept_text = f"; finished before: {counted(made.kept_blocks, 'block')}" if made.kept_blocks else ""
     before, peak = map(megabytes, made.memory)
     return (
         f"{megabytes(made.made_bytes)} of text in {seconds:.1f} s by {counted(made.workers, 'worker')}, "

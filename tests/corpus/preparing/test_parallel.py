@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.preparing.finishing import find_duplicates
+from bert_horovod.corpus.preparing.summary import summary
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, RunError, UserError
@@ -269,6 +270,7 @@ def test_a_damaged_shard_of_many_parts_is_made_anew_and_the_others_stay(make_sto
     damaged.write_bytes(damaged.read_bytes()[:-1])
     made = make_store(many_files, shard_bytes=20_000)
     assert made.made.kept_blocks == sum(entry["parts"] for i, entry in enumerate(made.manifest["shards"]) if i != 1)
+    assert f"; finished before: {made.made.kept_blocks} blocks; " in summary(made)
     assert tree(tmp_path / "store") == before
     assert [name for name, inode in inodes(tmp_path / "store").items() if first[name] != inode] == [damaged.name]
 
