@@ -230,7 +230,7 @@ class SpotPlan:
     usual_price: float | None  # of the phase on machines that stay
     interval_s: float  # between two saves, of execution.checkpoint_steps
     best_days: float  # with best_steps
-    best_steps: int  # execution.checkpoint_steps by Daly's formula
+    best_steps: int  # execution.checkpoint_steps by Daly's formula, of those that the exchange allows
     young_s: float
     daly_s: float
 
@@ -241,7 +241,8 @@ def spot_plan(
     """A phase's plan on `hosts` hosts that are taken away, for a share of the price of hosts that stay."""
     work_s, phase_steps = 86400 * plan.days, recipe.phase[plan.phase].steps
     steps = min(recipe.execution.checkpoint_steps, phase_steps)
-    best_steps = max(1, min(round(losses.daly_s / plan.step_s), phase_steps))
+    every = recipe.exchange.agreement  # a run saves only where its ranks agree
+    best_steps = every * max(1, round(min(losses.daly_s / plan.step_s, phase_steps) / every))
     days = losses.expected_s(work_s, steps * plan.step_s) / 86400
     costs, usual = bill(prices, days, plan.world_size), bill(prices, plan.days, plan.world_size)
     return SpotPlan(

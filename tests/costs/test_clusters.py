@@ -8,11 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.costs.clusters import Losses, parse_rate, parse_size, read_cluster
+from bert_horovod.costs.clusters import Losses, parse_rate, parse_size, read_cluster, spot_plan
 from bert_horovod.costs.gpus import PRODUCT_SHARE
-from bert_horovod.costs.planner import HOPPER_SHARE, SPREAD
+from bert_horovod.costs.planner import HOPPER_SHARE, SPREAD, plan_phase
 from bert_horovod.costs.prices import Bill, Prices, bill
 from bert_horovod.errors import UserError
+from tests.costs.test_planner import DEVICE, HOP, recipe
 from tests.horovod_runs import PROJECT
 
 EXAMPLES = sorted((PROJECT / "run" / "clusters").glob("*.toml"))
@@ -220,3 +221,12 @@ def test_saves_that_take_longer_than_machines_stay_are_told():
     hopeless = Losses(mean_s=10.0, save_s=60.0, restart_s=1.0)
     assert hopeless.daly_s == 10.0
     assert hopeless.expected_s(1e6, 1e6) == math.inf
+
+
+@pytest.mark.parametrize(("save_s", "steps"), [(0.01, 10), (1.0, 30), (1e4, 100)])
+def test_the_best_steps_between_saves_are_some_that_the_exchange_allows(save_s, steps):
+    toy = recipe(exchange={"method": "parameters", "interval": 10})
+    plan = plan_phase(toy, 0, 2, DEVICE, HOP)
+    best = spot_plan(toy, plan, 2, Losses(30 * 30 * plan.step_s**2 / 2, save_s, 1.0), None, 1.0).best_steps
+    assert best == steps
+    assert recipe(exchange={"method": "parameters", "interval": 10}, execution={"checkpoint_steps": best})
