@@ -8,6 +8,7 @@ from typing import Any
 
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, update_bytes
 from bert_horovod.errors import UserError
+from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.model.shapes import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_given_json
@@ -25,7 +26,8 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     measured = measured.get("compute", measured)  # `bench scaling` has it under "compute"
     _check(path, "--compute", "bench step", measured, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(measured.get("configuration")))
-    first = recipe.in_phase(recipe.phase[0])  # `bench step` measures the first phase
+    phase = recipe.phase[0]
+    first = recipe.in_phase(phase)  # `bench step` measures the first phase
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
@@ -38,7 +40,7 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     micro_batches = measured["micro_batches"]
     step_s, forward_backward_s = measured["step_s"], micro_batches * measured["forward_backward_s"]
     flops_per_s = measured["flops_per_s"] * step_s / forward_backward_s
-    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    shapes = trained_shapes(pretraining_shapes(model, recipe.objective.pairs), model, phase.trained_layers)
     products_s = recipe.optimizer.flops(shapes) / flops_per_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s - products_s
     if update_s > 0.01 * step_s:  # a smaller difference is within the noise of the two medians

@@ -42,6 +42,14 @@ def test_a_plan_of_one_micro_batch_takes_what_was_measured(tmp_path):
     assert device.memory_bytes_per_s == pytest.approx(update_bytes(toy, shapes, 1, 1) / 0.1)
 
 
+@pytest.mark.parametrize("phases", [[{"num_hidden_layers": 6}, {"grow": "stack"}], [{"trained_layers": 3}]])
+def test_a_model_that_grows_or_trains_in_part_takes_in_its_first_phase_what_was_measured(tmp_path, phases):
+    toy = recipe(4, phase=phases)
+    path = written(tmp_path, compute(toy.of_phase(0)))
+    plan = plan_phase(toy, 0, 1, measured_device(path, toy, Device("sheet", 1.0, 0.1, 2e9, 3e9)), HOP)
+    assert (plan.forward_backward_s, plan.step_s) == (pytest.approx(0.4), pytest.approx(0.5))
+
+
 def test_an_update_that_noise_hides_keeps_the_sheets_rate(tmp_path):
     toy = recipe(4)
     path = written(tmp_path, compute(toy, 0.5, 0.5))
