@@ -1,11 +1,12 @@
 """Measurements of a cluster in place of data sheets: reads the files that other commands print with --json."""
 
-import dataclasses
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_horovod.costs.buckets import computed_profile
 from bert_horovod.costs.planner import Device, Network, accumulation_bytes, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import trained_shapes
@@ -14,7 +15,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_given_json
 
 _MOST = 1e30  # of a number: sums and products stay finite
-_CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), XLA \w+")
+_MEASURED = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), XLA \w+(?:, recompute (attention|layer))?")
 
 
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
@@ -25,7 +26,7 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     measured = _read(path, "--compute", "bench step", ())
     measured = measured.get("compute", measured)  # `bench scaling` has it under "compute"
     _check(path, "--compute", "bench step", measured, ("step_s", "flops_per_s", "forward_backward_s"))
-    match = _CONFIGURATION.fullmatch(str(measured.get("configuration")))
+    match = _MEASURED.fullmatch(str(measured.get("configuration")))
     phase = recipe.phase[0]
     first = recipe.in_phase(phase)  # `bench step` measures the first phase
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
@@ -39,16 +40,19 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     _check(path, "--compute", "bench step", measured, ("micro_batches",))
     micro_batches = measured["micro_batches"]
     step_s, forward_backward_s = measured["step_s"], micro_batches * measured["forward_backward_s"]
-    flops_per_s = measured["flops_per_s"] * step_s / forward_backward_s
+    # Products that backward repeats are no part of what was measured a second, and a plan counts them.
+    plain, all_flops = (
+        computed_profile(replace(first, execution=replace(recipe.execution, recompute=each)), phase, 1, 1.0).end_s
+        for each in ("none", match[7] or "none")
+    )
+    flops_per_s = measured["flops_per_s"] * (all_flops / plain) * step_s / forward_backward_s
     shapes = trained_shapes(pretraining_shapes(model, recipe.objective.pairs), model, phase.trained_layers)
     products_s = recipe.optimizer.flops(shapes) / flops_per_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s - products_s
     if update_s > 0.01 * step_s:  # a smaller difference is within the noise of the two medians
         added_bytes = accumulation_bytes(recipe, sum(map(math.prod, shapes.values())), micro_batches)
         rate = (added_bytes + update_bytes(recipe, shapes, micro_batches, 1)) / update_s
-    return dataclasses.replace(
-        device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate
-    )
+    return replace(device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate)
 
 
 def measured_network(path: Path, network: Network) -> Network:
@@ -77,7 +81,7 @@ def measured_network(path: Path, network: Network) -> Network:
             "where no check fails, `bench step --communication on off --json` of several ranks, or "
             "`bench scaling --json` of several hosts"
         )
-    return dataclasses.replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
+    return replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
 
 
 def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict[str, Any]:

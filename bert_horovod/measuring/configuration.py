@@ -91,11 +91,11 @@ def step_flops(recipe: Recipe) -> float:
 
 def describe_recipe(recipe: Recipe) -> str:
     """The configuration in a few words."""
-    model = recipe.model
+    model, recompute = recipe.model, recipe.execution.recompute
     return (
         f"{model.num_hidden_layers} x {model.hidden_size}, {recipe.execution.micro_batch} rows x "
         f"{recipe.phase[0].sequence_length}, {recipe.numerics.precision}, {recipe.optimizer.name}, "
-        f"XLA {recipe.execution.xla}"
+        f"XLA {recipe.execution.xla}{f', recompute {recompute}' * (recompute != 'none')}"
     )
 
 

@@ -50,6 +50,17 @@ def test_a_model_that_grows_or_trains_in_part_takes_in_its_first_phase_what_was_
     assert (plan.forward_backward_s, plan.step_s) == (pytest.approx(0.4), pytest.approx(0.5))
 
 
+@pytest.mark.parametrize("recompute", ["attention", "layer"])
+def test_a_measurement_tells_what_backward_repeats(tmp_path, recompute):
+    plain, repeating = (recipe(4, execution={"micro_batch": 4, "recompute": each}) for each in ("none", recompute))
+    forward_backward_s = []
+    for measured, planned in ((repeating, repeating), (plain, plain), (plain, repeating)):
+        device = measured_device(written(tmp_path, compute(measured)), planned, Device("sheet", 1.0))
+        forward_backward_s.append(plan_phase(planned, 0, 1, device, HOP).forward_backward_s)
+    assert forward_backward_s[:2] == pytest.approx([0.4, 0.4])
+    assert 0.4 < forward_backward_s[2] < 0.4 * 4 / 3
+
+
 def test_an_update_that_noise_hides_keeps_the_sheets_rate(tmp_path):
     toy = recipe(4)
     path = written(tmp_path, compute(toy, 0.5, 0.5))
