@@ -274,11 +274,11 @@ class _Feed(threading.Thread):
 
 def first_line_without_secrets(text: str) -> str:
     """The first line of a library's message, without users in addresses and values of variables that hold secrets."""
-    text = next(iter(text.splitlines()), "")[:500]
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 4:
-            text = text.replace(value, "***")
-    return re.sub(r"//[^/@\s]+@", "//***@", text)
+    text = next(iter(text.splitlines()), "")
+    hidden = [value for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 4]
+    for value in sorted(hidden, key=len, reverse=True):  # one may be the beginning of another
+        text = text.replace(value, "***")
+    return re.sub(r"//[^/@\s]+@", "//***@", text)[:500]  # not before: half a secret would not be known
 
 
 def _read_ids(path: Path) -> dict[str, str]:

@@ -129,6 +129,9 @@ def test_a_tracker_that_hangs_holds_up_neither_the_run_nor_its_end(recorder, tmp
 def test_values_of_variables_that_hold_secrets_are_not_said(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", KEY)
     assert first_line_without_secrets(f"refused {KEY} of http://a:b@c/d\nmore") == "refused *** of http://***@c/d"
+    monkeypatch.setenv("A_SECRET", KEY[:20])
+    for secret, told in ((KEY, "***"), (f"http://a:{'b' * 30}@c", "http://***@c")):
+        assert first_line_without_secrets("x" * 480 + secret) == "x" * 480 + told
 
 
 def test_settings_have_names_with_points():
