@@ -193,7 +193,7 @@ def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
     if cluster:
         network = cluster.network
     else:
-        rate = math.inf if link is None or Path(link).is_file() else parse_rate(link, "--link")
+        rate = parse_rate(link, "--link") if link is not None and _is_rate(link) else math.inf
         network = Network(rate, LINK_SHARE, HOP_LATENCY_S)
     return network if link is None or _is_rate(link) else measured_network(Path(link), network)
 

@@ -339,7 +339,7 @@ CASES = [
     (f"{V100} --spot 0.4 --hours_between_losses 1e-9", "--hours_between_losses 1e-09: expected 0.01 to 100,000"),
     (f"{V100} --spot 0.4 --restart_s nan", "--restart_s nan: expected 0.001 to 1,000,000"),
     (f"{V100} --link 10", "--link 10: expected a rate above 0 as in 10Gb/s"),
-    (f"{V100} --link none.json", "--link none.json: expected a rate"),
+    (f"{V100} --link none.json", "--link none.json: No such file"),
     (f"{V100} --world_size 0", "--world_size 0: expected at least 1"),
     (f"{V100} --efficiency 0", "--efficiency 0: expected a share"),
     (f"{V100} --plot plan.png", "--plot plan.png: expected a name that ends with .svg"),
