@@ -10,6 +10,7 @@ _importing = ExitStack()
 _importing.enter_context(interrupt_ends_at_once())
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from absl import app
 
 from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.commands.shared.parser import open_values, parse, refuse_unread
-from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
+from bert_horovod.errors import NO_ROOM, ReportedError, RunError, UserError, printable, unreadable
 from bert_horovod.runtime.host import keep_freed_memory
 
 _importing.close()
@@ -39,7 +40,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         return 1
     except OSError as error:
         if error.errno not in NO_ROOM:
-            if (reported := unreadable(error, error.filename or "a file")) is None:
+            reported = unreadable(error, error.filename or "a file")
+            if error.errno == errno.ENAMETOOLONG:  # of a text in place of a path
+                reported = UserError(f"no such file: the name {str(error.filename)[:60]!r}... is too long for one")
+            if reported is None:
                 raise
             print(f"bert-horovod: error: {printable(str(reported))}", file=sys.stderr)
             return reported.exit_code

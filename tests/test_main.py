@@ -147,6 +147,11 @@ def raiser(error: BaseException) -> argparse.Namespace:
             1,
             "no room on the disk for metrics.jsonl: No space left on device; make room and run the same command again",
         ),
+        (
+            OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "text " * 80),
+            2,
+            f"no such file: the name {'text ' * 12!r}... is too long for one",
+        ),
     ],
 )
 def test_an_error_is_one_message_and_exit_code_2_where_it_is_the_users_mistake(capsys, error, code, words):

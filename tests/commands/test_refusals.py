@@ -53,6 +53,7 @@ CASES = [
     # Paths and columns.
     (f"{PREPARE} none --input a.txt", "cannot read the vocabulary none: No such file"),
     (f"{PREPARE} model --input none.txt", "--input none.txt: no such file"),
+    (f"{PREPARE} model --input {'text ' * 80!r}", "no such file"),
     (f"{PREPARE} vocab.txt --input gs://lab/a.txt", "needs gcsfs, which cannot be imported"),
     (f"{PREPARE} vocab.txt --input az://lab/a.txt", "install it: pip install adlfs"),
     (f"{PREPARE} vocab.txt --input s3://id:hidden@lab/a.txt", "a user or a password before @; expected a URL"),
