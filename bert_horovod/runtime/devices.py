@@ -8,14 +8,13 @@ the GPU and XLA's version; a file that is there before a program is compiled dec
 import atexit
 import os
 import re
-import resource
 import shutil
 import tempfile
 from pathlib import Path
 
 from bert_horovod.errors import UserError
 from bert_horovod.runtime import lazy_tensorflow as tf
-from bert_horovod.runtime.host import BFLOAT16, instructions
+from bert_horovod.runtime.host import BFLOAT16, instructions, peak_resident_bytes
 
 
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
@@ -76,13 +75,7 @@ def xla_multiplies_well() -> bool:
 
 def peak_memory_bytes() -> int:
     """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
-    if has_gpu():
-        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    try:  # this process's peak alone; ru_maxrss also counts the process that started it
-        with open("/proc/self/status", encoding="utf-8") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] if has_gpu() else peak_resident_bytes()
 
 
 # XLA has two autotuners, each with a flag of its own.

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import resource
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _STAT = Path("/proc/stat")
+_STATUS = Path("/proc/self/status")
 BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # instructions by which most processors multiply bfloat16 faster than float32
 
 
@@ -113,6 +115,14 @@ def resident_bytes() -> int:
     """The resident memory of this process now."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes(status: Path = _STATUS) -> int:
+    """The most resident memory of this process so far."""
+    try:  # this process's peak alone; ru_maxrss also counts the process that started it
+        return int(status.read_text(encoding="utf-8").partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError):  # gVisor tells of no VmHWM
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _watch(limit_bytes: int) -> None:

@@ -17,6 +17,7 @@ from bert_horovod.runtime.host import (
     busy_share,
     core_ticks,
     instructions,
+    peak_resident_bytes,
     physical_cores,
     processor_name,
     resident_bytes,
@@ -176,3 +177,11 @@ def test_what_is_held_is_counted():
     held = b"1" * (64 << 20)
     assert resident_bytes() - before > 48 << 20
     assert held
+
+
+def test_a_peak_is_told_where_the_kernel_has_no_line_for_it_too(tmp_path):
+    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t1 kB\n", encoding="utf-8")
+    for status in (tmp_path / "status", tmp_path / "none"):
+        assert 10 << 20 < peak_resident_bytes(status) < 1 << 40
+    (tmp_path / "status").write_text("VmHWM:\t   2048 kB\n", encoding="utf-8")
+    assert peak_resident_bytes(tmp_path / "status") == 2 << 20

@@ -21,6 +21,7 @@ from bert_horovod.corpus.reading.tokenizer_settings import JsonTokenizer, Tokeni
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.corpus.store import VOCABULARY_FILE
 from bert_horovod.errors import NO_ROOM, RunError, file_error
+from bert_horovod.runtime.host import peak_resident_bytes
 
 Report = Callable[[int, int], None]  # takes the bytes read on the disk and the documents so far
 
@@ -69,7 +70,7 @@ def make_blocks(job: BlocksJob, report: Report) -> Done:
     )
     with disk_errors(job.store):
         files = list(_blocks(job, builder, report))
-    return Done(files, time.monotonic() - start, memory_before, _peak_memory())
+    return Done(files, time.monotonic() - start, memory_before, peak_resident_bytes())
 
 
 def hash_source(source: SourceFile) -> str:
@@ -186,9 +187,4 @@ def _forget_peak() -> int:
     """Reset the peak of this process's memory, if the system allows it; returns the peak in bytes."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _peak_memory()
-
-
-def _peak_memory() -> int:
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return peak_resident_bytes()
