@@ -43,10 +43,9 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
     """List the files that `--input` values name, each file once, in a fixed order.
 
     A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted), here or, as a URL,
-    elsewhere. In a directory, hidden
-    files are skipped; so are CSV and TSV tables, and files with other suffixes than those of FORMATS, which are named
-    on stderr. So are notes such as LICENSE and _SUCCESS, in a glob too. Raises UserError when a value matches no file,
-    and for a format that is not read.
+    elsewhere. In a directory, hidden files are skipped; so are CSV and TSV tables, links to directories, and files with
+    other suffixes than those of FORMATS, which are named on stderr. So are notes such as LICENSE and _SUCCESS, in a
+    glob too. Raises UserError when a value matches no file, and for a format that is not read.
     """
     sources: dict[str, SourceFile] = {}
     for pattern in inputs:
@@ -218,7 +217,7 @@ def _saved_names(state: File) -> list[str]:
 
 
 def walk(directory: Path) -> list[Path]:
-    """All files of a directory by name, but hidden ones and those of Spark's; raises the error of file_error."""
+    """All files of a directory by name, but hidden ones, Spark's, and those behind links; raises file_error's error."""
 
     def refuse(error: OSError) -> None:
         raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
@@ -226,5 +225,7 @@ def walk(directory: Path) -> list[Path]:
     files = []
     for folder, folders, names in os.walk(directory, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _SPARKS_FOLDERS]
+        if links := sorted(name for name in folders if os.path.islink(os.path.join(folder, name))):
+            print(f"passing over links to directories in {folder}, name them too: {some(links, 5)}", file=sys.stderr)
         files += [Path(folder, name) for name in names if not name.startswith(".")]
     return sorted(files, key=lambda file: file.relative_to(directory).as_posix())

@@ -70,3 +70,17 @@ def test_tables_in_a_directory_are_passed_over_and_told(tmp_path, capsys):
     (tmp_path / "tables" / "a.csv").write_text("text\nOne.")
     with pytest.raises(UserError, match=r"holds no text; .*such as .csv, one by one or by a glob"):
         find_sources([str(tmp_path / "tables")])
+
+
+def test_links_to_directories_are_passed_over_and_told(tmp_path, capsys):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "corpus").mkdir()
+    for name in ("corpus/a.txt", "far/b.txt"):
+        (tmp_path / name).write_text("One.")
+    (tmp_path / "corpus" / "b.txt").symlink_to(tmp_path / "far" / "b.txt")
+    assert len(find_sources([str(tmp_path / "corpus")])) == 2
+    assert capsys.readouterr().err == ""
+    (tmp_path / "corpus" / "wiki").symlink_to(tmp_path / "far")
+    assert [source.name for source in find_sources([str(tmp_path / "corpus")])] == ["a.txt", "b.txt"]
+    told = f"passing over links to directories in {tmp_path / 'corpus'}, name them too: wiki\n"
+    assert capsys.readouterr().err == told
