@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.bench import scaling
 from bert_horovod.commands.shared.step_flags import step_recipe
-from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml, shipped_recipe
 from tests.horovod_runs import PATIENCE_S, PROJECT
 from tests.reporting.toy_record import write_run
 from tests.toys import TOY_STEP, toy_recipe
@@ -106,6 +107,12 @@ def test_a_rank_is_measured_and_plan_and_report_read_it(recipe, tmp_path, capsys
     run, page = write_run(tmp_path / "run"), tmp_path / "page.html"
     assert not dispatch(parse(["bert-horovod", "report", str(run), "--scaling", str(output), "--output", str(page)]))
     assert "Weak scaling: 2 x 32" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("named", ["quickstart", "quickstart.toml"])
+def test_the_processes_of_scaling_get_the_file_of_a_recipe_that_comes_with_the_program(named):
+    words = scaling._step_words(parse(["bert-horovod", "bench", "scaling", "--recipe", named]))
+    assert words == ["--recipe", str(shipped_recipe("quickstart")), "--steps", "10"]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.commands.shared.host_flags import add_hosts, given_hosts
 from bert_horovod.commands.shared.step_flags import add_step, step_recipe
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.recipe_files.loading import recipe_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +113,7 @@ def _step_words(arguments: argparse.Namespace) -> list[str]:
     for name in ("recipe", "model", "steps"):
         setting = getattr(arguments, name)
         if setting is not None:
-            words += [f"--{name}", str(setting.absolute() if isinstance(setting, Path) else setting)]
+            words += [f"--{name}", str(recipe_file(setting).absolute() if name == "recipe" else setting)]
     for override in arguments.overrides:
         words += ["--set", override]
     return words
