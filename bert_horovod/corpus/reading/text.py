@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 from bert_horovod.corpus.reading.other_formats import refuse_content
 from bert_horovod.corpus.reading.sentences import split_sentences
@@ -24,9 +25,6 @@ class Section:
     title: str = ""  # of the document, if it has one
 
 
-Paragraph = tuple[int, str]  # number of its first line, its text
-
-
 def utf8_bytes(text: str) -> int:
     """Length of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
@@ -43,12 +41,12 @@ def text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Se
     if reader.begin == 0:
         reader.look = _refuse_content
     if documents == "file":
-        yield document_sections(_paragraphs(reader.lines()), documents, reader)
+        yield document_sections(_paragraphs(line for _, line in reader.lines()), documents, reader)
         return
-    stream = _whole_lines(reader.lines(lambda line: not line.strip()))
+    stream = (_single_spaces(line) for _, line in reader.lines(lambda line: not line.strip()))
     for first in stream:
         if first:
-            document = _until_blank(first, stream)
+            document = chain([first], takewhile(bool, stream))
             yield document_sections(document, documents, reader)
             counted = reader.passed_over.copy()
             for _ in document:  # if the caller skips the document: read to its end, but do not count its bad lines
@@ -66,9 +64,9 @@ def record_sections(number: int, text: str, title: str, documents: str, reader: 
     if token_letters(documents):
         yield from _sequence_sections([text.encode()], documents, reader.place(number), title)
         return
-    inner = ((number, line) for line in text.split("\n"))
-    paragraphs = _paragraphs(inner) if documents == "file" else _whole_lines(inner)
-    yield from document_sections((paragraph for paragraph in paragraphs if paragraph), documents, reader, title)
+    lines = text.split("\n")
+    paragraphs = _paragraphs(lines) if documents == "file" else filter(None, map(_single_spaces, lines))
+    yield from document_sections(paragraphs, documents, reader, title)
 
 
 def _sequence_sections(sequence: Iterable[bytes], documents: str, where: str, title: str) -> Iterator[Section]:
@@ -78,16 +76,15 @@ def _sequence_sections(sequence: Iterable[bytes], documents: str, where: str, ti
         yield Section(text, len(text), is_last, title)
 
 
-def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
     held: list[str] = []
-    first, characters = 1, 0
-    for number, line in lines:
+    characters = 0
+    for line in lines:
         if line and not line.isspace():
-            first = first if held else number
             held.append(line)
             characters += len(line)
         elif held:
-            yield first, _single_spaces(" ".join(held))
+            yield _single_spaces(" ".join(held))
             held, characters = [], 0
         if characters > _HELD_CHARACTERS:
             text = _single_spaces(" ".join(held))
@@ -95,17 +92,10 @@ def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
             if utf8_bytes(unfinished) > SECTION_BYTES:
                 unfinished = ""  # an endless sentence: it is cut, and a new one begins
             if len(unfinished) < len(text):
-                yield first, text[: len(text) - len(unfinished)].rstrip()
-            first, held, characters = number, [unfinished] if unfinished else [], len(unfinished)
+                yield text[: len(text) - len(unfinished)].rstrip()
+            held, characters = [unfinished] if unfinished else [], len(unfinished)
     if held:
-        yield first, _single_spaces(" ".join(held))
-
-
-def _whole_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:
-    """Yield every line that holds text, and None for a blank one."""
-    for number, line in lines:
-        words = _single_spaces(line)
-        yield (number, words) if words else None
+        yield _single_spaces(" ".join(held))
 
 
 def _single_spaces(line: str) -> str:
@@ -114,21 +104,13 @@ def _single_spaces(line: str) -> str:
     return line if "  " not in line and line.isprintable() else " ".join(line.split())
 
 
-def _until_blank(first: Paragraph, stream: Iterator[Paragraph | None]) -> Iterator[Paragraph]:
-    yield first
-    for paragraph in stream:
-        if paragraph is None:
-            return
-        yield paragraph
-
-
 def document_sections(
-    paragraphs: Iterator[Paragraph], documents: str, reader: SourceReader, title: str = ""
+    paragraphs: Iterable[str], documents: str, reader: SourceReader, title: str = ""
 ) -> Iterator[Section]:
     """Yield the sections of one document, at least one."""
     held: list[str] = []
     held_bytes = 0
-    for _, paragraph in paragraphs:
+    for paragraph in paragraphs:
         size = utf8_bytes(paragraph)
         pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, documents, reader)
         for piece, piece_bytes in pieces:

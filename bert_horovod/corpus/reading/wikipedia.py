@@ -253,7 +253,7 @@ def _article_sections(article: Article, reader: SourceReader) -> Iterator[Sectio
     paragraphs, removed = plain_text(article.wikitext, article.names)
     finite = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
     reader.passed_over += removed + Counter({ENDLESS: len(paragraphs) - len(finite)})
-    yield from document_sections(((0, paragraph) for paragraph in finite), "file", reader, article.title)
+    yield from document_sections(finite, "file", reader, article.title)
 
 
 def _is_endless(paragraph: str) -> bool:
