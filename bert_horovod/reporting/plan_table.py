@@ -268,14 +268,14 @@ def spot_text(plans: Sequence[SpotPlan], share: float, hours_between_losses: flo
             if priced:
                 total += f", {_number(sum(plan.price or 0 for plan in of_ranks))} {currency}".rstrip()
             parts.append(total)
-    best = plans[-1]
+    best = max((plan for plan in plans if plan.world_size == plans[-1].world_size), key=lambda plan: plan.days)
     if _days(best.best_days) == _NEVER:
         return "\n".join(
             [*parts, f"{best.world_size} rank(s) lose hosts too often to get to the end, however they save"]
         )
     parts.append(
-        f"for {best.world_size} rank(s): --set execution.checkpoint_steps={best.best_steps} "
-        f"({duration(best.daly_s)} by Daly, {duration(best.young_s)} by Young)"
+        f"for {best.world_size} rank(s) in phase {best.phase}, the longest: --set execution.checkpoint_steps="
+        f"{best.best_steps} ({duration(best.daly_s)} by Daly, {duration(best.young_s)} by Young)"
     )
     return "\n".join(parts)
 
