@@ -1,4 +1,4 @@
-"""Check a token store: every hash, every offset, every token id.
+"""Check a token store: every hash, every offset, every count.
 
 bert-horovod verify STORE
 
