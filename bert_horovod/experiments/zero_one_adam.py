@@ -43,7 +43,7 @@ from bert_horovod.exchange.updater import Updater, Wrapped
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule, bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import learning_rate, whole_steps
+from bert_horovod.optimizers.schedule import learning_rate, steps_without_rate, whole_steps
 from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer, Recipe, Shape, Stage
 from bert_horovod.recipe.settings import Phase
@@ -352,6 +352,12 @@ class ZeroOneAdamSettings(StagedSettings):
                 "optimizer.bias_correction = false: exchange.method = 'zero_one_adam' updates the second moment "
                 "rarely, so that without correction it would be far too small; expected true"
             )
+        for i, phase in enumerate(recipe.phase):
+            if count := steps_without_rate(phase):
+                raise UserError(
+                    f"phase.{i}: its last {count:,} steps have the learning rate 0, by which exchange.method = "
+                    "'zero_one_adam' divides; expected a smaller decay_power, or an end_learning_rate"
+                )
         if self.interval & (self.interval - 1):
             raise UserError(
                 f"exchange.interval = {self.interval}: exchange.method = 'zero_one_adam' doubles its interval up to "

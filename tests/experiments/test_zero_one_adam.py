@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 from bert_horovod.costs.exchanges import stages
+from bert_horovod.errors import UserError
 from bert_horovod.experiments.zero_one_adam import sync_period
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.recipe.settings import Phase
+from bert_horovod.recipe_files.loading import recipe_from_table
 from tests.costs.test_exchanges import with_exchange
 from tests.toys import toy_recipe
 
@@ -34,3 +36,10 @@ def test_syncs_of_a_phase_are_as_many_as_its_learning_rates_say(power):
     local = stages(recipe, phase)[-1]
     assert local.after == pytest.approx(expected / 2700)
     assert 2700 / 16 < expected < 2700
+
+
+def test_a_decay_that_ends_in_zeros_is_refused_because_periods_divide_by_the_rate():
+    table = {"exchange": {"method": "zero_one_adam"}, "optimizer": {"name": "adamw"}}
+    with pytest.raises(UserError, match=r"^phase\.1: its last 989 steps have the learning rate 0, .* smaller decay_p"):
+        recipe_from_table(table | {"phase": [{}, {"decay_power": 1e9}]})
+    recipe_from_table(table | {"phase": [{"decay_power": 1e9, "end_learning_rate": 1e-6}]})
