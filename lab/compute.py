@@ -34,9 +34,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.text.mask_rates import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.measuring.configuration import XLA_CHOICES, describe_recipe, size_recipe, step_flops
+from bert_horovod.measuring.configuration import describe_recipe, size_recipe, step_flops
 from bert_horovod.model.architectures.families import family_of
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.settings import Execution
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.reporting.tables import ratio, table
 from lab.rounds import PROJECT, in_turn, peak_bytes, printed, ratio_of, reported, say, started
@@ -49,6 +50,7 @@ SHAPES = {  # model's size, rows, length
     "large": ("large", 4, 128),
 }
 PRECISIONS = ("float32", "bfloat16", "float16")
+XLA_CHOICES = next(entry for entry in dataclasses.fields(Execution) if entry.name == "xla").metadata["choices"]
 WARM_UP = 3  # steps
 ENVIRONMENTS = PROJECT / "lab" / ".environments"
 HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
@@ -14,7 +13,7 @@ from bert_horovod.batches.packing import most_sequences
 from bert_horovod.batches.text.mask_rates import full_row_slots, mask_rate
 from bert_horovod.costs.derived import VOCABULARY, Product, matrix_products, training_flops
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe.settings import Execution, Phase
+from bert_horovod.recipe.settings import Phase
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime import lazy_tensorflow as tf
 
@@ -40,7 +39,6 @@ SIZES = {
     ),
 }
 TRACED_STEPS = 2  # in the TensorBoard trace of `bench step --trace`
-XLA_CHOICES = next(entry for entry in dataclasses.fields(Execution) if entry.name == "xla").metadata["choices"]
 
 
 def size_recipe(name: str, overrides: list[str], rows: int | None = None, length: int | None = None) -> Recipe:
