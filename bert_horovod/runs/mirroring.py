@@ -259,7 +259,7 @@ class Mirror:
     def _tell(self) -> None:
         lag = {"url": str(self._place), "copied": max(self._complete, default=None)}
         lag |= {"waiting": max(self.holds(), default=None), "waiting_since": self._since, "error": self._error}
-        with self._changed, contextlib.suppress(OSError):  # the next save tells of a full disk
+        with self._changed, contextlib.suppress(ReportedError):  # the next save tells of a full disk
             write_atomically(self._output_dir / LAG, json.dumps(lag, indent=1) + "\n")
 
 

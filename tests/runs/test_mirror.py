@@ -150,6 +150,15 @@ def test_a_slow_mirror_takes_the_newest_and_disk_keeps_what_it_reads(box, monkey
     copying.close()
 
 
+def test_a_lag_that_cannot_be_recorded_ends_no_copying(saved, store, tmp_path):
+    box = Box(saved, tmp_path, str(tmp_path / "mirror"), store)
+    (box.output_dir / mirror.LAG).mkdir()  # as little to be written as on a full disk
+    copying = box.open()
+    box.copy(copying, 10, 20)
+    copying.close()
+    assert box.steps() == [10, 20]
+
+
 def test_a_server_that_is_killed_is_told_and_gets_the_newest_later(saved, store, tmp_path, server, monkeypatch):
     monkeypatch.setattr(connections, "PATIENCE_S", 0.5)
     monkeypatch.setattr(mirroring, "RETRY_S", 0.3)
