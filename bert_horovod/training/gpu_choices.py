@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.costs.buckets import by_size
-from bert_horovod.errors import DamagedData
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.runtime import devices
 from bert_horovod.runtime import lazy_tensorflow as tf
 from bert_horovod.runtime.devices import gpu_details, has_gpu
@@ -53,8 +53,8 @@ def keep_choices(run: Run) -> None:
     write_atomically(run.job.output_dir / FILE, json.dumps(content, indent=1) + "\n")
     earlier = {name: text for name, text in _of_earlier_runs().items() if name not in chosen}
     content["choices"] = dict([*earlier.items(), *chosen.items()][-MOST_CHOICES:])
-    path = cache_file()
-    with contextlib.suppress(OSError):  # a home that nobody may write to
+    with contextlib.suppress(OSError, ReportedError, RuntimeError):  # a home without room or rights, or none at all
+        path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(content, indent=1) + "\n")
         oldest_first = sorted(path.parent.glob("autotuning-*.json"), key=lambda each: each.stat().st_mtime)
@@ -101,7 +101,7 @@ def _of_earlier_runs() -> dict[str, str]:
     """Nothing if there were none; a damaged file is written anew."""
     try:
         made_on, chosen = _read(cache_file())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
         return {}
     return chosen if made_on == _made_on() else {}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from types import SimpleNamespace
 
 import pytest
@@ -58,6 +59,18 @@ def test_earlier_runs_keep_their_newest_choices_and_newest_files(tmp_path, tuned
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     assert [content["made_on"].partition(" with ")[0] for content in contents] == ["GPU 1", "GPU 2"]
     assert [list(content["choices"]) for content in contents] == [["c", "a", "d"]] * 2
+
+
+def test_a_cache_that_cannot_be_written_or_has_no_home_ends_no_run(tmp_path, tuned, monkeypatch):
+    run = SimpleNamespace(world=World(), job=SimpleNamespace(output_dir=tmp_path))
+    gpu_choices.cache_file().mkdir(parents=True)  # as little to be replaced as on a full disk
+    gpu_choices.keep_choices(run)
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # a container's user
+    tuned["second.textproto"] = "version: 3"
+    gpu_choices.keep_choices(run)
+    assert json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))["choices"] == tuned
 
 
 @pytest.mark.slow
