@@ -42,7 +42,7 @@ class Start:
     """What a run is started from; without values, fresh parameters."""
 
     flag: str = ""  # that named the checkpoint
-    checkpoint: str = ""  # its path
+    checkpoint: str = ""  # its absolute path, or its URL
     weights: str = ""  # SHA-256; see runs.opening
 
     def __str__(self) -> str:
@@ -258,7 +258,7 @@ def _refuse_another_start(output_dir: Path, start: Start, now: Start, name: str,
     One that has none begins anew, and takes from the other one what the flag says.
     """
     same = start.weights == now.weights and (resumes or start.flag == now.flag)
-    own = now.checkpoint and Path(now.checkpoint).resolve().is_relative_to(output_dir.resolve())
+    own = now.checkpoint.startswith("/") and Path(now.checkpoint).resolve().is_relative_to(output_dir.resolve())
     if same or own or (not now.weights and resumes):
         return
     again = f"give {start.flag} {start.checkpoint} again" if start.weights else f"leave {now.flag} out"

@@ -32,7 +32,8 @@ class Initial:
         """What run.json records of the checkpoint; raises ReportedError if its files cannot be read."""
         checkpoint = self.checkpoint
         try:
-            return Start(checkpoint.flag, os.path.abspath(checkpoint.directory), checkpoint.weights_hash())
+            place = str(checkpoint) if checkpoint.url else os.path.abspath(checkpoint.directory)
+            return Start(checkpoint.flag, place, checkpoint.weights_hash())
         except OSError as error:
             raise file_error(error, f"{checkpoint.flag} {checkpoint}: {error.filename}: {error.strerror}") from error
 

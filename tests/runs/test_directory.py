@@ -175,6 +175,15 @@ def test_a_run_goes_on_from_what_it_was_started_from_or_from_its_own(tmp_path, f
     assert json.loads((directory / "run.json").read_text())["start"] == dataclasses.asdict(first)
 
 
+def test_a_url_is_not_a_checkpoint_of_its_own_also_within_its_directory(tmp_path, monkeypatch):
+    claim_and_leave(tmp_path / "run", start=ONE)
+    (tmp_path / "run" / "checkpoints" / "step-00000003").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "run")
+    assert "not from --checkpoint s3://lab/a" in refusal(
+        tmp_path / "run", start=dataclasses.replace(OTHER, checkpoint="s3://lab/a")
+    )
+
+
 def test_an_earlier_run_whose_start_was_not_recorded_resumes(earlier):
     (earlier / "run.json").write_text(json.dumps({"store": STORE, "format": 1}))
     claim_and_leave(earlier, start=ONE)

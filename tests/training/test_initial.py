@@ -148,3 +148,9 @@ def test_a_start_from_a_checkpoint_that_its_run_has_removed_is_told_as_such(stor
     shutil.rmtree(gone)
     with pytest.raises(RunError, match=f"the checkpoint {gone} was removed, by the run that made it, before this run"):
         train_recipe(toy_recipe(), store, tmp_path / "run", initial=start)
+
+
+def test_a_start_from_a_mirror_is_recorded_by_its_url_not_by_where_it_was_fetched_to(store, tmp_path):
+    write_model(tmp_path / "run" / "checkpoints" / "step-00000004", store)
+    opened = find_checkpoint(tmp_path / "run", "--init_checkpoint", "s3://lab/run")
+    assert Initial(opened).start.checkpoint == "s3://lab/run/checkpoints/step-00000004"
