@@ -8,7 +8,6 @@ complete in itself and that transformers loads. With --vocab it takes an extende
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ _NAMED = 4  # tensors that the summary names, at most
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     checkpoint = parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
-    opens(checkpoint, partial(open_named, flag="CHECKPOINT"))
+    opens(checkpoint, lambda _, path: open_named(path, "CHECKPOINT"))
     parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory to write")
     parser.add_argument(
         "--vocab",

@@ -9,14 +9,16 @@ import argparse
 import contextlib
 import importlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import CHECKPOINT, RECIPE, add_data_dirs
-from bert_horovod.commands.shared.opened_flags import opens_checkpoint
+from bert_horovod.commands.shared.opened_flags import open_named
+from bert_horovod.commands.shared.parser import opens, takes_urls
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"to start from, with its [model] where the recipe says nothing else: {CHECKPOINT}",
     )
-    opens_checkpoint(start, "--init_checkpoint")
     behind = either.add_argument(
         "--continue_from",
         type=Path,
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to begin a new run behind a run's checkpoint, with its optimizer state and counters too, and with "
         "another recipe, stores or weights",
     )
-    opens_checkpoint(behind, "--continue_from")
+    for action in (start, behind):
+        takes_urls(action)
+        opens(action, partial(_open_start, action.option_strings[0]))
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -76,7 +79,7 @@ def _look(arguments: argparse.Namespace) -> None:
         stores = open_stores(arguments.data_dir)
         check_mixtures(recipe, stores)
         store = next(iter(stores.values()))
-        check_vocabulary(recipe, store, padded=_start(arguments) is not None)
+        check_vocabulary(recipe, store, padded=_model(arguments) is not None)
         read_priority_words(recipe.objective.priority_words, store.vocabulary, store.tokenizer_settings)
         _probes(recipe, arguments.probe_dir, store)
 
@@ -110,16 +113,28 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     return job
 
 
+def _open_start(flag: str, arguments: argparse.Namespace, path: Path) -> "OpenCheckpoint | None":
+    """The checkpoint; None: the run in --output_dir began with it, and needs it no longer."""
+    from bert_horovod.runs.directory import began_with
+
+    return None if began_with(arguments.output_dir, flag, path) else open_named(path, flag)
+
+
 def _start(arguments: argparse.Namespace) -> "OpenCheckpoint | None":
     return arguments.init_checkpoint or arguments.continue_from
 
 
-def _recipe(arguments: argparse.Namespace) -> Recipe:
-    """The recipe; what it leaves out of [model] is as in the checkpoint to start from."""
+def _model(arguments: argparse.Namespace) -> Model | None:
+    """The model of the checkpoint to start from, or that the run in --output_dir was started from; None: of neither."""
+    from bert_horovod.runs.directory import started_model
+
     start = _start(arguments)
-    if start is None:
-        return load_recipe(arguments.recipe, arguments.overrides)
-    return load_recipe(arguments.recipe, arguments.overrides, start.reader.model)
+    return start.reader.model if start else started_model(arguments.output_dir)
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    """The recipe, with _model in place of what it leaves out of [model]."""
+    return load_recipe(arguments.recipe, arguments.overrides, _model(arguments))
 
 
 def _probes(recipe: Recipe, inputs: list[Path] | None, store: "Store") -> list[Any]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.errors import ReportedError, RunError, UserError, damaged, file_error, unreadable
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.checkpoint import BEST, NEWEST, paths
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.resuming import recorded_recipe
 from bert_horovod.runs.status_files import COMMAND, NOTES, SESSIONS, STATUS
 from bert_horovod.runs.trackers import IDS
+from bert_horovod.storage.places import is_url, parse_place
 from bert_horovod.storage.reading import read_record, read_text
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
@@ -103,6 +104,22 @@ def start_of(output_dir: Path) -> Start:
         return Start(**(read_record(output_dir / "run.json", RunRecord, inside=output_dir).start or {}))
     except (OSError, ValueError):
         return Start()
+
+
+def began_with(output_dir: Path, flag: str, given: Path) -> bool:
+    """Whether a run has checkpoints, and was started from what `given` names after this flag: it needs that no longer.
+
+    That may be gone by now, or be of a run that has gone on.
+    """
+    start, name = start_of(output_dir), str(parse_place(given, flag)) if is_url(given) else os.path.abspath(given)
+    same = start.flag == flag and name in (start.checkpoint, start.checkpoint.rpartition("/checkpoints/")[0])
+    return same and bool(paths(output_dir))
+
+
+def started_model(output_dir: Path) -> Model | None:
+    """The model of a run that was started from a checkpoint, which its recipe may leave out; None: there is none."""
+    recipe = _recipe_of_run(output_dir) if start_of(output_dir).weights else None
+    return recipe.model if recipe else None
 
 
 def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:

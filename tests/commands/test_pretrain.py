@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,27 @@ def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):
     (files["output_dir"] / "checkpoints" / "step-00000002").mkdir(parents=True)
     message = r"from --init_checkpoint /models/one \(weights 1{12}\), not from --init_checkpoint .*/model \("
     refuse(files, message, "--init_checkpoint", str(tmp_path / "model"))
+
+
+def test_a_run_that_has_saved_needs_its_start_no_longer_also_for_its_model(files, tmp_path):
+    model, table = toy_recipe().model, toy_recipe_table()
+    write_checkpoint(tmp_path / "a", model=model, words=SMALL_VOCABULARY)
+    del table["model"]
+    files["recipe"].write_text(tomli_w.dumps(table), encoding="utf-8")
+    start = ("--init_checkpoint", str(tmp_path / "a"))
+
+    def begin(*words: str) -> None:
+        job = pretrain._job(opened(files, *words), launch())
+        assert job.recipe.model == model
+        os.close(claim(files["output_dir"], job.recipe, job.dataset.hash, start=job.start))
+
+    begin(*start)
+    shutil.rmtree(tmp_path / "a")
+    refuse(files, "there is none at", *start)
+    (files["output_dir"] / "checkpoints" / "step-00000002").mkdir(parents=True)
+    begin(*start)
+    begin()
+    refuse(files, "there is none at", "--continue_from", str(tmp_path / "a"))
 
 
 @pytest.mark.full

@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 from bert_horovod.errors import DamagedData, RunError, UserError
 from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
-from bert_horovod.runs.directory import Start, claim, refuse_other_things, stop_requested
+from bert_horovod.runs.directory import Start, began_with, claim, refuse_other_things, stop_requested
 from bert_horovod.storage.writing import lock, write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import run_python
@@ -173,6 +174,25 @@ def test_a_run_goes_on_from_what_it_was_started_from_or_from_its_own(tmp_path, f
     else:
         claim_and_leave(directory, start=second)
     assert json.loads((directory / "run.json").read_text())["start"] == dataclasses.asdict(first)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "given", "began"),
+    [
+        ("/a/checkpoints/step-00000004", "/a", True),
+        ("/a/checkpoints/step-00000004", "/a/checkpoints/../checkpoints/step-00000004", True),
+        ("/a/checkpoints/step-00000004", "/a/checkpoints/step-00000008", False),
+        ("s3://lab/a/checkpoints/step-00000004", "s3://lab/a", True),
+        ("/models/one", "/models/one", True),
+        ("/models/one", "/models", False),
+    ],
+)
+def test_a_run_with_checkpoints_knows_what_it_began_with_by_its_name(tmp_path, checkpoint, given, began):
+    claim_and_leave(tmp_path / "run", start=dataclasses.replace(ONE, checkpoint=checkpoint))
+    assert not began_with(tmp_path / "run", "--checkpoint", Path(given))
+    (tmp_path / "run" / "checkpoints" / "step-00000003").mkdir(parents=True)
+    assert began_with(tmp_path / "run", "--checkpoint", Path(given)) == began
+    assert not began_with(tmp_path / "run", "--init_checkpoint", Path(given))
 
 
 def test_a_url_is_not_a_checkpoint_of_its_own_also_within_its_directory(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Flags that name a checkpoint or a run, which may be elsewhere: opened once, before their command begins."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +42,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, what: str = "") -> None:
 def opens_checkpoint(action: argparse.Action, flag: str = "--checkpoint") -> None:
     """Declare that a flag names a checkpoint, or the URL of one; its value is an OpenCheckpoint."""
     takes_urls(action)
-    opens(action, partial(open_named, flag=flag))
+    opens(action, lambda _, path: open_named(path, flag))
 
 
 def open_named(path: Path, flag: str) -> "OpenCheckpoint":
@@ -61,7 +60,7 @@ def open_named(path: Path, flag: str) -> "OpenCheckpoint":
 def opens_run(action: argparse.Action) -> None:
     """Declare that an argument names a run, or its mirror; its value is an OpenRun."""
     takes_urls(action)
-    opens(action, open_run)
+    opens(action, lambda _, path: open_run(path))
 
 
 def open_run(path: Path) -> OpenRun:

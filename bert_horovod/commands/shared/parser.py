@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import InspectLoader
 from pathlib import Path
 from types import ModuleType
@@ -161,7 +162,7 @@ def takes_urls(action: argparse.Action) -> None:
     action.takes_urls = True  # type: ignore[attr-defined]
 
 
-def opens(action: argparse.Action, opened: Callable[[Path], Any]) -> None:
+def opens(action: argparse.Action, opened: Callable[[argparse.Namespace, Path], Any]) -> None:
     """Declare what opens the path or URL that a flag names; the command finds what `opened` returns."""
     action.opens = opened  # type: ignore[attr-defined]
 
@@ -177,7 +178,7 @@ def open_values(arguments: argparse.Namespace) -> None:
     for action in actions:
         _refuse_urls(action, getattr(arguments, action.dest, None))
     for dest, opened in {action.dest: action.opens for action in actions if hasattr(action, "opens")}.items():
-        values = getattr(arguments, dest)
+        values, opened = getattr(arguments, dest), partial(opened, arguments)
         if values is not None:
             setattr(arguments, dest, list(map(opened, values)) if isinstance(values, list) else opened(values))
 
