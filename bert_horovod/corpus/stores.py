@@ -68,10 +68,11 @@ def open_stores(words: Sequence[str | Path]) -> Stores:
     return stores
 
 
-def data_dirs(stores: Stores) -> str:
-    """The flags that name the stores, for messages about what to type."""
-    words = [f"{name}={store.path}" if name else str(store.path) for name, store in stores.items()]
-    return " ".join(f"--data_dir {shlex.quote(word)}" for word in words)
+def data_dirs(stores: Stores, index_dir: Path | None = None) -> str:
+    """The flags that name the stores, and the directory of their indexes, for messages about what to type."""
+    words = [("--data_dir", f"{name}={store.path}" if name else store.path) for name, store in stores.items()]
+    words += [("--index_dir", index_dir)] if index_dir else []
+    return " ".join(f"{flag} {shlex.quote(str(word))}" for flag, word in words)
 
 
 def train_tokens(stores: Mapping[str, Store]) -> dict[str, int]:

@@ -107,7 +107,7 @@ class MixedDataset:
 
     @property
     def flags(self) -> str:
-        return data_dirs(self.stores)
+        return data_dirs(self.stores, self.index_dir)
 
     @cached_property
     def hash(self) -> str:

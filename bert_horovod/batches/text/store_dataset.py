@@ -33,7 +33,7 @@ class StoreDataset:
     @property
     def flags(self) -> str:
         """The flags that name the data, for messages about what to type."""
-        return data_dirs({"": self.store})
+        return data_dirs({"": self.store}, self.index_dir)
 
     @cached_property
     def hash(self) -> str:

@@ -1,5 +1,6 @@
 """Detects divergence of the training, goes back, and finds the micro-batches whose values are not finite."""
 
+import shlex
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +103,8 @@ class DivergenceHook(Hook):
 def inspecting(run: Run) -> str:
     """The flags of `bert-horovod inspect` for run and phase; "" for labelled data, and behind phases of another run."""
     data = "" if run.state.progress.phases_before else getattr(run.job.dataset, "flags", "")
-    return data and f"{data} --recipe {run.job.output_dir / 'recipe.toml'} --phase {run.phase.number}"
+    recipe = shlex.quote(str(run.job.output_dir / "recipe.toml"))
+    return data and f"{data} --recipe {recipe} --phase {run.phase.number}"
 
 
 def overflow_of_sums(wire: str, ranks: int, micro_batches: int) -> str:

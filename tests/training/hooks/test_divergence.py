@@ -11,6 +11,8 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.text.index import open_index
+from bert_horovod.batches.text.mixture import MixedDataset
+from bert_horovod.batches.text.store_dataset import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.recipe.fields import Numbers
 from bert_horovod.recipe.settings import Numerics, Phase
@@ -132,16 +134,23 @@ def test_no_command_is_named_that_would_show_other_rows():
     assert told.endswith("Its rows: 8 from row 144 of epoch 2 on")
 
 
+STORE = SimpleNamespace(path=Path("a store"))
+INDEXED, OWN = StoreDataset(STORE, toy_recipe(), Path("an index")), StoreDataset(STORE, toy_recipe())
+MIXED = MixedDataset({"a": SimpleNamespace(path=Path("one"))}, toy_recipe(), Path("index"))
+
+
 @pytest.mark.parametrize(
     ("dataset", "phases_before", "flags"),
     [
-        (SimpleNamespace(path=Path("store"), flags="--data_dir store"), 0, "--data_dir store --recipe run/recipe.toml"),
-        (SimpleNamespace(path=Path("store"), flags="--data_dir store"), 1, None),
+        (OWN, 0, "--data_dir 'a store' --recipe 'a run/recipe.toml'"),
+        (INDEXED, 0, "--data_dir 'a store' --index_dir 'an index' --recipe 'a run/recipe.toml'"),
+        (MIXED, 0, "--data_dir a=one --index_dir index --recipe 'a run/recipe.toml'"),
+        (OWN, 1, None),
         (SimpleNamespace(path=Path("train.csv")), 0, None),  # of a fine-tuning
     ],
 )
 def test_rows_are_shown_by_inspect_where_it_has_them(dataset, phases_before, flags):
-    job, progress = SimpleNamespace(dataset=dataset, output_dir=Path("run")), Progress(phases_before=phases_before)
+    job, progress = SimpleNamespace(dataset=dataset, output_dir=Path("a run")), Progress(phases_before=phases_before)
     run = SimpleNamespace(job=job, state=SimpleNamespace(progress=progress), phase=SimpleNamespace(number=1))
     assert inspecting(run) == (f"{flags} --phase 1" if flags else "")
 
