@@ -29,7 +29,8 @@ FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
 _DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions", "wandb", "probe")  # or links to another disk
 ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
-_OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
+# What a command leaves beside an output for a while, and what NFS leaves of a replaced file while another has it open.
+_FOR_A_WHILE = re.compile(r"\..+\.(partial|lock)|\.nfs[0-9a-f]+")
 PAGE = "report.html"  # of `report`, put beside what it is about
 CONTENTS = (
     *("recipe.toml", "metrics.jsonl", "run.json", "autotuning.json", "mirror.json", "stop", ".lock"),
@@ -204,7 +205,7 @@ def refuse_other_things(output_dir: Path) -> None:
     foreign = [
         path.name
         for path in entries
-        if not (path.name in known and _is_as_we_make_it(path)) and not _OF_COMMANDS.fullmatch(path.name)
+        if not (path.name in known and _is_as_we_make_it(path)) and not _FOR_A_WHILE.fullmatch(path.name)
     ]
     if foreign:
         raise UserError(

@@ -112,6 +112,12 @@ def test_the_same_run_is_resumed_also_beside_notes_and_a_page_about_it(earlier):
     assert load_recipe(earlier / "recipe.toml") == RECIPE
 
 
+def test_what_nfs_keeps_of_a_replaced_file_that_is_open_is_nobodys(earlier):
+    """`tail -f metrics.jsonl` has the file open that a resume cuts back."""
+    (earlier / ".nfs00000000018a3b2c00000007").touch()
+    claim_and_leave(earlier)
+
+
 def test_the_link_to_the_newest_checkpoint_may_stand_there_and_a_directory_of_its_name_may_not(earlier):
     (earlier / "model").symlink_to("checkpoints/step-00000010")
     refuse_other_things(earlier)
