@@ -192,8 +192,8 @@ def _recipe_of_run(output_dir: Path) -> Recipe | None:
 
 
 def stop_requested(output_dir: Path) -> bool:
-    """Whether the file `stop` exists, which a user makes to stop the run."""
-    return (output_dir / "stop").exists()
+    """Whether the file `stop` exists, which a user makes to stop the run; an error of the disk is no request."""
+    return os.path.exists(output_dir / "stop")
 
 
 def refuse_other_things(output_dir: Path) -> None:

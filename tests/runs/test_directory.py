@@ -286,6 +286,10 @@ def test_a_request_to_stop_is_seen_and_is_over_with_the_next_start(earlier):
     assert not stop_requested(earlier)
 
 
+def test_a_disk_that_does_not_answer_for_a_moment_neither_stops_nor_ends_a_run(tmp_path):
+    assert not stop_requested(tmp_path / ("x" * 300))  # an error that is not "no such file"
+
+
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, "first\n")
