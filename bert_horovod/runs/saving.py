@@ -131,8 +131,9 @@ def write_checkpoint_files(
             f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
     link_newest(output_dir, final)
-    remove_waiting(final.parent, snapshot.step)
-    prune(output_dir, final, recipe.execution, snapshot.record["progress"]["checked"], spared())
+    with contextlib.suppress(OSError):  # it is saved: what cannot be removed now is removed after a later save
+        remove_waiting(final.parent, snapshot.step)
+        prune(output_dir, final, recipe.execution, snapshot.record["progress"]["checked"], spared())
     return final
 
 

@@ -122,6 +122,14 @@ def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, s
     assert names(tmp_path) == ["step-00000005"]
 
 
+def test_an_earlier_checkpoint_that_cannot_be_removed_fails_no_save(tmp_path, store):
+    recipe = with_execution(keep_checkpoints=1)
+    save(tmp_path, random_state(10), recipe, store, POSITION)
+    (tmp_path / "checkpoints" / ".step-00000010.partial").touch()  # in the way of its removal
+    save(tmp_path, random_state(20), recipe, store, POSITION)
+    assert names(tmp_path) == [".step-00000010.partial", "step-00000010", "step-00000020"]
+
+
 @pytest.mark.full
 def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
