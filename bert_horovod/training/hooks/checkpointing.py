@@ -1,11 +1,13 @@
 """Saves checkpoints while training; runs/saving.py writes them."""
 
+import contextlib
+
 from bert_horovod.runs.checkpoint import path_of, paths_in
 from bert_horovod.runs.mirroring import Mirror
 from bert_horovod.runs.rank_parts import PartWriter
 from bert_horovod.runs.saving import Saver, link_newest, prune
 from bert_horovod.training.hooks.base import Hook, StepEvent
-from bert_horovod.training.hooks.divergence import require_finite
+from bert_horovod.training.hooks.divergence import Diverged, require_finite
 from bert_horovod.training.run import Run
 
 
@@ -51,8 +53,9 @@ class CheckpointHook(Hook):
             run.save_is_late = False
         elif self._retry and self._parts is not None:  # other ranks' parts are of the step that failed
             self._saver.again()
-        elif self._retry:
-            self._save()
+        elif self._retry:  # on rank 0 alone: what is not finite ends the run when all ranks save
+            with contextlib.suppress(Diverged):
+                self._save()
 
     def stopping(self) -> None:
         self.run.waits_for_room = bool(self.run.ended)
