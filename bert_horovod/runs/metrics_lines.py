@@ -206,8 +206,9 @@ class Journal:
     def cut_back(self, step: int) -> None:
         """Drop the lines of later steps: the run goes on from this step."""
         with self._writing:
-            self._file.close()
+            before = self._file
             self._begin(step)
+            before.close()
             self.dropped.clear()  # other rows come now
             self._unwritten.clear()
 

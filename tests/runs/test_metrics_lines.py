@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import RunError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.runs.metrics_lines import Journal
 from bert_horovod.runs.trackers import Trackers
 from tests.horovod_runs import PATIENCE_S
@@ -118,6 +118,15 @@ def test_lines_that_a_full_disk_did_not_take_are_told_before_a_checkpoint_and_wr
     journal.flush()
     assert (tmp_path / "metrics.jsonl").read_text() == line(1) + line(2)
     assert len(messages) == 1
+    journal.close()
+
+
+def test_a_log_that_cannot_be_cut_back_says_so_and_is_closed_as_any_other(tmp_path):
+    journal = Journal(tmp_path, 0, print)
+    journal.record({"step": 1})
+    (tmp_path / ".metrics.jsonl.partial").mkdir()  # as little to be written as on a full disk
+    with pytest.raises(UserError, match="cannot write"):
+        journal.cut_back(0)
     journal.close()
 
 
