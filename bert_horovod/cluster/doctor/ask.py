@@ -66,11 +66,7 @@ class HostAnswer:
 
 def is_here(host: str) -> bool:
     """Whether horovodrun takes a host for this one, because the host's address is that of an interface here."""
-    try:
-        address = socket.gethostbyname(host)
-    except OSError:
-        return False
-    return address in {interface["address"] for interface in interfaces().values()}
+    return _address(host) in {interface["address"] for interface in interfaces().values()}
 
 
 def ask_all(
@@ -115,7 +111,7 @@ def clock_difference(sent_s: float, answer_s: float, received_s: float) -> tuple
 def _address(host: str) -> str | None:
     try:
         return socket.gethostbyname(host)
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: a name with an empty part, or one of more than 63 letters
         return None
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_horovod.cluster.doctor.ask import HostAnswer, clock_difference
+from bert_horovod.cluster.doctor.ask import HostAnswer, clock_difference, is_here
 from bert_horovod.cluster.doctor.checks import (
     FAILED,
     OK,
@@ -298,3 +298,8 @@ def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain --recipe bert-base --data_dir ")
     assert report["start"].endswith(f"--output_dir {tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["node1..example", f"{'x' * 64}.example"])
+def test_a_name_that_no_host_can_have_is_not_found(name):
+    assert not is_here(name)
