@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -83,6 +84,8 @@ def ask_all(
         words = [sys.executable, "-m", "bert_horovod.cluster.doctor.facts", json.dumps(question)]
         if is_here(host):
             return _ask(words, host, ssh_port, running)
+        if shutil.which("ssh") is None:
+            return HostAnswer(wrong="this host has no ssh to ask it", mend="install openssh-client here")
         answer = _ask(ssh(host, ssh_port, words), host, ssh_port, running)
         if answer.wrong == _KEY_UNKNOWN:  # horovodrun takes any key, so ask the host in spite of that
             answer = _ask(ssh(host, ssh_port, words, "-o", "StrictHostKeyChecking=no"), host, ssh_port, running)

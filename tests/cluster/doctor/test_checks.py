@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_horovod.cluster.doctor.ask import HostAnswer, clock_difference, is_here
+from bert_horovod.cluster.doctor.ask import HostAnswer, ask_all, clock_difference, is_here
 from bert_horovod.cluster.doctor.checks import (
     FAILED,
     OK,
@@ -303,3 +303,9 @@ def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
 @pytest.mark.parametrize("name", ["node1..example", f"{'x' * 64}.example"])
 def test_a_name_that_no_host_can_have_is_not_found(name):
     assert not is_here(name)
+
+
+def test_a_machine_without_ssh_is_told_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (answer,) = ask_all(["node1..example"], None, [], []).values()
+    assert (answer.facts, answer.wrong) == (None, "this host has no ssh to ask it")
