@@ -1,5 +1,6 @@
 """Ask all hosts for their facts at once: other hosts over ssh, this host directly."""
 
+import contextlib
 import json
 import os
 import re
@@ -150,6 +151,8 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
                 return HostAnswer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
             code = process.wait()
         except (OSError, ValueError):  # Python on the host ended in the middle of its answer
+            with contextlib.suppress(OSError):  # else Popen raises it: what could not be written is written at the end
+                stdin.close()
             code = process.wait()
         finally:
             timer.cancel()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_horovod.cluster.doctor.ask import HostAnswer, ask_all, clock_difference, is_here
+from bert_horovod.cluster.doctor.ask import HostAnswer, _ask, ask_all, clock_difference, is_here
 from bert_horovod.cluster.doctor.checks import (
     FAILED,
     OK,
@@ -309,3 +309,8 @@ def test_a_machine_without_ssh_is_told_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     (answer,) = ask_all(["node1..example"], None, [], []).values()
     assert (answer.facts, answer.wrong) == (None, "this host has no ssh to ask it")
+
+
+def test_a_host_that_answers_and_hears_nothing_is_told_as_one_that_fails():
+    answer = _ask(["sh", "-c", "exec <&-; echo '{\"name\": 1}'"], "node1", None, [])
+    assert (answer.facts, answer.wrong) == (None, "it fails: no word, exit code 0")
