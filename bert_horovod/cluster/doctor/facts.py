@@ -123,7 +123,7 @@ def address_towards(other: str) -> str | None:
 
 def room(directory: Path) -> Facts:
     """Free bytes for this user where a directory is or will be, and the error of a test write there, if any."""
-    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if os.path.exists(path))
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(4096))

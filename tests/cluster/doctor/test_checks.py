@@ -27,7 +27,7 @@ from bert_horovod.cluster.doctor.examination import (
     link_speed,
     slow_links,
 )
-from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
+from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus, room
 from bert_horovod.runtime import children
 from tests.horovod_runs import run_process
 
@@ -314,3 +314,7 @@ def test_a_machine_without_ssh_is_told_so(monkeypatch, tmp_path):
 def test_a_host_that_answers_and_hears_nothing_is_told_as_one_that_fails():
     answer = _ask(["sh", "-c", "exec <&-; echo '{\"name\": 1}'"], "node1", None, [])
     assert (answer.facts, answer.wrong) == (None, "it fails: no word, exit code 0")
+
+
+def test_a_directory_that_may_not_be_looked_into_has_the_room_of_the_one_above_it(tmp_path):
+    assert room(tmp_path / ("x" * 300) / "run")["wrong"] is None  # as without the right to look: no "no such file"
