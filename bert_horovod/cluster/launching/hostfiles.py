@@ -183,7 +183,7 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """Slots are the tasks that the user asked for; else the GPUs; else the tasks that SLURM chose by itself."""
     names = expand_nodelist(nodelist)
     _tell_of_other_parts(environment)
-    asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
+    asked = environment.get("SLURM_NTASKS") or environment.get("SLURM_NPROCS")
     for variable in (
         *(["SLURM_TASKS_PER_NODE"] if asked else []),  # what each node got; the next is the most that it may get
         "SLURM_NTASKS_PER_NODE",
@@ -195,7 +195,7 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         slots = _without_kinds(environment.get(variable, ""))
         if variable in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS") and slots:
             slots = _gpus_of_a_node(slots, variable, len(names), _without_kinds(environment.get("SLURM_GPUS", "")))
-        if slots:
+        if slots and not (slots == "0" and "GPUS" in variable):  # as a user asks for none of a partition's GPUs
             return _summed(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
     return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
 

@@ -80,6 +80,13 @@ def counts_of_four(text: str) -> list[int]:
         (SLURM | {"SLURM_GPUS": "a100:16"}, {"a1": 8, "a2": 8}, "SLURM_GPUS"),
         (SLURM | {"SLURM_GPUS": "6", "SLURM_GPUS_ON_NODE": "3"}, {"a1": 3, "a2": 3}, "SLURM_GPUS_ON_NODE"),
         (SLURM | {"SLURM_GPUS": "6", "SLURM_NTASKS_PER_NODE": "1"}, {"a1": 1, "a2": 1}, "SLURM_NTASKS_PER_NODE"),
+        (SLURM | {"SLURM_GPUS_PER_NODE": "0", "SLURM_TASKS_PER_NODE": "4(x2)"}, {"a1": 4, "a2": 4}, "TASKS_PER_NODE"),
+        (SLURM | {"SLURM_GPUS": "0", "SLURM_TASKS_PER_NODE": "4(x2)"}, {"a1": 4, "a2": 4}, "SLURM_TASKS_PER_NODE"),
+        (
+            SLURM | {"SLURM_NTASKS": "", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "8"},
+            {"a1": 8, "a2": 8},
+            "SLURM_GPUS_ON_NODE",
+        ),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2 b1 1"}, {"b1": 5, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.2\n10.0.0.1"}, {"10.0.0.2": 1, "10.0.0.1": 1}, "which tells of no GPU"),
