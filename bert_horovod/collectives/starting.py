@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class RendezvousBoard:
         try:
             with _DIRECT.open(request, timeout=_TIMEOUT_S) as answer:
                 return answer.read()
-        except OSError:  # urllib's errors are OSErrors
+        except (OSError, HTTPException):  # the latter: a port that is no number, an answer that breaks off
             return None
 
 

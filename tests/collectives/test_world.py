@@ -1,14 +1,16 @@
 """The world of ranks: what launchers say, and what collectives return."""
 
 import itertools
+import socket
 import sys
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.starting import MOST_IN_PAIRS, connect, knobs, meetings
+from bert_horovod.collectives.starting import MOST_IN_PAIRS, RendezvousBoard, connect, knobs, meetings
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.link_measurement import measure_link
@@ -221,3 +223,23 @@ def test_in_a_round_of_meetings_no_rank_is_in_two_pairs_and_each_pair_meets_once
 
 def test_two_ranks_and_many_ranks_make_no_pairs():
     assert meetings(range(2)) == meetings(range(MOST_IN_PAIRS + 1)) == []
+
+
+def test_a_store_without_a_port_or_whose_answer_breaks_off_is_one_that_does_not_answer(monkeypatch):
+    """Else the watchdog's thread would end, and with it, after a while, the rank."""
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+    monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_PORT", raising=False)
+    assert not RendezvousBoard().write(0, 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.getsockname()[1]))
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 12)
+                connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n[1")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert RendezvousBoard().read(0) is None
+        answering.join()
