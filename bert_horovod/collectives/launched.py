@@ -42,6 +42,7 @@ _MAXIMUM_RANKS = 1 << 20
 ATTEMPT = "BERT_HOROVOD_ATTEMPT"  # set by `launch`: its attempt's id, in the environment of all its processes
 # Set by `launch --restarts` if it could not reach a host to kill the ranks that a failed attempt left there.
 RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
+UNEVEN = "BERT_HOROVOD_UNEVEN"  # set by `launch` if hosts have different numbers of ranks: a rank knows its own alone
 
 
 @dataclass(frozen=True)

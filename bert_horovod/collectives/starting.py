@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.collectives.launched import Launch, check_horovodruns_server
+from bert_horovod.collectives.launched import UNEVEN, Launch, check_horovodruns_server
 from bert_horovod.collectives.world import HostWorlds, World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe, may_sum_in_two_steps, sums_by_host
@@ -93,7 +93,7 @@ def _gloo_alone(horovod) -> bool:
 def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:
     """The ranks of each host, and those of each local rank, if all hosts have as many consecutive ranks; else none."""
     size, local = launched.size, launched.local_size
-    if not 1 < local < size or size % local:
+    if not 1 < local < size or size % local or UNEVEN in os.environ:
         return [], []
     return [list(range(k, k + local)) for k in range(0, size, local)], [
         list(range(k, size, local)) for k in range(local)

@@ -167,7 +167,8 @@ def why_not_joined(launched: Launch) -> UserError:
     return UserError(
         (everyone[0] and disagreement(known))
         or "Horovod could not be initialised; its own words are above. Where they are of process sets, recipes differ "
-        "in numerics.wire or [exchange]: every host needs the same"
+        "in numerics.wire or [exchange], or hosts in their number of ranks: every host needs the same, or start them "
+        "by bert-horovod launch, which takes other numbers"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.starting import MOST_IN_PAIRS, RendezvousBoard, connect, knobs, meetings
+from bert_horovod.collectives.starting import MOST_IN_PAIRS, RendezvousBoard, _host_groups, connect, knobs, meetings
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.link_measurement import measure_link
@@ -219,6 +219,14 @@ def test_in_a_round_of_meetings_no_rank_is_in_two_pairs_and_each_pair_meets_once
     for begin in range(0, len(pairs), a_round):
         members = [rank for pair in pairs[begin : begin + a_round] for rank in pair]
         assert len(members) == len(set(members)) == 2 * a_round
+
+
+def test_hosts_with_other_numbers_of_ranks_make_no_groups_on_any_rank(monkeypatch):
+    ranks = [Launch("horovodrun", 0, 4, 0, 2), Launch("horovodrun", 3, 4, 0, 1)]  # of hosts with 2, 1 and 1
+    monkeypatch.setenv("BERT_HOROVOD_UNEVEN", "1")
+    assert [_host_groups(rank) for rank in ranks] == [([], [])] * 2
+    monkeypatch.delenv("BERT_HOROVOD_UNEVEN")
+    assert _host_groups(ranks[0]) == ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
 
 
 def test_two_ranks_and_many_ranks_make_no_pairs():

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import kill_here
 from bert_horovod.cluster.launching.rank import how_it_ended, signal_name
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
-from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE
+from bert_horovod.collectives.launched import ATTEMPT, RANKS_MAY_LIVE, UNEVEN
 from bert_horovod.errors import UserError, WrongDevice
 from bert_horovod.runtime.children import end_with_parent, set_up
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
@@ -152,8 +152,7 @@ class _Ranks:
         self.ending: threading.Timer | None = None  # started at the first rank's end
 
     def run(self) -> AttemptOutcome:
-        environment = for_ranks(os.environ, self.plan.variables, self.plan.network_interfaces)
-        environment |= {ATTEMPT: self.attempt} | ({RANKS_MAY_LIVE: "1"} if self.plan.ranks_may_live else {})
+        environment = self._environment()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is a process to stop
         try:
             self.process = subprocess.Popen(
@@ -196,6 +195,12 @@ class _Ranks:
         again = code != UserError.exit_code and not self._asked_to_stop()
         suspects = [self._host(rank) for rank in self.wrong] if code == WrongDevice.exit_code else []
         return AttemptOutcome(code, again, suspects=tuple(suspects))
+
+    def _environment(self) -> dict[str, str]:
+        uneven = len(set(Counter(map(self._host, range(self.plan.ranks))).values())) > 1
+        ours = {ATTEMPT: self.attempt, RANKS_MAY_LIVE: "1" * self.plan.ranks_may_live, UNEVEN: "1" * uneven}
+        environment = for_ranks(os.environ, self.plan.variables, self.plan.network_interfaces)
+        return environment | {name: value for name, value in ours.items() if value}
 
     def _asked_to_stop(self) -> bool:
         """Whether somebody asked, by a signal or by the stop file (rank 0 removes an old one when it begins)."""

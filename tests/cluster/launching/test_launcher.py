@@ -186,6 +186,14 @@ def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
         check_plan(LaunchPlan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
 
 
+@pytest.mark.parametrize(("ranks", "uneven"), [(2, False), (3, True), (4, False), (5, True)])
+def test_ranks_are_told_that_hosts_have_other_numbers_of_them(ranks, uneven):
+    ours = _Ranks(LaunchPlan(ranks, {"a": 2, "b": 2, "c": 1}, ["pretrain"], None), "an attempt")._environment()
+    assert ("BERT_HOROVOD_UNEVEN" in ours) == uneven
+    assert ours["BERT_HOROVOD_ATTEMPT"] == "an attempt"
+    assert "BERT_HOROVOD_RANKS_MAY_LIVE" not in ours
+
+
 def test_what_the_user_says_of_the_network_reaches_the_starter():
     plan = LaunchPlan(2, {"a": 2, "b": 1}, ["verify"], None, network_interfaces="eth1", ssh_port=2222)
     words = " ".join(command_line(plan, {}))
