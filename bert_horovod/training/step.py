@@ -115,11 +115,6 @@ class TrainStep:
             )
         return self._graphs[kind]
 
-    @property
-    def traces(self) -> int:
-        """Number of traces of the step's graphs so far; it stays the same after a phase's first step."""
-        return sum(graph.experimental_get_tracing_count() for graph in self._graphs.values())
-
     def try_kernels(self, rows: int, length: int) -> None:
         """Compile the Triton kernels for this shape, once, if they are to be used; raises as programs.try_kernels."""
         if self._kernels_tried:
