@@ -10,7 +10,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.status_files import BEAT_S, Sign
 from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.hooks.watchdog import Status, explain
+from bert_horovod.training.hooks.watchdog import Status, explain, spoken
 from bert_horovod.training.run import Run
 
 
@@ -56,28 +56,20 @@ class SignHook(Hook):
 
     def _write(self) -> None:
         with self._writing:  # the thread and the loop write the same file
-            self._write_alone()
-
-    def _write_alone(self) -> None:
-        run, (doing, since) = self.run, self._doing
-        state = getattr(run, "state", None)  # none until it is loaded
-        step, now = state.progress.step if state else self._begins_at, time.time()
-        waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
-        last_step, started = run.last_step, self._started
-        error, again = str(run.failure or ""), not isinstance(run.failure, UserError)
-        sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended, error, again)
-        sign.write(run.job.output_dir)
+            run, (doing, since) = self.run, self._doing
+            state = getattr(run, "state", None)  # none until it is loaded
+            step, now = state.progress.step if state else self._begins_at, time.time()
+            waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
+            last_step, started = run.last_step, self._started
+            error, again = str(run.failure or ""), not isinstance(run.failure, UserError)
+            sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended, error, again)
+            sign.write(run.job.output_dir)
 
     def _waits(self, doing: str, step: int) -> list[str]:
         """Lines that say which rank waits for which; see watchdog.explain."""
         answers_before = self._answers
         self._answers = {rank: self._board.read(rank) for rank in range(1, self.run.world.size)}
-        statuses = {
-            rank: (Status(*now), answers_before.get(rank) is not None and answers_before[rank][0] != now[0])
-            if now
-            else (None, False)
-            for rank, now in self._answers.items()
-        }
+        statuses = {rank: spoken(answers_before.get(rank), now) for rank, now in self._answers.items()}
         collectives = self.run.world.in_flight()
         own_status = Status(0, socket.gethostname(), step + 1, doing, bool(collectives))
         heard = any(status is not None for status, _ in statuses.values())

@@ -130,7 +130,7 @@ class Watchdog:
         end = time.monotonic() + 3 * BEAT_S
         while time.monotonic() < end and not self._closed.wait(BEAT_S / 2):
             self._tell()
-        return {rank: _spoken(answers_before[rank], self._board.read(rank)) for rank in ranks}
+        return {rank: spoken(answers_before[rank], self._board.read(rank)) for rank in ranks}
 
 
 def explain(
@@ -175,7 +175,7 @@ def silent_ranks(rank: int, size: int, seconds: float) -> list[str]:
     board, ranks = RendezvousBoard(), [other_rank for other_rank in range(size) if other_rank != rank]
     before = {other_rank: board.read(other_rank) for other_rank in ranks}
     time.sleep(seconds)
-    statuses = {other_rank: _spoken(before[other_rank], board.read(other_rank)) for other_rank in ranks}
+    statuses = {other_rank: spoken(before[other_rank], board.read(other_rank)) for other_rank in ranks}
     return [
         f"rank {other_rank} on {status.host} {SILENT} It was at step {status.step}, {status.doing}"
         for other_rank, (status, answers) in statuses.items()
@@ -183,7 +183,8 @@ def silent_ranks(rank: int, size: int, seconds: float) -> list[str]:
     ]
 
 
-def _spoken(before: Any, after: Any) -> tuple[Status | None, bool]:
+def spoken(before: Any, after: Any) -> tuple[Status | None, bool]:
+    """A rank's last status, of two answers of the board, and whether the rank gave a sign of life between them."""
     if after is None:
         return None, False
     return Status(*after), before is not None and after[0] != before[0]
