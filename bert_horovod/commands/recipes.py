@@ -72,7 +72,7 @@ def _entry(name: str, device_name: str) -> dict[str, Any]:
         "sequence_lengths": [phase.sequence_length for phase in recipe.phase],
         "global_batches": [phase.global_batch for phase in recipe.phase],
         "steps": recipe.total_steps,
-        "tokens": sum(phase.steps * phase.global_batch * phase.sequence_length for phase in recipe.phase),
+        "tokens": recipe.positions(recipe.total_steps),
         "optimizer": recipe.optimizer.name,
         "device": device.name,
         "precision": recipe.numerics.precision,

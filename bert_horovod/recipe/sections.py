@@ -282,6 +282,15 @@ class Recipe:
         ends = itertools.accumulate(phase.steps for phase in self.phase)
         return min(sum(end < step for end in ends), len(self.phase) - 1)
 
+    def positions(self, step: int) -> int:
+        """The positions of the rows of all steps up to `step`, padding included."""
+        positions, begin = 0, 0
+        for phase in self.phase:
+            steps = min(max(step - begin, 0), phase.steps)
+            positions += steps * phase.global_batch * phase.sequence_length
+            begin += phase.steps
+        return positions
+
     def in_phase(self, phase: Phase) -> "Recipe":
         """The recipe with the model as it is in one of its phases."""
         model = self.model.in_phase(phase)

@@ -122,12 +122,7 @@ def seconds_left(recipe: Recipe, steps: Sequence[dict[str, Any]], step: int, las
     paces = [pace for line in steps[-2 * _LINES :] if (pace := _seconds_per_token(recipe, line)) is not None]
     if not paces:
         return None
-    tokens, begin = 0, 0
-    for phase in recipe.phase:
-        first, last = max(begin, step), min(begin + phase.steps, last_step)
-        tokens += max(0, last - first) * phase.global_batch * phase.sequence_length
-        begin += phase.steps
-    return statistics.median_low(paces[-_LINES:]) * tokens
+    return statistics.median_low(paces[-_LINES:]) * max(0, recipe.positions(last_step) - recipe.positions(step))
 
 
 def _seconds_per_token(recipe: Recipe, line: dict[str, Any]) -> float | None:

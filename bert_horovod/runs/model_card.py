@@ -60,7 +60,7 @@ def model_card(
     facts = {
         "model": f"{class_name}, {_sizes(model)}, {parameters:,} parameters",
         "steps": f"{step:,} of {recipe.total_steps:,}",
-        "tokens seen": f"{_positions(recipe, step):,}, padding included",
+        "tokens seen": f"{recipe.positions(step):,}, padding included",
         "data": dataset and f"{_named(dataset)}, {dataset.tokens:,} tokens, SHA-256 `{dataset.hash}`",
         "mean of": f"{len(mean_of)} checkpoints, each parameter in float64: steps {steps}" if mean_of else "",
         "started from": _start(output_dir),
@@ -132,16 +132,6 @@ def _metadata(recipe: Recipe, class_name: str, vectors: SentenceVectors | None) 
 
 def _sizes(model: Model) -> str:
     return f"{model.num_hidden_layers} layers, {model.hidden_size} wide, {model.vocab_size:,} tokens in the vocabulary"
-
-
-def _positions(recipe: Recipe, step: int) -> int:
-    """The positions of all rows up to a step."""
-    positions, begin = 0, 0
-    for phase in recipe.phase:
-        steps = min(max(step - begin, 0), phase.steps)
-        positions += steps * phase.global_batch * phase.sequence_length
-        begin += phase.steps
-    return positions
 
 
 def _start(output_dir: Path) -> str:

@@ -5,7 +5,6 @@ import sys
 from bert_horovod.batches.text.mixture import Mixture
 from bert_horovod.batches.text.mixture_table import mixture_lines
 from bert_horovod.corpus.stores import train_tokens
-from bert_horovod.recipe.settings import Phase
 from bert_horovod.training.hooks.base import Hook
 
 # BERT was published with 40 epochs. Repeated text helps little after 16 epochs (Muennighoff et al. 2023, arXiv
@@ -24,7 +23,7 @@ class EpochHook(Hook):
             self._of_stores(phase.source)
             return
         epochs_of_phase = phase.settings.steps * phase.settings.global_batch / phase.source.count
-        total = sum(map(_positions, run.recipe.phase)) / (phase.source.count * phase.settings.sequence_length)
+        total = run.recipe.positions(run.recipe.total_steps) / (phase.source.count * phase.settings.sequence_length)
         run.say(
             f"phase {phase.number}: {phase.settings.steps:,} steps are {epochs_of_phase:.1f} epochs of this token "
             f"store; the run's {run.recipe.total_steps:,} about {total:.1f}"
@@ -55,7 +54,3 @@ class EpochHook(Hook):
         without = [name for name in run.job.dataset.stores if name not in phase.held_out.rows]
         if without:
             run.say(f"no held-out rows, so no held-out loss: {', '.join(without)}")
-
-
-def _positions(phase: Phase) -> int:
-    return phase.steps * phase.global_batch * phase.sequence_length
