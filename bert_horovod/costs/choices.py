@@ -81,13 +81,7 @@ def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, device: D
 
 
 def priced_choices(
-    recipe: Recipe,
-    phase: int,
-    world_size: int,
-    device: Device,
-    network: Network,
-    efficiency: float,
-    methods: Methods,
+    recipe: Recipe, phase: int, world_size: int, device: Device, network: Network, efficiency: float, methods: Methods
 ) -> list[Choice]:
     """The recipe, then changes of it, in order of their disadvantage for learning.
 

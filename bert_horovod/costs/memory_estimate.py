@@ -20,13 +20,7 @@ from typing import NamedTuple
 
 from bert_horovod.model.architectures.modernbert_settings import ModernBertModel
 from bert_horovod.model.gpu_kernels.choice import why_not
-from bert_horovod.model.parameters import (
-    WORD_EMBEDDINGS,
-    Shapes,
-    query_key_or_value,
-    trained_shapes,
-    update_groups,
-)
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, query_key_or_value, trained_shapes, update_groups
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Model, Recipe
 

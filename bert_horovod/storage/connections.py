@@ -19,23 +19,12 @@ PATIENCE_S = 60.0  # the longest that one operation waits between its tries, in 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
 _TIMEOUT_S = 60  # of a silent connection
 # By names, because the libraries of other schemes need not be installed. Those of AWS and of aiohttp are no OSErrors.
-_TRANSIENT = {
-    "OSError",
-    "EOFError",
-    "TimeoutError",
-    "HTTPClientError",
-    "ConnectionError",
-    "ClientError",
-}
+_TRANSIENT = {"OSError", "EOFError", "TimeoutError", "HTTPClientError", "ConnectionError", "ClientError"}
 _TRANSIENT |= {"HttpError", "HTTPError", "TransportError", "AzureError", "FSTimeoutError"}
 _DENIED = {"PermissionError", "NoCredentialsError", "PartialCredentialsError"}
 _DENIED |= {"ClientAuthenticationError", "DefaultCredentialsError", "ProfileNotFound", "GatedRepoError"}
 _MISSING = {"FileNotFoundError", "ResourceNotFoundError", "IsADirectoryError", "NotADirectoryError"}
-_FOR_GOOD = {
-    "FileExistsError",
-    "ClientConnectorCertificateError",
-    "NotImplementedError",
-}
+_FOR_GOOD = {"FileExistsError", "ClientConnectorCertificateError", "NotImplementedError"}
 _REDIRECTS = {"TooManyRedirects", "RedirectClientError", "InvalidURL"}  # of aiohttp: in a circle, or to no web address
 _RETRIED_STATUS = (408, 409, 425, 429)
 _LOGGERS = (

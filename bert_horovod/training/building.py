@@ -82,13 +82,7 @@ def expect(
 
 
 def build_step(
-    recipe: Recipe,
-    task: Task,
-    state: TrainingState,
-    world: World,
-    plan: BucketPlan,
-    micro_batches: int,
-    **options: Any,
+    recipe: Recipe, task: Task, state: TrainingState, world: World, plan: BucketPlan, micro_batches: int, **options: Any
 ) -> TrainStep:
     """A step with the recipe's exchange and cast weights; `options` go to the exchange.
 

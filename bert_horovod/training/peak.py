@@ -129,10 +129,7 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     """Print the derived numbers and warnings; returns all ranks' peak FLOP/s of matrix products (None: unknown)."""
     precision = recipe.numerics.precision
     peak = find_peak(precision, recipe.model)
-    warnings = [
-        precision_advice(precision, recipe.model, peak),
-        for_one_rank(recipe, world.size),
-    ]
+    warnings = [precision_advice(precision, recipe.model, peak), for_one_rank(recipe, world.size)]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
     for note in recipe.notes:

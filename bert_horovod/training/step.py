@@ -152,11 +152,7 @@ class TrainStep:
         return (), checksums, tf.stack([begin, clock(added)])
 
     def forward_backward(
-        self,
-        batch: dict[str, tf.Tensor],
-        first_row: tf.Tensor,
-        inputs: StepInputs,
-        loss_scale: tf.Tensor | None = None,
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, loss_scale: tf.Tensor | None = None
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 

@@ -16,14 +16,7 @@ from bert_horovod.batches.mixing import Order, rows_of_period, shares_of, size_s
 from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.text.index import NoRows, RowIndex
 from bert_horovod.batches.text.mask_rates import mask_rate
-from bert_horovod.batches.text.rows import (
-    InRun,
-    Rows,
-    open_held_out_rows,
-    open_phase_index,
-    phase_seed,
-    stair_slots,
-)
+from bert_horovod.batches.text.rows import InRun, Rows, open_held_out_rows, open_phase_index, phase_seed, stair_slots
 from bert_horovod.batches.text.store_dataset import StoreDataset, data_hash
 from bert_horovod.batches.words import read_priority_words, token_roles
 from bert_horovod.collectives.world import World
