@@ -48,12 +48,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h.
+    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h; 0 s by a clock that is behind another one.
 
-    >>> [duration(seconds) for seconds in (42, 185, 7800, 273600)]
-    ['42 s', '3 min 05 s', '2 h 10 min', '3 d 04 h']
+    >>> [duration(seconds) for seconds in (-20, 42, 185, 7800, 273600)]
+    ['0 s', '42 s', '3 min 05 s', '2 h 10 min', '3 d 04 h']
     """
-    seconds = round(seconds)
+    seconds = max(0, round(seconds))
     if seconds < 60:
         return f"{seconds} s"
     if seconds < 3600:
