@@ -97,6 +97,8 @@ def _reported(place: Place, error: BaseException, doing: str, tries: int, waited
     """The error to raise after the last try."""
     if isinstance(error, NotImplementedError):
         return NotImplementedError(str(error))
+    if doing == "read" and isinstance(error, OSError) and error.errno in NO_ROOM:  # of this machine's disk
+        return error
     reason = without_secrets(f"{type(error).__name__}: {error}")
     status = status_of(error)
     if _is_denied(error):

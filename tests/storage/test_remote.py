@@ -11,6 +11,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.storage import connections, remote
 from bert_horovod.storage.connections import Missing
 from bert_horovod.storage.places import parse_place
+from tests.rights import small_file_system
 from tests.servers import free_port
 
 CONTENT = os.urandom(1 << 20) * 9  # three blocks
@@ -226,3 +227,10 @@ def test_mistakes_are_named_without_secrets(servers, monkeypatch):
     connections._filesystems.clear()
     with pytest.raises(UserError, match=r"no right to do so.*credentials come from AWS_ACCESS_KEY_ID"):
         remote.entry(parse_place("s3://lab/x", "--input"))
+
+
+def test_a_full_disk_of_this_machine_is_not_a_fault_of_the_server(tmp_path):
+    (tmp_path / "x.bin").write_bytes(CONTENT)
+    place = parse_place(f"file://{tmp_path}/x.bin", "--input")
+    with small_file_system(tmp_path / "disk", 1 << 16) as disk, pytest.raises(OSError, match="No space left"):
+        remote.fetch(place, disk / "x.bin")
