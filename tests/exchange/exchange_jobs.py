@@ -151,10 +151,7 @@ def trained(
         norm, finite, *_ = work(constants, tuple(map(tf.constant, lookups)), inputs)
         progress.count(bool(finite), recipe.numerics)
         notice = exchange.after_step(step, 1.0)
-        # Chunks' are those of the step that was done, others' those of the step that comes.
-        record["stated_bytes"].append(
-            exchange.bytes_reduced() if recipe.exchange.method == "largest_chunks" else stated
-        )
+        record["stated_bytes"].append(stated)
         record["equal"].append(exchange.ranks_equal_after(step))
         if notice:
             record.setdefault("notices", []).append((step, notice))

@@ -88,7 +88,7 @@ PROMISES = {
     "gradients, int8": Promise(
         exchange_recipe(optimizer=SGD, numerics={"wire": "int8"}), 8, 5, (4,), counted=False, slow=True
     ),
-    "largest_chunks": Promise(chunks(dense=0.25), 20, 11, (3, 9), CHUNKS, WORDS, told=(6,)),
+    "largest_chunks": Promise(chunks(dense=0.25), 20, 11, (3, 9), CHUNKS, WORDS, told=(5,)),
     "largest_chunks, float16": Promise(chunks("float16", dense=0.25), 14, 11, (3, 9), None, WORDS, slow=True),
     "powersgd": Promise(
         low_rank(), 20, 9, (3, 5, 6, 7), partial(transcribed.powersgd, low_rank()), WORDS, close=(1e-3, 3e-4)

@@ -109,6 +109,8 @@ def test_bytes_are_those_that_collectives_were_given(line, records):
         # The first sum of a copy comes after a delay.
         for place in (last,) if line.recipe.exchange.trains_copies else (slice(0, period), last):
             assert np.mean(stated[place]) == pytest.approx(np.mean(counted[place]))
+        for step in line.told if period == 1 else ():  # also in the first one of a new stage
+            assert stated[step] == pytest.approx(counted[step])
         assert record["wire_bytes"] == 2 * (RANKS - 1) / RANKS * stated[-1]
         assert record["traces"] == 1
 

@@ -64,8 +64,8 @@ class LargestChunksExchange(Exchange):
             self._residuals = [state.own(f"residual.{i}", (self._chunk * n,)) for i, n in enumerate(self._counts)]
         with tf.device("/CPU:0"):
             self._dense = tf.Variable(False, trainable=False)  # whether the next step sends all chunks
-        self._dense_until = 0  # the last step that sends all chunks, counted in the run
-        self._dense_before = False  # whether the last finished step sent all chunks
+        self._dense_until = self._last = 0  # the last step that sends all chunks, and the phase's, counted in the run
+        self._sends_all = False  # the same as `_dense`
 
     def begin(self, first: int, last: int) -> None:
         if self._world.size == 1:
@@ -75,9 +75,9 @@ class LargestChunksExchange(Exchange):
             self._reducer.restore_maxima(progress.wire_maxima)
         for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
             choose(variable, count, bits)
-        self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))
-        self._dense_before = progress.step + 1 <= self._dense_until
-        self._dense.assign(self._dense_before)
+        self._dense_until, self._last = first - 1 + round(self._dense_share * (last + 1 - first)), last
+        self._sends_all = progress.step + 1 <= self._dense_until
+        self._dense.assign(self._sends_all)
 
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         gradients = whole(gradients, lookups)
@@ -103,10 +103,9 @@ class LargestChunksExchange(Exchange):
     def after_step(self, step: int, loss: float) -> str:
         if self._world.size == 1:
             return ""
-        was_dense, dense = self._dense_before, step + 1 <= self._dense_until
-        self._dense_before = step <= self._dense_until
-        self._dense.assign(dense)
-        if was_dense and not self._dense_before:
+        sent_all, self._sends_all = self._sends_all, step + 1 <= self._dense_until
+        self._dense.assign(self._sends_all)
+        if sent_all and not self._sends_all and step < self._last:
             return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
         return ""
 
@@ -117,10 +116,10 @@ class LargestChunksExchange(Exchange):
         progress.exchange = {"chosen": [bits_of(variable, count) for variable, count in chosen]}
 
     def bytes_reduced(self, rows: int = 0) -> float:
-        """Payload of the last finished step, dense or chunks; see Exchange."""
+        """Payload of the next step, dense or chunks; see Exchange."""
         if self._world.size == 1:
             return 0.0
-        sent = sum(self._counts) if self._dense_before else sum(chosen.shape[0] for chosen in self._chosen)
+        sent = sum(self._counts) if self._sends_all else sum(chosen.shape[0] for chosen in self._chosen)
         return float(self._wire_bytes * (sent * self._chunk + sum(self._counts)))
 
     def _sum_largest(
