@@ -6,6 +6,7 @@ checkpoint. If some rank does not see the output directory, rank 0 gathers and w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -112,14 +113,16 @@ class PartWriter:
         """Whether every rank sees a file that rank 0 writes to the directory of checkpoints."""
         token = self.checkpoints / f".part-seen-{from_rank_0(uuid.uuid4().hex, self._world, 'token')}"
         if self._world.rank == 0:
-            self.checkpoints.mkdir(exist_ok=True)
-            token.touch()
+            with contextlib.suppress(OSError):  # else a full disk would end the run: writing a part waits for room
+                self.checkpoints.mkdir(exist_ok=True)
+                token.touch()
         self._world.barrier()
         seeing_ranks = int(
             self._world.all_reduce(tf.constant([int(token.exists())], tf.int32), "parts.seen").numpy()[0]
         )
         if self._world.rank == 0:
-            token.unlink()
+            with contextlib.suppress(OSError):
+                token.unlink()
         return seeing_ranks == self._world.size
 
 

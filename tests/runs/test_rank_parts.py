@@ -93,6 +93,11 @@ def test_a_checkpoint_with_a_damaged_or_missing_part_is_passed_over(two_ranks, s
     assert f"({part_file(0)})" in output
 
 
+def test_a_disk_without_room_for_a_file_ends_no_run_before_its_first_part(tmp_path):
+    (tmp_path / "file").touch()  # no directory can be made in it
+    PartWriter(tmp_path / "file" / "checkpoints", World(), print).close()
+
+
 def test_a_part_that_does_not_come_is_named_and_what_others_left_is_removed(tmp_path):
     writer = PartWriter(tmp_path, World(), print)
     writer.write(4, {"error.worker.0": tf.Variable([1.0, 2.0])})
