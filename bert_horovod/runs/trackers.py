@@ -114,7 +114,7 @@ class MlflowRun:
                 self._client.update_run(about.known_id, status="RUNNING")
                 self._id = about.known_id
                 return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
         experiment = self._client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
         self._id = self._client.create_run(number, run_name=about.name).info.run_id

@@ -164,6 +164,7 @@ def test_a_tracker_that_is_not_installed_is_told_with_its_extra(monkeypatch):
 def offline(tmp_path, monkeypatch):
     """Both trackers without a network, and a key that nobody has."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "")  # as if it were not set
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setattr(trackers, "CLOSE_S", 600)

@@ -87,7 +87,7 @@ class Doctor:
         if self.source:
             slots = counted(sum(self.hosts.values()), "slot")
             yield Check("job", checks.OK, f"{counted(len(self.hosts), 'host')}, {slots}, from {self.source}")
-        temporary = os.environ.get("TMPDIR", "/tmp")
+        temporary = os.environ.get("TMPDIR") or "/tmp"
         directories = [temporary, *([str(Path(self.output_dir).absolute())] if self.output_dir else [])]
         answers = ask_all(self.hosts or [THIS_HOST], self.ssh_port, list(packages), directories)
         self.facts = {host: answer.facts for host, answer in answers.items() if answer.facts is not None}

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bert_horovod.cluster.doctor import examination
 from bert_horovod.cluster.doctor.ask import HostAnswer, _ask, ask_all, clock_difference, is_here
 from bert_horovod.cluster.doctor.checks import (
     FAILED,
@@ -318,3 +319,11 @@ def test_a_host_that_answers_and_hears_nothing_is_told_as_one_that_fails():
 
 def test_a_directory_that_may_not_be_looked_into_has_the_room_of_the_one_above_it(tmp_path):
     assert room(tmp_path / ("x" * 300) / "run")["wrong"] is None  # as without the right to look: no "no such file"
+
+
+def test_a_tmpdir_that_is_set_and_empty_is_none_as_for_python(monkeypatch):
+    asked = []
+    monkeypatch.setenv("TMPDIR", "")
+    monkeypatch.setattr(examination, "ask_all", lambda *question: asked.append(question[-1]) or {})
+    assert [check.name for check in Doctor().examine_facts()] == ["ssh"]
+    assert asked == [["/tmp"]]
