@@ -1,6 +1,7 @@
 """Write files so that each is on the disk complete, or not at all."""
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
@@ -17,6 +18,7 @@ from bert_horovod.errors import UserError, file_error
 
 _DESCRIPTOR = re.compile(r"(?:/dev/|/dev/fd/|/proc/self/fd/)(stdout|stderr|\d{1,9})")
 _STREAMS = {"stdout": 1, "stderr": 2}
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def sync(path: Path) -> None:
@@ -137,6 +139,10 @@ def _take(descriptor: int, kind: int) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            error.strerror = f"{error.strerror}: its file system has no file locks (Lustre: mount it with -o flock)"
+        raise
     return True
 
 

@@ -1,6 +1,8 @@
 """The output directory: whose it is, and who may write to it."""
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -301,6 +303,15 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"cannot write .*file: No space left on device"):
         write_atomically(path, "second\n")
     assert contents(tmp_path) == {"file": b"first\n"}
+
+
+def test_a_file_system_without_locks_is_told_as_one(tmp_path, monkeypatch):
+    def flock(descriptor: int, kind: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match=r"cannot write to --output_dir .* its file system has no file locks"):
+        claim_and_leave(tmp_path / "run")
 
 
 def test_the_next_run_waits_for_the_ranks_of_the_last_to_end(tmp_path):
