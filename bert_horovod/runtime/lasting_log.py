@@ -59,6 +59,6 @@ def warn_once(text: str) -> None:
 def warn(text: str) -> None:
     """Write a line to standard error; safe in threads and in signal handlers. Does nothing if the write fails."""
     try:
-        os.write(2, begin_of_line + f"{PROGRAM}{text.rstrip()}\n".encode())
+        os.write(2, begin_of_line + f"{PROGRAM}{text.rstrip()}\n".encode(errors="backslashreplace"))
     except OSError:
         return

@@ -1,10 +1,12 @@
 """Work goes on when its words can no longer be written."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from bert_horovod.runtime.lasting_log import warn
 from tests.horovod_runs import PATIENCE_S, PROJECT
 
 pytestmark = pytest.mark.full
@@ -45,3 +47,8 @@ def test_a_log_that_can_be_written_is_written_whole(tmp_path):
     done = run(f'"$0" -c "$1" 3 3> {tmp_path / "word"}')
     assert done.stdout.splitlines()[:-1] == [f"step {step}" for step in range(10000)]
     assert done.stderr.splitlines() == [f"warning {step}" for step in range(10000)]
+
+
+def test_a_name_with_odd_bytes_can_be_said_also_in_a_signals_handler(capfd):
+    warn(os.fsdecode(b"asked the ranks to save and stop (r\xe9sum\xe9/stop)"))
+    assert capfd.readouterr().err == "bert-horovod: asked the ranks to save and stop (r\\udce9sum\\udce9/stop)\n"
