@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from bert_horovod.cluster.launching.deadline import exit_code
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import kill_here
 from bert_horovod.cluster.launching.rank import how_it_ended, signal_name
@@ -266,11 +267,11 @@ class _Ranks:
 
         asked = f"{signal_name(number)}: asked the ranks to save and stop ({stop_file}); once more kills"
         if not stop_file.parent.is_dir():  # it is on a disk of rank 0's host
-            words = ssh(self._host(0), self.plan.ssh_port, ["touch", str(stop_file)], "-n", *ANY_KEY)
-            cannot = f"cannot ask the ranks to stop, {stop_file} is seen neither here nor, by ssh, on {self._host(0)}"
+            host = self._host(0)
+            words = ssh(host, self.plan.ssh_port, ["touch", str(stop_file)], "-n", *ANY_KEY)
+            cannot = f"cannot ask the ranks to stop: no {stop_file.parent} here nor, by ssh, on {host}; once more kills"
             # In a thread, because a signal's handler may call this, and the ranks' output must be read meanwhile.
-            run = functools.partial(subprocess.run, words, capture_output=True)
-            threading.Thread(target=lambda: say(f"{cannot}; once more kills" if run().returncode else asked)).start()
+            threading.Thread(target=lambda: say(asked if exit_code(words) == 0 else cannot)).start()
             return
         try:
             stop_file.touch()

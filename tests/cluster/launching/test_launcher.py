@@ -8,9 +8,12 @@ import time
 
 import pytest
 
+from bert_horovod.cluster.doctor import ask
+from bert_horovod.cluster.launching import deadline
 from bert_horovod.cluster.launching.launcher import LaunchPlan, _Ranks, check_plan, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launches import FAULTS, LAUNCH, QUICK, launched, require_mpi
+from tests.horovod_runs import PATIENCE_S
 from tests.toy_runs import newest, pretrain_arguments
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
@@ -192,6 +195,18 @@ def test_ranks_are_told_that_hosts_have_other_numbers_of_them(ranks, uneven):
     assert ("BERT_HOROVOD_UNEVEN" in ours) == uneven
     assert ours["BERT_HOROVOD_ATTEMPT"] == "an attempt"
     assert "BERT_HOROVOD_RANKS_MAY_LIVE" not in ours
+
+
+def test_a_host_that_does_not_answer_holds_up_no_request_to_stop(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(ask, "ssh", lambda *words: ["sleep", "3600"])
+    monkeypatch.setattr(deadline, "_ANSWER_S", 0.1)
+    ranks, told = _Ranks(LaunchPlan(1, {"a": 1}, ["pretrain"], None), "an attempt"), ""
+    ranks._ask_to_stop(signal.SIGTERM, tmp_path / "on a disk of rank 0" / "stop")
+    end = time.monotonic() + PATIENCE_S
+    while not told and time.monotonic() < end:
+        time.sleep(0.05)
+        told = capfd.readouterr().err
+    assert "cannot ask the ranks to stop" in told
 
 
 def test_what_the_user_says_of_the_network_reaches_the_starter():
