@@ -110,11 +110,9 @@ def test_a_rank_sends_what_its_exchange_says(case):
     toy = Toy(LoneRank(2), recipe)
     step_bytes = []
     for step in range(1, STEPS + 1):
-        before = toy.exchange.wire_bytes()
+        step_bytes.append(toy.exchange.wire_bytes())  # of the step that comes
         toy.state.progress.count(True, recipe.numerics)
         toy.exchange.after_step(step, 1.0)
-        # Chunks' are those of the step that was done, others' those of the step that comes.
-        step_bytes.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
     planned = []
     some = recipe.exchange.stages(recipe, recipe.phase[0], SHAPES, reductions(recipe)[0])
     for stage in [stage for stage in some if stage.share]:
