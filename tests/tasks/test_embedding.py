@@ -241,7 +241,7 @@ def test_vectors_are_those_of_each_class_of_transformers(name, pooling, tmp_path
         directory = tmp_path / "ours"
         write_directory(directory, read.model, task, encoder_parameters, words, UNCASED)
         found = vectors_of(HuggingFace(directory).configuration)
-        assert (found.pooling, found.max_seq_length) == (task.pooling, task.max_length)
+        assert (found.pooling, found.max_seq_length) == (task.pooling, read.model.max_position_embeddings)
     encoder, info = transformers.AutoModel.from_pretrained(
         directory, output_loading_info=True, attn_implementation="eager"
     )
