@@ -275,8 +275,8 @@ def changed_names(sources: list[SourceFile]) -> list[str]:
     elsewhere = {source.path: source for source in sources if isinstance(source.path, Place)}
     now = {found.place: [found.bytes, found.tag] for found in entries(list(elsewhere))} if elsewhere else {}
     changed = [source for place, source in elsewhere.items() if now[place] != source.state()]
-    here = [source for source in sources if isinstance(source.path, Path)]
-    changed += [source for source in here if not source.path.exists() or source.path.stat().st_size != source.bytes]
+    here = [(source, source.path) for source in sources if isinstance(source.path, Path)]
+    changed += [source for source, path in here if not path.exists() or path.stat().st_size != source.bytes]
     return [source.name for source in changed]
 
 
